@@ -1,0 +1,70 @@
+# Every target makes its own virtual environment; nothing has to be installed or activated first.
+#
+#   make demo      see a run survive a crash (installs only what users install)
+#   make test      the tests of every change            ARGS="-k lease" narrows them down
+#   make check     everything a change must pass: lint, types, tests
+#   make nightly   all tests, long ones too, with many more random examples
+#   make bench     how fast it is here
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+.DEFAULT_GOAL := check
+.DELETE_ON_ERROR:
+.PHONY: demo test lint types check bench nightly format clean
+
+demo: $(VENV)/.runtime
+	@$(BIN)/holdfast demo
+
+test: $(VENV)/.dev
+	@echo "== tests"
+	@$(BIN)/python -m pytest -n 2 -m "not nightly" $(ARGS)
+
+lint: $(VENV)/.dev
+	@echo "== lint"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	@echo "== types"
+	@$(BIN)/mypy
+
+# One after the other also under make -j: what is quick to fail comes first.
+check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory test
+
+nightly: $(VENV)/.dev
+	@echo "== all tests, the long way"
+	@$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=1800 $(ARGS)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench $(ARGS)
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Stamps: a second call finds them newer than pyproject.toml and starts at once.
+$(VENV)/pyvenv.cfg:
+	@echo "== making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "== installing holdfast"
+	@$(PIP) install -e .
+	@touch $@
+
+# The development install holds the runtime one, so it stamps both.
+$(VENV)/.dev: pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "== installing holdfast and the development tools (once, a minute or so)"
+	@$(PIP) install -e '.[dev]'
+	@touch $(VENV)/.runtime $@

@@ -1,0 +1,346 @@
+"""`Holdfast` and `AsyncHoldfast`: one object, one door to running, deciding and looking.
+
+It owns a store and an engine and nothing else; two of them in one process do not meet. The methods are
+thin: executing is `runtime`, deciding is `control`, looking is `views`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from holdfast import control, views
+from holdfast.core.events import Event
+from holdfast.core.log import Record
+from holdfast.core.state import RunState
+from holdfast.errors import InvalidInput, RunBusy, RunWaiting
+from holdfast.runtime.declare import AgentSpec, agent_spec
+from holdfast.runtime.engine import Engine, Options, Taken
+from holdfast.runtime.replay import Replayed, replay
+from holdfast.runtime.worker import Worker
+from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.store.sqlite import SQLiteStore
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_FILE = Path(".holdfast") / "holdfast.db"
+
+
+def open_store(url: str | os.PathLike[str] | None = None) -> Store:
+    """The store that a URL or path names; by default HOLDFAST_URL, or a file below this folder."""
+    where = os.fspath(url) if url is not None else os.environ.get("HOLDFAST_URL", "")
+    if where.startswith(("postgres://", "postgresql://")):
+        try:
+            from holdfast.store.postgres import PostgresStore
+        except ModuleNotFoundError as missing:
+            raise InvalidInput(f"PostgreSQL needs `pip install 'holdfast[postgres]'` ({missing})") from None
+        return PostgresStore(where)
+    if "://" in where and not where.startswith("sqlite:///"):
+        scheme = where.split("://")[0]
+        raise InvalidInput(f"{scheme!r} is not a kind of store; use a path, sqlite:///path or postgresql://…")
+    path = where.removeprefix("sqlite:///") if where else str(DEFAULT_FILE)
+    return SQLiteStore(path)
+
+
+class Handle:
+    """A run that was started: ask for its result when you need it."""
+
+    def __init__(self, app: Holdfast, run_id: str) -> None:
+        self._app = app
+        self.id = run_id
+
+    def __repr__(self) -> str:
+        return f"<run {self.id!r}: {self.status}>"
+
+    @property
+    def status(self) -> str:
+        """pending, running, waiting, completed, failed …"""
+        return views.row_of(self._app.store, self.id).status
+
+    def state(self) -> RunState:
+        """The state now."""
+        return self._app.get(self.id)
+
+    def result(self, *, timeout: float | None = None) -> Any:
+        """Wait until the run has ended; its result, or the error it ended with."""
+        return self._app.result(self.id, timeout=timeout)
+
+
+class Holdfast:
+    """Durable runs, kept in one store.
+
+        with Holdfast() as hf:
+            hf.run(recap, id="recap-sam", recipient_email="sam@example.com", raw_notes="…")
+
+    Without a URL the store is HOLDFAST_URL, or `.holdfast/holdfast.db` in this folder.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | Store | None = None,
+        *,
+        agents: Iterable[Callable[..., Any]] = (),
+        options: Options | None = None,
+    ) -> None:
+        named = url is None or isinstance(url, str | os.PathLike)
+        self.store: Store = open_store(url) if named else url  # type: ignore[arg-type, assignment]
+        self.engine = Engine(self.store, options)
+        for fn in agents:
+            self.engine.learn(agent_spec(fn))
+
+    def __enter__(self) -> Holdfast:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop keeping leases and close the store. Runs that were executing can be resumed anywhere."""
+        self.engine.close()
+        self.store.close()
+
+    # ── running ──────────────────────────────────────────────────────────────────────────
+
+    def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
+            **input: Any) -> R:  # fmt: skip
+        """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing
+        executed. Failed: RunFailed. The same id with another input: InputConflict.
+
+        RunWaiting is raised when the run cannot go on here and now; with `wait` this blocks instead.
+        """
+        spec = agent_spec(agent)
+        run_id = id if id is not None else _new_id(spec)
+        made = self.engine.create(spec, run_id, input, args=args)
+        return self._go_on(made, spec, wait=wait)  # type: ignore[no-any-return]
+
+    def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
+        while True:
+            try:
+                if isinstance(made, RunRow):
+                    if made.status in TERMINAL_STATUSES:
+                        return self.engine.result_of(made, spec)
+                    made = self.engine.take(made, spec)
+                return self.engine.execute(made)
+            except RunWaiting as waiting:
+                if not wait:
+                    raise
+                made = self._wait_for_change(waiting)
+
+    def _wait_for_change(self, waiting: RunWaiting) -> RunRow:
+        """Block until the run may be able to go on: something came, or its time has."""
+        run_id = waiting.run_id
+        while True:
+            row = views.row_of(self.store, run_id)
+            if row.status in TERMINAL_STATUSES:
+                return row
+            now = self.store.now()
+            if row.due_at is not None and row.due_at <= now:
+                return row
+            left = 1.0 if row.due_at is None else min(1.0, (row.due_at - now) / MICROSECONDS)
+            known = self.store.read(run_id)[-1].seq
+            self.store.wait(run_id, after=known, timeout=left)
+
+    def start(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, priority: int = 0,
+              **input: Any) -> Handle:  # fmt: skip
+        """Create the run and leave the work to workers. Returns at once."""
+        spec = agent_spec(agent)
+        run_id = id if id is not None else _new_id(spec)
+        self.engine.create(spec, run_id, input, args=args, claim=False, priority=priority)
+        return Handle(self, run_id)
+
+    def handle(self, run_id: str) -> Handle:
+        """A handle on a run that exists."""
+        views.row_of(self.store, run_id)
+        return Handle(self, run_id)
+
+    def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
+        """Go on with a run: a failed one from its failed step, a paused one, one that waits."""
+        spec = self.engine.agent_of(views.row_of(self.store, run_id))
+        control.reopen(self.store, run_id, by=by, why=why)
+        return self._go_on(views.row_of(self.store, run_id), spec, wait=wait)
+
+    def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
+        """Run the code from its first line again, with the state kept: guards still hold."""
+        spec = self.engine.agent_of(views.row_of(self.store, run_id))
+        control.rerun(self.store, run_id, by=by, why=why)
+        return self._go_on(views.row_of(self.store, run_id), spec, wait=wait)
+
+    def drive(self, run_id: str) -> Any:
+        """Execute a run if it can go on and nobody else does: for engines that deliver work at least
+        once. A second delivery is harmless."""
+        row = views.row_of(self.store, run_id)
+        return self._go_on(row, self.engine.agent_of(row), wait=False)
+
+    def result(self, run_id: str, *, timeout: float | None = None) -> Any:
+        """Wait until somebody has brought the run to its end; its result, or the error it ended with."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            row = views.row_of(self.store, run_id)
+            if row.status in TERMINAL_STATUSES:
+                return self.engine.result_of(row, self.engine.agents.get(row.agent))
+            left = 1.0 if end is None else min(1.0, end - time.monotonic())
+            if left <= 0:
+                raise RunBusy(run_id, row.waiting_for or "a worker", "ask again later")
+            self.store.wait(run_id, after=self.store.read(run_id)[-1].seq, timeout=left)
+
+    def worker(self, *, concurrency: int = 1) -> Worker:
+        """A worker for the agents that this object knows."""
+        return Worker(self.engine, concurrency=concurrency)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    def get(self, run_id: str) -> RunState:
+        """The state now."""
+        return views.get(self.store, run_id)
+
+    def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
+        """The state before or after a step: what the agent knew then."""
+        return views.at(self.store, run_id, step, when)
+
+    def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
+        """What changed in what the agent knew between the ends of two steps."""
+        return views.diff(self.store, run_id, step_a, step_b)
+
+    def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
+        """The run's log: each record with its event."""
+        return list(views.events(self.store, run_id, after=after))
+
+    def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
+             cursor: int | None = None) -> list[RunRow]:  # fmt: skip
+        """Runs, newest first. The last row's `cursor` is where the next page begins."""
+        return self.store.runs(Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor)
+
+    def verify(self, run_id: str) -> views.Verdict:
+        """Check the run's whole log against its hash chain."""
+        return views.verify(self.store, run_id)
+
+    def replay(self, run_id: str) -> Replayed:
+        """Run the code against the log, without executing any tool or writing anything."""
+        return replay(self.engine, views.row_of(self.store, run_id))
+
+    # ── deciding ─────────────────────────────────────────────────────────────────────────
+
+    def approve(self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+        """Say yes to what the run asks for."""
+        control.approve(self.store, run_id, request, by=by, why=why, digest=digest)
+
+    def reject(self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+        """Say no to what the run asks for."""
+        control.reject(self.store, run_id, request, by=by, why=why, digest=digest)
+
+    def answer(self, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = "") -> None:
+        """Answer the question that the run asks."""
+        control.answer(self.store, run_id, value, request, by=by, why=why)
+
+    def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "") -> None:
+        """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
+        control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by)
+
+    def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
+                retry: bool = False, by: str = "", why: str = "") -> None:  # fmt: skip
+        """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
+        control.resolve(self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why)
+
+    def patch(self, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (), by: str = "",
+              why: str = "") -> None:  # fmt: skip
+        """Change the run's state from outside. The agent sees it when its next call returns."""
+        control.patch(self.store, run_id, changes, delete=delete, by=by, why=why)
+
+    def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
+        """Stop the run at its next call, until somebody resumes it."""
+        control.pause(self.store, run_id, by=by, why=why)
+
+    def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
+        """End the run at its next call."""
+        control.cancel(self.store, run_id, by=by, why=why)
+
+    def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
+        """Take back what the run did, newest first (the next worker or hf.resume does it)."""
+        control.undo(self.store, run_id, by=by, why=why)
+
+    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+             by: str = "", why: str = "") -> Handle:  # fmt: skip
+        """A new run that begins with this one's first steps, and goes its own way from there."""
+        new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
+        control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)
+        return Handle(self, new_id)
+
+
+def _new_id(spec: AgentSpec) -> str:
+    return f"{spec.name}-{uuid.uuid4().hex[:12]}"
+
+
+class AsyncHoldfast:
+    """The same for code on an event loop: the same methods, awaited.
+
+    Agents that are `async def` run on the caller's loop; everything else happens in threads, so the
+    loop is never blocked. (`__getattr__` finds the methods of `Holdfast`; `run` and the others that
+    execute agents are written out.)
+    """
+
+    def __init__(self, url: str | os.PathLike[str] | Store | None = None, *,
+                 agents: Iterable[Callable[..., Any]] = (), options: Options | None = None) -> None:  # fmt: skip
+        self.sync = Holdfast(url, agents=agents, options=options)
+
+    async def __aenter__(self) -> AsyncHoldfast:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.sync, name)
+        if name.startswith("_") or not callable(method):
+            raise AttributeError(name)
+
+        async def in_thread(*args: Any, **kwargs: Any) -> Any:
+            return await asyncio.to_thread(partial(method, *args, **kwargs))
+
+        return in_thread
+
+    async def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
+                  **input: Any) -> Any:  # fmt: skip
+        """Run or resume; see `Holdfast.run`."""
+        spec = agent_spec(agent)
+        run_id = id if id is not None else _new_id(spec)
+        made = await asyncio.to_thread(partial(self.sync.engine.create, spec, run_id, input, args=args))
+        return await self._go_on(made, spec, wait=wait)
+
+    async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
+        """Go on with a run; see `Holdfast.resume`."""
+        return await self._reopened(control.reopen, run_id, wait=wait, by=by, why=why)
+
+    async def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
+        """Run the code from its first line again; see `Holdfast.rerun`."""
+        return await self._reopened(control.rerun, run_id, wait=wait, by=by, why=why)
+
+    async def _reopened(self, how: Callable[..., None], run_id: str, *, wait: bool, by: str, why: str) -> Any:
+        row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
+        spec = self.sync.engine.agent_of(row)
+        await asyncio.to_thread(partial(how, self.sync.store, run_id, by=by, why=why))
+        return await self._go_on(await asyncio.to_thread(views.row_of, self.sync.store, run_id), spec, wait=wait)
+
+    async def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
+        engine = self.sync.engine
+        while True:
+            try:
+                if isinstance(made, RunRow):
+                    if made.status in TERMINAL_STATUSES:
+                        return await asyncio.to_thread(engine.result_of, made, spec)
+                    made = await asyncio.to_thread(engine.take, made, spec)
+                return await engine.execute_async(made)
+            except RunWaiting as waiting:
+                if not wait:
+                    raise
+                made = await asyncio.to_thread(self.sync._wait_for_change, waiting)
+
+    async def close(self) -> None:
+        """Stop keeping leases and close the store."""
+        await asyncio.to_thread(self.sync.close)

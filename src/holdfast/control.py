@@ -1,0 +1,363 @@
+"""What people may do to a run. Works without the agent's code, on any machine that reaches the store.
+
+Every act is one event (or two) appended to the run's log, under the condition that the log is still
+what the decision was made upon. So of approve, reject, time-out and cancel racing, one wins, and the
+others are told which. A worker that is executing the run sees the event at its next commit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core import events as e
+from holdfast.core import log, values
+from holdfast.core.events import ErrorInfo, Event
+from holdfast.core.log import Blob, Head
+from holdfast.core.state import Call, RunState, Waiting, fold
+from holdfast.errors import AlreadyDecided, Conflict, InvalidInput, NotFound, NotNow
+from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
+
+Act = tuple[Sequence[Event], RowChange | None, Sequence[Blob]]
+Decide = Callable[[RunState, RunRow], Act]
+
+WAKE = RowChange(wake=True)
+
+
+def act(store: Store, run_id: str, decide: Decide) -> None:
+    """Decide upon a run's state as it is now, and record the decision if it still is."""
+    while True:
+        row = store.get(run_id)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+        state = fold(RunState(), records)
+        new, change, blobs = decide(state, row)
+        last = records[-1]
+        head = Head(last.seq, last.hash, last.time)
+        _, sealed = log.seal(head, new, epoch=last.epoch, time=store.now())
+        try:
+            store.append(Append(run_id, head.seq, sealed, None, change, blobs))
+        except Conflict:
+            continue  # something happened in between: decide again, upon what is true now
+        return
+
+
+def _refuse_ended(state: RunState, row: RunRow, what: str) -> None:
+    if row.status in TERMINAL_STATUSES:
+        raise NotNow(f"run {row.id!r} is {row.status}; {what} has no effect any more")
+
+
+# ── people in the loop ───────────────────────────────────────────────────────────────────────
+
+
+def signal(store: Store, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "") -> None:
+    """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidInput("a signal needs a name that is not empty")
+    wrapped, blob = log.wrap(values.encode(value))
+    signal_id = signal_id or uuid.uuid4().hex
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        _refuse_ended(state, row, f"the signal {name!r}")
+        if _signal_seen(store, run_id, signal_id):
+            return _NOTHING
+        event = e.SignalReceived(id=signal_id, name=name, value=wrapped, by=by)
+        return [event], WAKE, [] if blob is None else [blob]
+
+    _act_unless_nothing(store, run_id, decide)
+
+
+_NOTHING: Act = ((), None, ())
+
+
+def _act_unless_nothing(store: Store, run_id: str, decide: Decide) -> None:
+    class Nothing(Exception):
+        pass
+
+    def checked(state: RunState, row: RunRow) -> Act:
+        done = decide(state, row)
+        if not done[0]:
+            raise Nothing
+        return done
+
+    try:
+        act(store, run_id, checked)
+    except Nothing:
+        return
+
+
+def _signal_seen(store: Store, run_id: str, signal_id: str) -> bool:
+    kind = e.SignalReceived.kind
+    return any(
+        r.kind == kind and getattr(r.event, "id", None) == signal_id for r in store.read(run_id)
+    )
+
+
+def approve(store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+    """Say yes to what the run asks for. `digest`, if given, must be that of what was shown."""
+    _decide_approval(store, run_id, request, True, by, why, digest)
+
+
+def reject(store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+    """Say no to what the run asks for."""
+    _decide_approval(store, run_id, request, False, by, why, digest)
+
+
+def _decide_approval(
+    store: Store, run_id: str, request: str, approved: bool, by: str, why: str, digest: str
+) -> None:
+    def decide(state: RunState, row: RunRow) -> Act:
+        _refuse_ended(state, row, "a decision")
+        wait = _pending(state, "approval", request)
+        if digest and wait.digest and digest != wait.digest:
+            raise NotNow(f"run {run_id!r} now asks for something else than what was shown; look again")
+        if wait.until is not None and store.now() >= wait.until:
+            raise NotNow(f"run {run_id!r}: the request has expired")
+        event = e.ApprovalDecided(
+            branch=wait.branch, index=wait.index, approved=approved, digest=wait.digest, by=by, why=why
+        )
+        return [event], WAKE, []
+
+    act(store, run_id, decide)
+
+
+def answer(store: Store, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = "") -> None:
+    """Answer the question that the run asks."""
+    wrapped, blob = log.wrap(values.encode(value))
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        _refuse_ended(state, row, "an answer")
+        wait = _pending(state, "answer", request)
+        if wait.options and value not in wait.options:
+            raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
+        event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
+        return [event], WAKE, [] if blob is None else [blob]
+
+    act(store, run_id, decide)
+
+
+def _pending(state: RunState, kind: str, request: str) -> Waiting:
+    """The one request of this kind that is open (or the one that `request` names)."""
+    asked = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
+    open_ones = [w for w in asked if not w.decided]
+    if asked and not open_ones:
+        raise AlreadyDecided(f"run {state.id!r}: it is already decided" + _last_decision(state))
+    if not open_ones:
+        raise NotNow(f"run {state.id!r} does not wait for an {kind}" + (f" {request}" if request else ""))
+    if len(open_ones) > 1:
+        names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
+        raise InvalidInput(f"run {state.id!r} waits for several: say which one: {names}")
+    return open_ones[0]
+
+
+def _last_decision(state: RunState) -> str:
+    said = [line.text for line in state.lines if line.level in ("approval", "answer")]
+    return f": {said[-1]}" if said else ""
+
+
+# ── doubt ────────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve(
+    store: Store, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
+    retry: bool = False, by: str = "", why: str = "",
+) -> None:  # fmt: skip
+    """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
+    if (done is not ...) + (failed is not None) + bool(retry) != 1:
+        raise InvalidInput("say exactly one of done=result, failed='why' and retry=True")
+    wrapped, blob = log.wrap(values.encode(None if done is ... else done))
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt")
+        target = _doubtful(state, call)
+        how = "done" if done is not ... else "retry" if retry else "failed"
+        event = e.CallResolved(
+            branch=target.branch, index=target.index, step=target.step, name=target.name, how=how,
+            result=wrapped if how == "done" else None,
+            error=ErrorInfo("NotDone", failed, effect="none") if failed is not None else None,
+            by=by, why=why,
+        )  # fmt: skip
+        change = None if row.status in TERMINAL_STATUSES else WAKE
+        return [event], change, [blob] if blob is not None and how == "done" else []
+
+    act(store, run_id, decide)
+
+
+def _doubtful(state: RunState, call: int | str | None) -> Call:
+    """The call that may or may not have happened (an intent without a receipt counts)."""
+    unsure = [c for c in state.calls if c.status in ("in_doubt", "running") and c.index >= 0]
+    if call is not None:
+        unsure = [c for c in unsure if call in (c.step, c.name, c.id)]
+    if not unsure:
+        known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
+        if known is not None:
+            raise NotNow(f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it")
+        raise NotFound(f"run {state.id!r} has no call in doubt" + (f" named {call!r}" if call else ""))
+    if len(unsure) > 1:
+        names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
+        raise InvalidInput(f"run {state.id!r} has several calls in doubt: say which step: {names}")
+    return unsure[0]
+
+
+# ── the run's course ─────────────────────────────────────────────────────────────────────────
+
+
+def patch(store: Store, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (),
+          by: str = "", why: str = "") -> None:  # fmt: skip
+    """Change the run's state from outside. The agent sees it when its next call returns."""
+    ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
+    ops += [{"op": "delete", "key": key} for key in delete]
+    wrapped, blob = log.wrap(values.encode(ops))
+    if blob is not None:
+        raise InvalidInput(f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {blob.data.__len__():,}")
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        _refuse_ended(state, row, "a patch")
+        return [e.StatePatched(changes=wrapped, by=by, why=why)], None, []
+
+    act(store, run_id, decide)
+
+
+def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Stop the run at its next call, until somebody resumes it."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        _refuse_ended(state, row, "a pause")
+        if row.status == "paused":
+            raise NotNow(f"run {run_id!r} is paused already")
+        live = row.is_live(store.now())
+        change = None if live else RowChange("paused", None, "somebody to resume it")
+        return [e.RunPaused(by=by, why=why)], change, []
+
+    act(store, run_id, decide)
+
+
+def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Let a failed, paused or quarantined run go on; one that waits is looked at again."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.status == "cancelled":
+            raise NotNow(f"run {run_id!r} was cancelled; hf.rerun begins it anew with its state kept")
+        if row.status in ("failed", "paused", "quarantined"):
+            now = store.now()
+            return [e.RunReopened(by=by, why=why)], RowChange("pending", now), []
+        return _NOTHING
+
+    _act_unless_nothing(store, run_id, decide)
+
+
+def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Begin the run's code at its first line again, with its state kept: guards still hold."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first")
+        doubt = [c for c in state.calls if c.status in ("in_doubt", "running") and _acts(c)]
+        if doubt:
+            first = doubt[0]
+            raise NotNow(
+                f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; settle "
+                f"that first with hf.resolve({run_id!r}, {first.step}, …)"
+            )
+        return [e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()), []
+
+    act(store, run_id, decide)
+
+
+def _acts(call: Call) -> bool:
+    return call.effect not in ("repeatable", "child", "transactional")
+
+
+def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """End the run at its next call. A call that is under way is not torn apart."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        _refuse_ended(state, row, "a cancellation")
+        asked = e.CancelRequested(by=by, why=why)
+        if state.cancel_requested:
+            return _NOTHING
+        if row.status == "paused" or row.status == "quarantined":
+            return [asked, e.RunReopened(by=by, why="to cancel it")], RowChange("pending", store.now()), []
+        return [asked], WAKE, []
+
+    _act_unless_nothing(store, run_id, decide)
+
+
+def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Take back what the run did, newest first. A worker with the agent's code does it."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
+        return [e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()), []
+
+    act(store, run_id, decide)
+
+
+# ── forking ──────────────────────────────────────────────────────────────────────────────────
+
+
+def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, Any], *,
+         by: str = "", why: str = "") -> None:  # fmt: skip
+    """A new run that holds this one's log up to the end of a step. It has keys of its own, and says
+    which effects of the past it inherits."""
+    log.check_run_id(new_id)
+    row = store.get(run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+    whole = fold(RunState(), records)
+    last = whole.call(step)
+    if last is None:
+        raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
+    kept = [log.read_event(run_id, r) for r in records[: last.last_seq + 1]]
+    created = kept[0]
+    assert isinstance(created, e.RunCreated)
+    finished = {(c.branch, c.index) for c in whole.calls if c.last_seq <= last.last_seq and c.status in ("done", "failed")}
+    past = [x for x in kept[1:] if _belongs(x, finished)]
+    effects = tuple(
+        f"step {c.step}: {c.name}" for c in whole.calls if (c.branch, c.index) in finished and c.effect != "repeatable"
+    )
+    first = msgspec.structs.replace(
+        created, run_id=new_id, parent="", forked_from=run_id, forked_step=step, inherited_effects=effects
+    )
+    new: list[Event] = [first, *past]
+    if state:
+        ops = [{"op": "set", "key": key, "value": value} for key, value in state.items()]
+        new.append(e.StatePatched(changes=log.wrap(values.encode(ops))[0], by=by, why=why or "forked"))
+    _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
+    blobs = [Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None]
+    made, fresh = store.create(NewRun(new_id, row.agent, row.input_digest, row.code_version), sealed, blobs=blobs)
+    if not fresh:
+        raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
+
+
+def _belongs(event: Event, finished: set[tuple[str, int]]) -> bool:
+    """Whether a fork inherits this: facts, and calls and waits that were over. Not decisions about
+    calls that had not begun: a fork asks anew."""
+    if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
+                  | e.RunFailed | e.CallEvidence | e.RunCompleted | e.RunCancelled):  # fmt: skip
+        return False
+    if isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved):
+        return (event.branch, event.index) in finished
+    if isinstance(event, e.WaitBegan | e.ApprovalDecided) and getattr(event, "tool", ""):
+        return (event.branch, event.index) in finished
+    return True
+
+
+def _blob_hashes(events: Sequence[Event]) -> set[str]:
+    """The artifacts that events refer to."""
+    found: set[str] = set()
+    for event in events:
+        for name in event.__struct_fields__:
+            value = getattr(event, name)
+            if isinstance(value, e.Value) and value.blob:
+                found.add(value.blob)
+        if isinstance(event, e.ArtifactSaved):
+            found.add(event.blob)
+    return found

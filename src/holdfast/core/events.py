@@ -1,0 +1,512 @@
+"""Every kind of fact a run can hold, as frozen values with a versioned JSON form.
+
+A run's log is a sequence of these. Three families:
+
+- the run's own life: created, claimed, waiting, completed, failed …;
+- what its code asked for, in the order of its branch: calls (intent, receipt) and waits;
+- what its code and the people around it noted: state, stage, decisions, facts, messages, signals ….
+
+This module says what the facts *are*. What they add up to is `state.py`; how they are chained and
+checked is `log.py`; how code that runs again is matched with them is `replay.py`.
+
+Where a fact stands: `branch` names the line of code execution within the run ("" is the main one),
+`index` is the position of a call or wait within its branch, and `after` is, for other facts, how many
+calls and waits its branch had made before. So the same fact has the same place on every replay.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Final
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core import values
+
+
+class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A user's value: its JSON bytes, or the hash of an artifact that holds them when they are big."""
+
+    json: Raw = Raw(b"")
+    blob: str = ""
+    bytes: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Value):
+            return NotImplemented
+        return self.blob == other.blob and bytes_of(self.json) == bytes_of(other.json)
+
+    def __hash__(self) -> int:
+        return hash((self.blob, bytes_of(self.json)))
+
+    def __repr__(self) -> str:
+        return f"Value(blob={self.blob!r})" if self.blob else f"Value({bytes_of(self.json).decode()})"
+
+
+def bytes_of(raw: Raw) -> bytes:
+    """The bytes that a Raw stands for."""
+    return bytes(memoryview(raw))
+
+
+NULL: Final = Value(json=Raw(b"null"))
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An exception as data: it is shown and matched, and never rebuilt by its name."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    effect: str = ""  # "none": it surely did not happen; "": the tool raised, as tools do
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a call used up, as its provider reported it."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Base of all facts. `kind` and `version` name the JSON form; both are stored beside it."""
+
+    kind: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+# ── the run's own life ───────────────────────────────────────────────────────────────────────
+
+
+class RunCreated(Event, frozen=True, omit_defaults=True):
+    run_id: str
+    agent: str
+    input: Value
+    code_version: str = ""
+    deadline_at: int | None = None
+    budget: dict[str, float] = {}
+    stages: tuple[str, ...] = ()
+    parent: str = ""
+    forked_from: str = ""
+    forked_step: int = 0
+    inherited_effects: tuple[str, ...] = ()
+
+
+class RunClaimed(Event, frozen=True, omit_defaults=True):
+    """A worker took the run up (again)."""
+
+    worker: str
+    code_version: str = ""
+
+
+class RunSuspended(Event, frozen=True, omit_defaults=True):
+    """The run left memory until something comes, or until `wake_at`."""
+
+    waiting_for: str
+    how: str = ""
+    wake_at: int | None = None
+
+
+class RunCompleted(Event, frozen=True, omit_defaults=True):
+    result: Value
+
+
+class RunFailed(Event, frozen=True, omit_defaults=True):
+    """Terminal. `reason` is error, deadline, budget or diverged."""
+
+    error: ErrorInfo
+    reason: str = "error"
+    step: int = 0
+
+
+class RunCancelled(Event, frozen=True, omit_defaults=True):
+    """Terminal: the cancellation that was asked for has taken effect."""
+
+    by: str = ""
+    why: str = ""
+
+
+class RunReopened(Event, frozen=True, omit_defaults=True):
+    """A failed, paused or quarantined run may go on from where it stopped."""
+
+    by: str = ""
+    why: str = ""
+
+
+class RunRestarted(Event, frozen=True, omit_defaults=True):
+    """The code begins at its first line again, with the state kept: guards still hold."""
+
+    by: str = ""
+    why: str = ""
+
+
+class RunPaused(Event, frozen=True, omit_defaults=True):
+    by: str = ""
+    why: str = ""
+
+
+class RunQuarantined(Event, frozen=True, omit_defaults=True):
+    """The run is set aside: it killed its workers, or its log does not verify."""
+
+    reason: str
+
+
+class CancelRequested(Event, frozen=True, omit_defaults=True):
+    by: str = ""
+    why: str = ""
+
+
+class UndoRequested(Event, frozen=True, omit_defaults=True):
+    by: str = ""
+    why: str = ""
+
+
+# ── calls: what the code asked for ───────────────────────────────────────────────────────────
+
+
+class CallStarted(Event, frozen=True, omit_defaults=True):
+    """Intent: this call is about to begin. Durable before its effect."""
+
+    index: int
+    step: int
+    name: str
+    effect: str
+    key: str
+    digest: str
+    args: Value
+    branch: str = ""
+    attempt: int = 1
+    tool_version: str = ""
+    risk: str = ""
+    key_until: int | None = None
+    approval: int | None = None
+    undoable: bool = False
+    undoes: int = 0
+    child: str = ""
+
+
+class CallSucceeded(Event, frozen=True, omit_defaults=True):
+    """Receipt: done, with this result. `args` and `digest` are here when there was no intent."""
+
+    index: int
+    step: int
+    name: str
+    result: Value
+    digest: str = ""
+    args: Value | None = None
+    branch: str = ""
+    attempt: int = 1
+    duration_us: int = 0
+    usage: Usage | None = None
+    unavailable: str = ""  # why the result could not be kept, although the effect happened
+
+
+class CallFailed(Event, frozen=True, omit_defaults=True):
+    """Receipt of a failed attempt; with `retry_at` another one is due, without it this is final."""
+
+    index: int
+    step: int
+    name: str
+    error: ErrorInfo
+    digest: str = ""
+    args: Value | None = None
+    branch: str = ""
+    attempt: int = 1
+    retry_at: int | None = None
+    duration_us: int = 0
+
+
+class CallDoubted(Event, frozen=True, omit_defaults=True):
+    """The call has an intent, no receipt, and no living owner: it may or may not have happened."""
+
+    index: int
+    step: int
+    name: str
+    branch: str = ""
+    attempt: int = 1
+    because: str = ""
+
+
+class CallResolved(Event, frozen=True, omit_defaults=True):
+    """A doubt is settled by a person, a check or a policy: `how` is done, failed or retry."""
+
+    index: int
+    step: int
+    name: str
+    how: str
+    branch: str = ""
+    result: Value | None = None
+    error: ErrorInfo | None = None
+    by: str = ""
+    why: str = ""
+
+
+class CallEvidence(Event, frozen=True, omit_defaults=True):
+    """What a worker that had lost its lease says of a call. It decides nothing; people see it."""
+
+    step: int
+    name: str
+    key: str
+    digest: str
+    worker: str
+    epoch: int
+    outcome: str
+    result: Value | None = None
+    error: ErrorInfo | None = None
+
+
+# ── waits: people, signals, timers ───────────────────────────────────────────────────────────
+
+
+class WaitBegan(Event, frozen=True, omit_defaults=True):
+    """The code waits at this place. `wait` is timer, signal, approval, answer or child."""
+
+    index: int
+    wait: str
+    name: str
+    branch: str = ""
+    digest: str = ""
+    until: int | None = None
+    show: Value | None = None
+    options: tuple[str, ...] = ()
+    tool: str = ""
+    tool_version: str = ""
+    of: tuple[str, ...] = ()
+
+
+class WaitEnded(Event, frozen=True, omit_defaults=True):
+    """What came. `source` is the seq of the event that ended the wait (0: time did)."""
+
+    index: int
+    wait: str
+    outcome: str
+    branch: str = ""
+    value: Value | None = None
+    source: int = 0
+
+
+class SignalReceived(Event, frozen=True, omit_defaults=True):
+    id: str
+    name: str
+    value: Value
+    by: str = ""
+
+
+class ApprovalDecided(Event, frozen=True, omit_defaults=True):
+    """One person's decision about one request, bound to the digest that was shown."""
+
+    branch: str
+    index: int
+    approved: bool
+    digest: str = ""
+    by: str = ""
+    why: str = ""
+
+
+class AnswerGiven(Event, frozen=True, omit_defaults=True):
+    branch: str
+    index: int
+    value: Value
+    by: str = ""
+    why: str = ""
+
+
+# ── what was noted along the way ─────────────────────────────────────────────────────────────
+
+
+class Noted(Event, frozen=True, omit_defaults=True, kw_only=True):
+    """Base of facts that the agent's code notes between its calls."""
+
+    branch: str = ""
+    after: int = 0
+
+    @property
+    def subject(self) -> str:
+        """What the fact is about: with kind, branch and `after` it is the fact's identity."""
+        return ""
+
+
+class StateChanged(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    """`op` is set, increment, append or delete."""
+
+    op: str
+    key: str
+    value: Value = NULL
+
+    @property
+    def subject(self) -> str:
+        return f"{self.op} {self.key}"
+
+
+class ValueRecorded(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    """Time, chance or a marker, read once and then the same for ever."""
+
+    name: str
+    value: Value
+
+    @property
+    def subject(self) -> str:
+        return self.name
+
+
+class StageEntered(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    stage: str
+
+    @property
+    def subject(self) -> str:
+        return self.stage
+
+
+class PlanMade(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    steps: tuple[str, ...]
+
+
+class PlanStepBegan(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    step: str
+
+    @property
+    def subject(self) -> str:
+        return self.step
+
+
+class PlanStepEnded(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    step: str
+
+    @property
+    def subject(self) -> str:
+        return self.step
+
+
+class DecisionMade(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    name: str
+    choice: Value
+    why: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        return self.name
+
+
+class FactLearned(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    key: str
+    value: Value
+    source: str = ""
+
+    @property
+    def subject(self) -> str:
+        return self.key
+
+
+class QuestionRaised(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    question: str
+
+    @property
+    def subject(self) -> str:
+        return self.question
+
+
+class QuestionClosed(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    question: str
+
+    @property
+    def subject(self) -> str:
+        return self.question
+
+
+class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    key: str
+    value: Value
+
+    @property
+    def subject(self) -> str:
+        return self.key
+
+
+class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    role: str
+    content: Value
+    metadata: Value | None = None
+
+    @property
+    def subject(self) -> str:
+        return self.role
+
+
+class ArtifactSaved(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    name: str
+    type: str
+    blob: str
+    bytes: int
+    summary: str = ""
+
+    @property
+    def subject(self) -> str:
+        return self.name
+
+
+class LogWritten(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    level: str
+    text: str
+
+    @property
+    def subject(self) -> str:
+        return self.level
+
+
+class StatePatched(Event, frozen=True, omit_defaults=True):
+    """A change from outside: the agent sees it when its next call returns."""
+
+    changes: Value
+    by: str = ""
+    why: str = ""
+
+
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
+
+
+def _concrete(base: type[Event]) -> list[type[Event]]:
+    found: list[type[Event]] = []
+    for cls in base.__subclasses__():
+        found += [] if cls is Noted else [cls]
+        found += _concrete(cls)
+    return found
+
+
+ALL: Final[dict[str, type[Event]]] = {cls.kind: cls for cls in _concrete(Event)}
+
+
+class Unreadable(ValueError):
+    """An event's kind, version or fields are not what this Holdfast knows."""
+
+
+def label(event: Event | type[Event]) -> str:
+    """The name under which an event is stored: its kind, and its version when it is not the first."""
+    return event.kind if event.version == 1 else f"{event.kind}.{event.version}"
+
+
+_DECODERS: Final = {label(cls): msgspec.json.Decoder(cls).decode for cls in ALL.values()}
+
+
+def to_json(event: Event) -> bytes:
+    """The event's stored form."""
+    return values.encode_struct(event)
+
+
+def from_json(name: str, data: bytes) -> Event:
+    """The event that was stored under this name; Unreadable if unknown, newer or malformed."""
+    decoder = _DECODERS.get(name)
+    if decoder is None:
+        kind, _, version = name.partition(".")
+        if kind not in ALL:
+            raise Unreadable(f"unknown kind of event {kind!r}")
+        raise Unreadable(f"{kind!r} has version {version or 1}, this Holdfast knows {ALL[kind].version}")
+    try:
+        return decoder(data)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{name!r} does not read: {error}") from None

@@ -1,0 +1,129 @@
+"""One run's log as a chain of records: sealed when written, checked when read.
+
+A record is an event in its stored form. Its hash covers the hash before it, so a flipped byte, a
+missing record, another order or a record of another run is found on read, and named. The first hash
+covers the run's id, so one run's log never verifies as another's.
+
+This module does no I/O and knows nothing of what events mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from holdfast.core import events
+from holdfast.core.events import Event, Value
+from holdfast.core.values import digest
+from holdfast.errors import InvalidInput, LogDamaged, UnknownEvent
+
+SPILL_BYTES: Final = 64 * 1024
+"""A value longer than this is kept as an artifact, by its hash, and not inside its event."""
+
+_HEADER: Final = struct.Struct(">qqq")
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
+
+
+class Record(NamedTuple):
+    """One event as it is stored. `time` is microseconds since 1970 (UTC), by the store's clock."""
+
+    seq: int
+    time: int
+    epoch: int
+    kind: str
+    data: bytes
+    hash: bytes
+
+    @property
+    def event(self) -> Event:
+        """The event itself; `events.Unreadable` if this Holdfast does not know it."""
+        return events.from_json(self.kind, self.data)
+
+
+class Head(NamedTuple):
+    """The end of a log: what the next record is chained to."""
+
+    seq: int
+    hash: bytes
+    time: int
+
+
+class Blob(NamedTuple):
+    """Bytes kept by their hash, beside the log."""
+
+    hash: str
+    data: bytes
+
+
+def check_run_id(run_id: object) -> str:
+    """The id itself, or InvalidInput: ids become parts of keys, paths and URLs."""
+    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+        raise InvalidInput(
+            f"{run_id!r} is not a run id: use 1 to 200 letters, digits and . _ : @ ~ = + -, "
+            "beginning with a letter or digit"
+        )
+    return run_id
+
+
+def origin(run_id: str) -> Head:
+    """The head of an empty log."""
+    return Head(-1, hashlib.sha256(b"holdfast log 1\0" + run_id.encode()).digest(), 0)
+
+
+def chain_hash(before: bytes, seq: int, time: int, epoch: int, kind: str, data: bytes) -> bytes:
+    """The hash of a record whose predecessor has the hash `before`."""
+    h = hashlib.sha256(before)
+    h.update(_HEADER.pack(seq, time, epoch))
+    h.update(kind.encode() + b"\0")
+    h.update(data)
+    return h.digest()
+
+
+def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
+    """Chain events to a log's end. Time never runs backwards within a run."""
+    seq, before, last = head
+    time = max(time, last)
+    records: list[Record] = []
+    for event in new:
+        seq += 1
+        kind, data = events.label(event), events.to_json(event)
+        before = chain_hash(before, seq, time, epoch, kind, data)
+        records.append(Record(seq, time, epoch, kind, data, before))
+    return Head(seq, before, time), records
+
+
+def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:
+    """The records one by one, each checked against the one before; LogDamaged at the first bad one."""
+    seq, before, _ = head
+    for record in records:
+        seq += 1
+        if record.seq != seq:
+            what = (
+                "it is missing" if record.seq > seq else f"event {record.seq} stands in its place"
+            )
+            raise LogDamaged(run_id, seq, what)
+        if chain_hash(before, *record[:5]) != record.hash:
+            raise LogDamaged(run_id, seq, "its bytes do not match its hash")
+        before = record.hash
+        yield record
+
+
+def read_event(run_id: str, record: Record) -> Event:
+    """The record's event, or an error that names the run and the place."""
+    try:
+        return record.event
+    except events.Unreadable as error:
+        raise UnknownEvent(run_id, record.seq, str(error)) from None
+
+
+def wrap(data: bytes) -> tuple[Value, Blob | None]:
+    """Encoded bytes as a Value, and the artifact to keep beside the event when they are big."""
+    if len(data) <= SPILL_BYTES:
+        return Value(json=Raw(data)), None
+    blob = Blob(digest(data), data)
+    return Value(blob=blob.hash, bytes=len(data)), blob

@@ -1,0 +1,136 @@
+"""May this call go now? Retry, deadline and budget as pure decisions.
+
+Time comes in as an argument and chance from a seed in the log, so a replay decides the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from holdfast.core.events import Usage
+from holdfast.errors import InvalidInput
+
+MICROSECONDS: Final = 1_000_000
+SECONDS_MAX: Final = 100 * 366 * 86400
+"""The longest wait, deadline or timeout: a hundred years. Longer is a mistake in units."""
+PRESSURE: Final = 0.8
+"""Above this share of any limit the run is under budget pressure."""
+
+
+def microseconds(seconds: float, what: str) -> int:
+    """A span of time in microseconds, or InvalidInput for one that makes no sense."""
+    ok = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not ok or not math.isfinite(seconds) or not 0 <= seconds <= SECONDS_MAX:
+        raise InvalidInput(
+            f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (a hundred years), not {seconds!r}"
+        )
+    return round(seconds * MICROSECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often to try, and how long to wait between attempts: 1 s, 2 s, 4 s … up to `max_delay`.
+
+    `jitter` lengthens each wait by up to that share, so that a fleet does not come back at once.
+    `retry_on` limits which exceptions are tried again; `give_up_on` ends at once.
+    """
+
+    attempts: int = 3
+    initial: float = 1.0
+    factor: float = 2.0
+    max_delay: float = 300.0
+    jitter: float = 0.1
+    retry_on: tuple[type[Exception], ...] = (Exception,)
+    give_up_on: tuple[type[Exception], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attempts, int) or not 1 <= self.attempts <= 10_000:
+            raise InvalidInput(f"Retry.attempts must be a whole number from 1 to 10,000, not {self.attempts!r}")
+        microseconds(self.initial, "Retry.initial")
+        microseconds(self.max_delay, "Retry.max_delay")
+        if not (math.isfinite(self.factor) and self.factor >= 1):
+            raise InvalidInput(f"Retry.factor must be 1 or more, not {self.factor!r}")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidInput(f"Retry.jitter must be between 0 and 1, not {self.jitter!r}")
+
+    def wants(self, error: Exception, attempt: int) -> bool:
+        """Whether this error, at this attempt, is to be followed by another attempt."""
+        if attempt >= self.attempts or isinstance(error, self.give_up_on):
+            return False
+        return isinstance(error, self.retry_on)
+
+    def delay_us(self, attempt: int, seed: str) -> int:
+        """How long to wait after this attempt. The same seed gives the same wait."""
+        exponent = min(attempt - 1, 1000)  # 2.0 ** 1000 is still finite
+        try:
+            seconds = min(self.initial * self.factor**exponent, self.max_delay)
+        except OverflowError:
+            seconds = self.max_delay
+        chance = int.from_bytes(hashlib.sha256(f"{seed}:{attempt}".encode()).digest()[:8]) / 2**64
+        return round(seconds * (1 + self.jitter * chance) * MICROSECONDS)
+
+
+NO_RETRY: Final = Retry(attempts=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of a run. None means no limit. Tokens and cost count as the provider reports them."""
+
+    max_steps: int | None = None
+    max_wall_time: float | None = None
+    max_llm_tokens: int | None = None
+    max_cost_usd: float | None = None
+    max_artifact_bytes_in_context: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in asdict(self).items():
+            if limit is None:
+                continue
+            number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if not number or not math.isfinite(limit) or limit < 0:
+                raise InvalidInput(f"Budget.{name} must be a number of 0 or more, not {limit!r}")
+
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: limit for name, limit in asdict(self).items() if limit is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What a run has used and what is left, by the names of `Budget`."""
+
+    used: dict[str, float]
+    limits: dict[str, float]
+
+    @property
+    def left(self) -> dict[str, float]:
+        return {name: max(0.0, limit - self.used.get(name, 0)) for name, limit in self.limits.items()}
+
+    @property
+    def pressure(self) -> bool:
+        """Whether any limit is four fifths used: a flag for agents that can economise."""
+        return any(self.used.get(name, 0) >= PRESSURE * limit for name, limit in self.limits.items())
+
+    def exceeded(self, *, starting: bool) -> str:
+        """The limit that forbids another call, in words; empty if none does."""
+        for name, limit in self.limits.items():
+            used = self.used.get(name, 0)
+            over = used >= limit if name == "max_steps" and starting else used > limit
+            if name != "max_artifact_bytes_in_context" and over:
+                return f"{name} is {limit:g}, and {used:g} is used"
+        return ""
+
+
+def budget_use(limits: dict[str, float], *, steps: int, elapsed_us: int, usage: Usage) -> BudgetUse:
+    """How a run stands against its limits."""
+    used = {
+        "max_steps": float(steps),
+        "max_wall_time": elapsed_us / MICROSECONDS,
+        "max_llm_tokens": float(usage.input_tokens + usage.output_tokens),
+        "max_cost_usd": usage.cost_usd,
+    }
+    return BudgetUse(used, dict(limits))

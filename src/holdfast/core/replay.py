@@ -1,0 +1,251 @@
+"""Match what the code asks for with what the log holds.
+
+An agent that resumes runs its code again from the first line. Each call or wait it makes has a place:
+its branch, and its position within the branch. The log holds, for every place it has reached, an
+`Entry`: what was asked there, and what came of it. So a request is one of
+
+- *recorded*: the same request, with an outcome: the outcome is returned, nothing is executed;
+- *open*: the same request, begun but without an outcome: what then depends on what the tool declares;
+- *new*: the log holds nothing at this place;
+- *diverged*: the log holds something else there, and the run stops before anything new happens.
+
+Facts that code notes between its calls (state, stage, decisions …) are matched by what they are about,
+so that running the code again does not note them twice, and new code may note more.
+
+Pure: records go in, answers come out. Reading the log page by page is the runtime's part.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from holdfast.core import events as e
+from holdfast.core.events import Event, Noted
+
+Place = tuple[str, int]
+"""A branch, and a position within it."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the log holds at one place."""
+
+    name: str
+    digest: str
+    step: int = 0
+    intent: e.CallStarted | None = None
+    intent_at: int = 0
+    intent_epoch: int = 0
+    first_intent_at: int = 0
+    failures: list[e.CallFailed] = field(default_factory=list)
+    done: e.CallSucceeded | None = None
+    resolved: e.CallResolved | None = None
+    doubted: bool = False
+    wait: e.WaitBegan | None = None
+    wait_seq: int = 0
+    ended: e.WaitEnded | None = None
+    approval: e.ApprovalDecided | None = None
+    approval_seq: int = 0
+    approval_at: int = 0
+    answer: e.AnswerGiven | None = None
+    answer_seq: int = 0
+    granted: bool = False
+    """A failed run was resumed: this call may be tried again, with a fresh set of attempts."""
+    attempts_before: int = 0
+    seq: int = 0
+    """The seq of its last event: what the code may see when it has returned from here."""
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether code waited here; an approval may also precede a call."""
+        return self.wait is not None and self.intent is None and not self.wait.tool
+
+    @property
+    def final(self) -> bool:
+        """Whether it has an outcome that the code will be given."""
+        if self.ended is not None and self.is_wait:
+            return True
+        return self.done is not None or self.settled_as("done") or self.failed_finally
+
+    def settled_as(self, how: str) -> bool:
+        """Whether a doubt about it was settled this way."""
+        return self.resolved is not None and self.resolved.how == how
+
+    @property
+    def failed_finally(self) -> bool:
+        """Whether it failed and no other attempt is due."""
+        if self.granted:
+            return False
+        if self.settled_as("failed"):
+            return True
+        return bool(self.failures) and self.failures[-1].retry_at is None and not self.open_attempt
+
+    @property
+    def open_attempt(self) -> bool:
+        """Whether the newest attempt has an intent and no receipt: it may have happened."""
+        if self.intent is None or self.done is not None or self.resolved is not None:
+            return False
+        return not any(f.attempt == self.intent.attempt for f in self.failures)
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts the log knows of."""
+        last_failed = self.failures[-1].attempt if self.failures else 0
+        return max(last_failed, self.intent.attempt if self.intent else 0)
+
+
+@dataclass(slots=True)
+class Mail:
+    """A signal in the log that no wait has taken yet."""
+
+    seq: int
+    event: e.SignalReceived
+
+
+class Journal:
+    """What the log holds, by place, as far as it has been read."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Place, Entry] = {}
+        self._noted: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
+        self._last_index: dict[str, int] = {}
+        self._failed_step = 0
+        self.mail: deque[Mail] = deque()
+        self.cancel: e.CancelRequested | None = None
+        self.undo: e.UndoRequested | None = None
+        self.paused: e.RunPaused | None = None
+        self.created: e.RunCreated | None = None
+        self.created_at = 0
+        self.steps = 0
+        self.terminal: Event | None = None
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────
+
+    def entry(self, branch: str, index: int) -> Entry | None:
+        """What stands at this place."""
+        return self._entries.get((branch, index))
+
+    def reaches(self, branch: str, index: int) -> bool:
+        """Whether the log (as far as read) holds this place or a later one of the branch."""
+        return self._last_index.get(branch, -1) >= index
+
+    def forget(self, branch: str, index: int) -> None:
+        """The code has been given the outcome of this place and will not ask again."""
+        self._entries.pop((branch, index), None)
+        self._noted.pop((branch, index), None)
+
+    def noted(self, branch: str, after: int, kind: str, subject: str) -> tuple[int, Noted] | None:
+        """The next recorded fact of this kind and subject at this place, and its seq; each once."""
+        waiting = self._noted.get((branch, after), {}).get((kind, subject))
+        return waiting.popleft() if waiting else None
+
+    def unasked(self) -> list[tuple[Place, Entry]]:
+        """Calls and waits that the log holds and that the code never asked for."""
+        return [(place, x) for place, x in self._entries.items() if not place[0].startswith("undo")]
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────
+
+    def feed(self, seq: int, time: int, epoch: int, event: Event) -> None:
+        """Take in the next event of the log."""
+        match event:
+            case e.CallSucceeded() | e.CallFailed() | e.CallStarted() | e.CallResolved() | e.CallDoubted():
+                self._feed_call(seq, time, epoch, event)
+            case Noted():
+                by_subject = self._noted.setdefault((event.branch, event.after), {})
+                by_subject.setdefault((event.kind, event.subject), deque()).append((seq, event))
+            case e.WaitBegan() | e.WaitEnded() | e.ApprovalDecided() | e.AnswerGiven():
+                self._feed_wait(seq, time, event)
+            case e.SignalReceived():
+                self.mail.append(Mail(seq, event))
+            case e.CancelRequested():
+                self.cancel = event
+            case e.UndoRequested():
+                self.undo = event
+            case e.RunCreated():
+                self.created, self.created_at = event, time
+            case e.RunPaused():
+                self.paused = event
+            case e.RunReopened():
+                self.paused = self.terminal = None
+                self._reopen_failures()
+            case e.RunRestarted():
+                self._restart()
+            case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
+                self.terminal = event
+                self._failed_step = event.step if isinstance(event, e.RunFailed) else 0
+
+    def _feed_call(
+        self,
+        seq: int,
+        time: int,
+        epoch: int,
+        event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted,
+    ) -> None:
+        entry = self._at(event.branch, event.index, event.name)
+        entry.seq = seq
+        entry.step = event.step
+        entry.granted = False
+        self.steps = max(self.steps, event.step)
+        match event:
+            case e.CallStarted():
+                entry.digest = event.digest
+                entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
+                entry.first_intent_at = entry.first_intent_at or time
+                entry.doubted = False
+                entry.resolved = None
+            case e.CallSucceeded():
+                entry.digest = event.digest or entry.digest
+                entry.done = event
+            case e.CallFailed():
+                entry.digest = event.digest or entry.digest
+                entry.failures.append(event)
+            case e.CallDoubted():
+                entry.doubted = True
+            case e.CallResolved():
+                entry.resolved = event
+
+    def _feed_wait(
+        self, seq: int, time: int, event: e.WaitBegan | e.WaitEnded | e.ApprovalDecided | e.AnswerGiven
+    ) -> None:
+        match event:
+            case e.WaitBegan():
+                entry = self._at(event.branch, event.index, event.name)
+                entry.wait, entry.wait_seq, entry.seq = event, seq, seq
+                entry.digest = event.digest
+                entry.approval = None  # a new request asks anew
+            case e.WaitEnded():
+                entry = self._at(event.branch, event.index, "")
+                entry.ended, entry.seq = event, seq
+                self.mail = deque(m for m in self.mail if m.seq != event.source)
+            case e.ApprovalDecided():
+                entry = self._at(event.branch, event.index, "")
+                if entry.approval is None:  # the first decision wins, by log order
+                    entry.approval, entry.approval_seq, entry.approval_at = event, seq, time
+            case e.AnswerGiven():
+                entry = self._at(event.branch, event.index, "")
+                if entry.answer is None:
+                    entry.answer, entry.answer_seq = event, seq
+
+    def _at(self, branch: str, index: int, name: str) -> Entry:
+        place = (branch, index)
+        entry = self._entries.get(place)
+        if entry is None:
+            entry = self._entries[place] = Entry(name=name, digest="")
+        if index > self._last_index.get(branch, -1):
+            self._last_index[branch] = index
+        return entry
+
+    def _reopen_failures(self) -> None:
+        """A failed run goes on from its failed step, which may be tried again."""
+        for entry in self._entries.values():
+            if entry.step == self._failed_step and entry.failed_finally:
+                entry.granted = True
+                entry.attempts_before = entry.attempts
+        self._failed_step = 0
+
+    def _restart(self) -> None:
+        self._entries.clear()
+        self._noted.clear()
+        self._last_index.clear()
+        self.terminal = self.cancel = self.paused = None

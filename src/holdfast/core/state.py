@@ -1,0 +1,598 @@
+"""What a run's events add up to: `fold`.
+
+State is never stored as the truth; it is this fold of the log, and a snapshot is only its cache. The
+fold is pure, total (every event it is given has a meaning, none raises) and its result immutable, so
+the state before and after any step can be had by folding a prefix.
+
+`RunState` holds the five layers that people ask for: position, tool outputs, decisions, retry context
+and failure context. `Draft` is the fold in the making; the runtime keeps one for a live run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core import events as e
+from holdfast.core import values
+from holdfast.core.events import ErrorInfo, Event, Usage, Value
+from holdfast.core.log import Record, read_event
+from holdfast.core.values import FrozenDict, FrozenList
+
+# ── the parts of a run's state ───────────────────────────────────────────────────────────────
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One try of a call: when it began, and how it failed if it did."""
+
+    number: int
+    started_at: int
+    ended_at: int | None = None
+    error: ErrorInfo | None = None
+    retry_at: int | None = None
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One use of a step or tool. `status` is running, retrying, done, failed or in_doubt.
+
+    `running` means an intent without a receipt. If its owner has died it is in doubt; `views` says so,
+    because only the lease can tell.
+    """
+
+    step: int
+    name: str
+    index: int
+    status: str
+    branch: str = ""
+    effect: str = ""
+    key: str = ""
+    digest: str = ""
+    risk: str = ""
+    tool_version: str = ""
+    args: Value | None = None
+    result: Value | None = None
+    error: ErrorInfo | None = None
+    attempts: tuple[Attempt, ...] = ()
+    started_at: int = 0
+    ended_at: int | None = None
+    duration_us: int = 0
+    usage: Usage | None = None
+    first_seq: int = 0
+    last_seq: int = 0
+    evidence: tuple[str, ...] = ()
+    resolved: str = ""
+    undoable: bool = False
+    undoes: int = 0
+    undone: bool = False
+    child: str = ""
+    unavailable: str = ""
+
+    @property
+    def id(self) -> str:
+        """Where the call stands in the run's code: its branch and position."""
+        return f"{self.branch}#{self.index}"
+
+
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something the code waits for: a timer, a signal, an approval, an answer or a child run."""
+
+    index: int
+    wait: str
+    name: str
+    since: int
+    branch: str = ""
+    until: int | None = None
+    show: Value | None = None
+    options: tuple[str, ...] = ()
+    digest: str = ""
+    tool: str = ""
+    tool_version: str = ""
+    of: tuple[str, ...] = ()
+    decided: bool = False
+
+    @property
+    def id(self) -> str:
+        """How people name it when they decide: its branch and position."""
+        return f"{self.branch}#{self.index}"
+
+
+class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    choice: Any
+    why: str
+    options: tuple[str, ...]
+    step: int
+    time: int
+
+
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
+    key: str
+    value: Any
+    source: str
+    time: int
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    role: str
+    content: Any
+    time: int
+    metadata: Any = None
+
+
+class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    type: str
+    id: str
+    bytes: int
+    summary: str
+    step: int
+    time: int
+
+
+class PlanStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    status: str = "pending"
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A log line, a patch, a decision by a person: something to show on the timeline."""
+
+    time: int
+    level: str
+    text: str
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why and where a run failed, and what it knew then."""
+
+    time: int
+    error: ErrorInfo
+    reason: str
+    step: int
+    tool: str
+    input: Value | None
+    state: dict[str, Any]
+
+
+class Signal(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    name: str
+    value: Value
+    seq: int
+
+
+class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything a run's log says, at one point of it."""
+
+    id: str = ""
+    agent: str = ""
+    status: str = "pending"
+    code_version: str = ""
+    input: Value | None = None
+    result: Value | None = None
+    failure: Failure | None = None
+    state: dict[str, Any] = {}
+    stage: str = ""
+    stages: tuple[str, ...] = ()
+    stage_history: tuple[str, ...] = ()
+    plan: tuple[PlanStep, ...] = ()
+    steps: int = 0
+    calls: tuple[Call, ...] = ()
+    waits: tuple[Waiting, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    questions: tuple[str, ...] = ()
+    notes: dict[str, Any] = {}
+    messages: tuple[Message, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    lines: tuple[Line, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    usage: Usage = Usage()
+    budget: dict[str, float] = {}
+    deadline_at: int | None = None
+    waiting_for: str = ""
+    wake_at: int | None = None
+    cancel_requested: bool = False
+    parent: str = ""
+    forked_from: str = ""
+    inherited_effects: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    restarts: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+    seq: int = -1
+
+    @property
+    def committed(self) -> int:
+        """How many calls are over, one way or the other."""
+        return sum(call.status in ("done", "failed") for call in self.calls)
+
+    @property
+    def in_doubt(self) -> tuple[Call, ...]:
+        """Calls that may or may not have happened."""
+        return tuple(call for call in self.calls if call.status == "in_doubt")
+
+    def call(self, step: int) -> Call | None:
+        """The call with this step number."""
+        return next((call for call in self.calls if call.step == step), None)
+
+
+def fold(start: RunState, records: Iterable[Record]) -> RunState:
+    """The state after these records, which follow those that made `start`."""
+    draft = Draft(start)
+    for record in records:
+        draft.apply(record.seq, record.time, read_event(draft.id or "?", record))
+    return draft.freeze()
+
+
+# ── the fold in the making ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Open:
+    """A Draft's own, changeable copies of a state's collections."""
+
+    state: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    calls: dict[tuple[str, int], Call] = field(default_factory=dict)
+    waits: dict[tuple[str, int], Waiting] = field(default_factory=dict)
+    signals: dict[int, Signal] = field(default_factory=dict)
+    past_calls: list[Call] = field(default_factory=list)
+
+
+_LISTS: Final = ("decisions", "facts", "messages", "artifacts", "lines", "plan", "questions",
+                 "stage_history", "workers")
+_PLAIN: Final = tuple(
+    f for f in RunState.__struct_fields__
+    if f not in _LISTS and f not in ("state", "notes", "calls", "waits", "signals")
+)
+
+
+class Draft:
+    """A fold that can go on: apply events one by one, freeze when a RunState is wanted.
+
+    With `keep_calls=False` finished calls are forgotten, so that a live run of any length needs no
+    more memory than what its agent can still read.
+    """
+
+    def __init__(self, start: RunState = RunState(), *, keep_calls: bool = True) -> None:
+        self.keep_calls = keep_calls
+        self.id = start.id
+        for name in _PLAIN:
+            setattr(self, name, getattr(start, name))
+        for name in _LISTS:
+            setattr(self, name, list(getattr(start, name)))
+        self.open = _Open(
+            state=dict(start.state),
+            notes=dict(start.notes),
+            calls={(c.branch, c.index): c for c in start.calls if c.index >= 0},
+            waits={(w.branch, w.index): w for w in start.waits},
+            signals={s.seq: s for s in start.signals},
+            past_calls=[c for c in start.calls if c.index < 0],
+        )
+
+    def __getattr__(self, name: str) -> Any:  # the fields set above; mypy cannot see them
+        raise AttributeError(name)
+
+    def freeze(self) -> RunState:
+        """The state now, as an immutable value."""
+        parts = self.open
+        return RunState(
+            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: tuple(getattr(self, name)) for name in _LISTS},
+            state=FrozenDict(parts.state),
+            notes=FrozenDict(parts.notes),
+            calls=tuple(sorted([*parts.past_calls, *parts.calls.values()], key=lambda c: c.step)),
+            waits=tuple(parts.waits.values()),
+            signals=tuple(parts.signals.values()),
+        )
+
+    def apply(self, seq: int, time: int, event: Event) -> None:
+        """Take one event in."""
+        self.seq, self.updated_at = seq, time
+        _APPLY[type(event)](self, seq, time, event)
+
+    # the run's own life
+
+    def _created(self, seq: int, time: int, x: e.RunCreated) -> None:
+        self.id, self.agent, self.input = x.run_id, x.agent, x.input
+        self.code_version, self.deadline_at, self.budget = x.code_version, x.deadline_at, x.budget
+        self.stages, self.parent, self.forked_from = x.stages, x.parent, x.forked_from
+        self.inherited_effects = x.inherited_effects
+        self.created_at, self.status = time, "pending"
+
+    def _claimed(self, seq: int, time: int, x: e.RunClaimed) -> None:
+        self.status, self.waiting_for, self.wake_at = "running", "", None
+        self.workers.append(x.worker)
+        del self.workers[:-10]
+
+    def _suspended(self, seq: int, time: int, x: e.RunSuspended) -> None:
+        self.status, self.waiting_for, self.wake_at = "waiting", x.waiting_for, x.wake_at
+
+    def _completed(self, seq: int, time: int, x: e.RunCompleted) -> None:
+        self.status, self.result, self.waiting_for, self.wake_at = "completed", x.result, "", None
+        self.open.waits.clear()
+
+    def _failed(self, seq: int, time: int, x: e.RunFailed) -> None:
+        call = next((c for c in self.open.calls.values() if c.step == x.step), None)
+        self.status, self.waiting_for, self.wake_at = "failed", "", None
+        self.failure = Failure(
+            time=time,
+            error=x.error,
+            reason=x.reason,
+            step=x.step,
+            tool=call.name if call else "",
+            input=call.args if call else None,
+            state=FrozenDict(self.open.state),
+        )
+
+    def _cancelled(self, seq: int, time: int, x: e.RunCancelled) -> None:
+        self.status, self.waiting_for, self.wake_at = "cancelled", "", None
+        self._line(time, "cancel", x.by, x.why, "cancelled")
+
+    def _reopened(self, seq: int, time: int, x: e.RunReopened) -> None:
+        self.status, self.failure, self.waiting_for = "pending", None, ""
+        self._line(time, "resume", x.by, x.why, "resumed")
+
+    def _restarted(self, seq: int, time: int, x: e.RunRestarted) -> None:
+        """The code begins anew: earlier calls are history (index −1), and the state stays."""
+        parts = self.open
+        past = [msgspec.structs.replace(c, index=-1) for c in parts.calls.values()]
+        parts.past_calls += past if self.keep_calls else []
+        parts.calls.clear()
+        parts.waits.clear()
+        self.status, self.failure, self.result, self.waiting_for = "pending", None, None, ""
+        self.restarts += 1
+        self._line(time, "rerun", x.by, x.why, "started again, with its state kept")
+
+    def _paused(self, seq: int, time: int, x: e.RunPaused) -> None:
+        self.status, self.waiting_for = "paused", "somebody to resume it"
+        self._line(time, "pause", x.by, x.why, "paused")
+
+    def _quarantined(self, seq: int, time: int, x: e.RunQuarantined) -> None:
+        self.status, self.waiting_for = "quarantined", x.reason
+
+    def _cancel_requested(self, seq: int, time: int, x: e.CancelRequested) -> None:
+        self.cancel_requested = True
+        self._line(time, "cancel", x.by, x.why, "asked to cancel")
+
+    def _undo_requested(self, seq: int, time: int, x: e.UndoRequested) -> None:
+        self.status = "pending"
+        self._line(time, "undo", x.by, x.why, "asked to undo what was done")
+
+    def _line(self, time: int, level: str, by: str, why: str, what: str) -> None:
+        text = what + (f" by {by}" if by else "") + (f": {why}" if why else "")
+        self.lines.append(Line(time, level, text))
+
+    # calls
+
+    def _started(self, seq: int, time: int, x: e.CallStarted) -> None:
+        before = self._call(x.branch, x.index)
+        attempts = before.attempts if before else ()
+        self._count(x.step)
+        self.open.calls[x.branch, x.index] = Call(
+            step=x.step, name=x.name, index=x.index, status="running", branch=x.branch,
+            effect=x.effect, key=x.key, digest=x.digest, risk=x.risk, tool_version=x.tool_version,
+            args=x.args, attempts=(*attempts, Attempt(x.attempt, time)),
+            started_at=before.started_at if before else time,
+            first_seq=before.first_seq if before else seq, last_seq=seq,
+            undoable=x.undoable, undoes=x.undoes, child=x.child,
+            resolved=before.resolved if before else "",
+        )
+        self.open.waits.pop((x.branch, x.index), None)
+
+    def _call(self, branch: str, index: int) -> Call | None:
+        return self.open.calls.get((branch, index))
+
+    def _receipt(self, seq: int, time: int, x: e.CallSucceeded | e.CallFailed) -> Call:
+        """The call that a receipt belongs to; it begins here when it had no intent."""
+        before = self._call(x.branch, x.index)
+        self._count(x.step)
+        if before is not None and (before.digest == x.digest or not x.digest):
+            if before.attempts and before.attempts[-1].number == x.attempt:
+                return before
+            started = Attempt(x.attempt, time - x.duration_us)
+            return msgspec.structs.replace(before, attempts=(*before.attempts, started))
+        return Call(
+            step=x.step, name=x.name, index=x.index, status="running", branch=x.branch,
+            effect="repeatable", digest=x.digest, args=x.args,
+            attempts=(Attempt(x.attempt, time - x.duration_us),),
+            started_at=time - x.duration_us, first_seq=seq, last_seq=seq,
+        )
+
+    def _count(self, step: int) -> None:
+        self.steps = max(self.steps, step)
+
+    def _succeeded(self, seq: int, time: int, x: e.CallSucceeded) -> None:
+        if x.usage is not None:
+            self.usage = Usage(
+                self.usage.input_tokens + x.usage.input_tokens,
+                self.usage.output_tokens + x.usage.output_tokens,
+                self.usage.cost_usd + x.usage.cost_usd,
+            )
+        if not self.keep_calls:
+            self._count(x.step)
+            self.open.calls.pop((x.branch, x.index), None)
+            return
+        call = self._receipt(seq, time, x)
+        self._store_call(call, status="done", result=x.result, error=None, seq=seq, time=time,
+                         duration_us=x.duration_us, usage=x.usage, unavailable=x.unavailable)
+        if call.undoes:
+            self._mark_undone(call.undoes)
+
+    def _store_call(self, call: Call, *, seq: int, time: int | None, **changes: Any) -> None:
+        self.open.calls[call.branch, call.index] = msgspec.structs.replace(
+            call, last_seq=seq, ended_at=time, **changes
+        )
+
+    def _mark_undone(self, step: int) -> None:
+        for place, call in self.open.calls.items():
+            if call.step == step:
+                self.open.calls[place] = msgspec.structs.replace(call, undone=True)
+                return
+
+    def _attempt_failed(self, seq: int, time: int, x: e.CallFailed) -> None:
+        call = self._receipt(seq, time, x)
+        last = msgspec.structs.replace(
+            call.attempts[-1], ended_at=time, error=x.error, retry_at=x.retry_at
+        )
+        status = "failed" if x.retry_at is None else "retrying"
+        self._store_call(call, status=status, error=x.error, seq=seq, duration_us=x.duration_us,
+                         time=time if status == "failed" else None,
+                         attempts=(*call.attempts[:-1], last))
+
+    def _doubted(self, seq: int, time: int, x: e.CallDoubted) -> None:
+        call = self._call(x.branch, x.index)
+        if call is not None:
+            self._store_call(call, status="in_doubt", seq=seq, time=None)
+
+    def _resolved(self, seq: int, time: int, x: e.CallResolved) -> None:
+        call = self._call(x.branch, x.index)
+        if call is None:
+            return
+        status = {"done": "done", "failed": "failed"}.get(x.how, "retrying")
+        said = x.how + (f" by {x.by}" if x.by else "") + (f": {x.why}" if x.why else "")
+        self._store_call(call, status=status, result=x.result, error=x.error, resolved=said,
+                         seq=seq, time=time if status != "retrying" else None)
+        if not self.keep_calls and status == "done":
+            self.open.calls.pop((x.branch, x.index))
+
+    def _evidence(self, seq: int, time: int, x: e.CallEvidence) -> None:
+        call = next((c for c in self.open.calls.values() if c.step == x.step), None)
+        if call is not None and call.key == x.key and call.digest == x.digest:
+            said = f"{x.worker} (epoch {x.epoch}) says: {x.outcome}"
+            self._store_call(call, seq=seq, time=call.ended_at, evidence=(*call.evidence, said))
+
+    # waits
+
+    def _wait_began(self, seq: int, time: int, x: e.WaitBegan) -> None:
+        self.open.waits[x.branch, x.index] = Waiting(
+            index=x.index, wait=x.wait, name=x.name, since=time, branch=x.branch, until=x.until,
+            show=x.show, options=x.options, digest=x.digest, tool=x.tool,
+            tool_version=x.tool_version, of=x.of,
+        )
+
+    def _wait_ended(self, seq: int, time: int, x: e.WaitEnded) -> None:
+        self.open.waits.pop((x.branch, x.index), None)
+        self.open.signals.pop(x.source, None)
+
+    def _signal(self, seq: int, time: int, x: e.SignalReceived) -> None:
+        self.open.signals[seq] = Signal(x.id, x.name, x.value, seq)
+
+    def _approval(self, seq: int, time: int, x: e.ApprovalDecided) -> None:
+        self._mark_decided(x.branch, x.index)
+        self._line(time, "approval", x.by, x.why, "approved" if x.approved else "rejected")
+
+    def _answer(self, seq: int, time: int, x: e.AnswerGiven) -> None:
+        self._mark_decided(x.branch, x.index)
+        self._line(time, "answer", x.by, x.why, "answered")
+
+    def _mark_decided(self, branch: str, index: int) -> None:
+        wait = self.open.waits.get((branch, index))
+        if wait is not None:
+            self.open.waits[branch, index] = msgspec.structs.replace(wait, decided=True)
+
+    # what was noted
+
+    def _state(self, seq: int, time: int, x: e.StateChanged) -> None:
+        change(self.open.state, x.op, x.key, plain(x.value))
+
+    def _patched(self, seq: int, time: int, x: e.StatePatched) -> None:
+        for op in plain(x.changes):
+            change(self.open.state, op["op"], op["key"], op.get("value"))
+        self._line(time, "patch", x.by, x.why, "state patched")
+
+    def _value(self, seq: int, time: int, x: e.ValueRecorded) -> None:
+        pass  # it matters to the code that reads it again, not to the state
+
+    def _stage(self, seq: int, time: int, x: e.StageEntered) -> None:
+        self.stage = x.stage
+        self.stage_history.append(x.stage)
+
+    def _plan(self, seq: int, time: int, x: e.PlanMade) -> None:
+        self.plan[:] = [PlanStep(name) for name in x.steps]
+
+    def _plan_began(self, seq: int, time: int, x: e.PlanStepBegan) -> None:
+        self._plan_status(x.step, "doing")
+
+    def _plan_ended(self, seq: int, time: int, x: e.PlanStepEnded) -> None:
+        self._plan_status(x.step, "done")
+
+    def _plan_status(self, name: str, status: str) -> None:
+        for i, step in enumerate(self.plan):
+            if step.name == name and step.status != "done":
+                self.plan[i] = PlanStep(name, status)
+                return
+        self.plan.append(PlanStep(name, status))
+
+    def _decision(self, seq: int, time: int, x: e.DecisionMade) -> None:
+        self.decisions.append(Decision(x.name, plain(x.choice), x.why, x.options, self.steps, time))
+
+    def _fact(self, seq: int, time: int, x: e.FactLearned) -> None:
+        self.facts.append(Fact(x.key, plain(x.value), x.source, time))
+
+    def _question(self, seq: int, time: int, x: e.QuestionRaised) -> None:
+        if x.question not in self.questions:
+            self.questions.append(x.question)
+
+    def _question_closed(self, seq: int, time: int, x: e.QuestionClosed) -> None:
+        if x.question in self.questions:
+            self.questions.remove(x.question)
+
+    def _note(self, seq: int, time: int, x: e.NoteTaken) -> None:
+        self.open.notes[x.key] = plain(x.value)
+
+    def _message(self, seq: int, time: int, x: e.MessageAdded) -> None:
+        metadata = None if x.metadata is None else plain(x.metadata)
+        self.messages.append(Message(x.role, plain(x.content), time, metadata))
+
+    def _artifact(self, seq: int, time: int, x: e.ArtifactSaved) -> None:
+        self.artifacts.append(Artifact(x.name, x.type, x.blob, x.bytes, x.summary, self.steps, time))
+
+    def _log(self, seq: int, time: int, x: e.LogWritten) -> None:
+        self.lines.append(Line(time, x.level, x.text))
+
+
+_APPLY: Final[dict[type[Event], Callable[[Draft, int, int, Any], None]]] = {
+    e.RunCreated: Draft._created, e.RunClaimed: Draft._claimed, e.RunSuspended: Draft._suspended,
+    e.RunCompleted: Draft._completed, e.RunFailed: Draft._failed, e.RunCancelled: Draft._cancelled,
+    e.RunReopened: Draft._reopened, e.RunRestarted: Draft._restarted, e.RunPaused: Draft._paused,
+    e.RunQuarantined: Draft._quarantined, e.CancelRequested: Draft._cancel_requested,
+    e.UndoRequested: Draft._undo_requested, e.CallStarted: Draft._started,
+    e.CallSucceeded: Draft._succeeded, e.CallFailed: Draft._attempt_failed,
+    e.CallDoubted: Draft._doubted, e.CallResolved: Draft._resolved, e.CallEvidence: Draft._evidence,
+    e.WaitBegan: Draft._wait_began, e.WaitEnded: Draft._wait_ended,
+    e.SignalReceived: Draft._signal, e.ApprovalDecided: Draft._approval, e.AnswerGiven: Draft._answer,
+    e.StateChanged: Draft._state, e.StatePatched: Draft._patched, e.ValueRecorded: Draft._value,
+    e.StageEntered: Draft._stage, e.PlanMade: Draft._plan, e.PlanStepBegan: Draft._plan_began,
+    e.PlanStepEnded: Draft._plan_ended, e.DecisionMade: Draft._decision, e.FactLearned: Draft._fact,
+    e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
+    e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
+    e.LogWritten: Draft._log,
+}  # fmt: skip
+
+
+def plain(value: Value) -> Any:
+    """A value's content, read-only; a big one stays a `Value` that names its artifact."""
+    return value if value.blob else values.freeze(values.decode(value.json))
+
+
+def change(state: dict[str, Any], op: str, key: str, value: Any) -> None:
+    """Apply one change of state. Total: what does not fit (adding to text) starts afresh."""
+    if op == "set":
+        state[key] = value
+    elif op == "delete":
+        state.pop(key, None)
+    elif op == "increment":
+        before = state.get(key)
+        state[key] = (before if _is_number(before) else 0) + (value if _is_number(value) else 0)
+    elif op == "append":
+        before = state.get(key)
+        state[key] = FrozenList([*(before if isinstance(before, list) else ()), value])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

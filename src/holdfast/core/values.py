@@ -1,0 +1,536 @@
+"""What may be kept in the log, and its JSON form.
+
+Everything a run records passes through here before anything happens: a value is *lowered* to plain
+JSON, or refused with the path to what cannot be kept. What comes back is `decode(encode(x))`, so a
+run and its replay see the same value. Nothing is ever imported, constructed or called by a name
+found in stored bytes: the type to decode to comes from the code that asks.
+
+This module does not know events, files or sizes of pages; it knows values.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import hashlib
+import math
+import re
+import sys
+import typing
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from holdfast.errors import NotStorable
+
+DEPTH_MAX: Final = 100
+BYTES_MAX: Final = 64 * 1024 * 1024
+INTEGER_BITS_MAX: Final = 4096
+
+_encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that was read from a run's state. Change the state through `run.state`, not in place."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "this dict was read from the run's state and cannot be changed in place; "
+            "assign a new value (run.state.key = {**old, 'x': 1}) so that the change is recorded"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # a copy is an ordinary dict
+
+
+class FrozenList(list[Any]):
+    """A list that was read from a run's state. Use `run.state.append(key, value)` to grow it."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "this list was read from the run's state and cannot be changed in place; "
+            "use run.state.append(key, value), or assign a new list, so that the change is recorded"
+        )
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # a copy is an ordinary list
+
+
+def freeze(value: Any) -> Any:
+    """Plain JSON with its lists and dicts made read-only, all the way down."""
+    kind = type(value)
+    if kind is dict:
+        return FrozenDict((k, freeze(v)) for k, v in value.items())
+    if kind is list:
+        return FrozenList(map(freeze, value))
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """An ordinary, changeable copy of a frozen value."""
+    if isinstance(value, dict):
+        return {k: thaw(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [thaw(v) for v in value]
+    return value
+
+
+# ── encoding ─────────────────────────────────────────────────────────────────────────────────
+
+
+def encode(value: Any, *, typed: bool = False) -> bytes:
+    """The JSON bytes of a value, or NotStorable with the path to what cannot be kept.
+
+    `typed` says that the reader will decode to a declared type, so that dates, decimals, dataclasses
+    and the like come back as they were (where the declared type says Any, they come back as JSON).
+    Without it only plain JSON is accepted (tuples become lists).
+    """
+    lowered = lower(value, typed=typed)
+    try:
+        data = _encode(lowered)
+    except UnicodeEncodeError:
+        _find_surrogate(lowered)
+        raise
+    if len(data) > BYTES_MAX:
+        raise NotStorable(
+            f"it takes {len(data):,} bytes and the limit is {BYTES_MAX:,}; "
+            "keep it in a file or bucket and store its address"
+        )
+    return data
+
+
+def decode(data: bytes | msgspec.Raw) -> Any:
+    """Plain JSON values from stored bytes."""
+    try:
+        return _decode(data)
+    except (ValueError, RecursionError) as error:
+        raise NotStorable(f"the stored bytes are not JSON: {error}") from None
+
+
+def encode_struct(value: msgspec.Struct) -> bytes:
+    """The bytes of one of our own structs, whose user values are already encoded."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError as error:
+        raise NotStorable(
+            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode",
+            what=type(value).__name__,
+        ) from None
+
+
+def lower(value: Any, *, typed: bool = False, depth: int = DEPTH_MAX) -> Any:
+    """The value as plain JSON builtins, containers at most `depth` levels deep."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return value
+    if kind is int:
+        if -(2**63) <= value < 2**63 or value.bit_length() <= INTEGER_BITS_MAX:
+            return value
+        raise NotStorable(f"an integer of {value.bit_length()} bits is too long; store it as text")
+    if kind is float:
+        if math.isfinite(value):
+            return value
+        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+    if kind is dict or kind is FrozenDict:
+        return _lower_dict(value, typed, depth)
+    if kind is list or kind is tuple or kind is FrozenList:
+        return _lower_items(value, typed, depth)
+    return _lower_other(value, typed, depth)
+
+
+def _lower_items(items: Iterable[Any], typed: bool, depth: int) -> list[Any]:
+    inner = _one_level_down(depth)
+    lowered: list[Any] = []
+    for i, item in enumerate(items):
+        try:
+            lowered.append(lower(item, typed=typed, depth=inner))
+        except NotStorable as error:
+            raise error.below(f"[{i}]") from None
+    return lowered
+
+
+def _lower_dict(value: Mapping[Any, Any], typed: bool, depth: int) -> dict[str, Any]:
+    inner = _one_level_down(depth)
+    lowered: dict[str, Any] = {}
+    for key, item in value.items():
+        name = key if type(key) is str else _lower_key(key, typed)
+        if name in lowered:
+            raise NotStorable(f"two keys become {name!r} in JSON; use keys that differ as text")
+        try:
+            lowered[name] = lower(item, typed=typed, depth=inner)
+        except NotStorable as error:
+            raise error.below(_step(name)) from None
+    return lowered
+
+
+def _lower_key(key: Any, typed: bool) -> str:
+    lowered = lower(key, typed=True) if typed or _is_text(key) else key
+    if type(lowered) is str:
+        return lowered
+    if typed and type(lowered) in (int, float):
+        return _encode(lowered).decode()
+    raise NotStorable(
+        f"the key {key!r} is of type {type(key).__name__}; JSON keys are text. Use str keys, "
+        "or declare the type (for example -> dict[int, str]) so that they can be read back"
+    )
+
+
+def _one_level_down(depth: int) -> int:
+    if depth == 0:
+        raise NotStorable(f"nested deeper than {DEPTH_MAX} levels; flatten it, or store it as text")
+    return depth - 1
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not isinstance(value, enum.Enum)
+
+
+def _lower_other(value: Any, typed: bool, depth: int) -> Any:
+    """Everything that is not exactly a JSON builtin."""
+    if not isinstance(value, enum.Enum):
+        for base, plain in _PLAIN:
+            if isinstance(value, base):  # a subclass: its plain value is kept
+                return lower(plain(value), typed=typed, depth=depth)
+    if isinstance(value, tuple) and (typed or not hasattr(value, "_fields")):
+        return _lower_items(value, typed, depth)
+    if not typed:
+        raise NotStorable(
+            f"{_name(value)} would not come back as what it is; declare the type (a return "
+            "annotation, or @agent(state=Model)), or convert it to text, numbers, lists and dicts"
+        )
+    if isinstance(value, enum.Enum):
+        return lower(value.value, typed=True, depth=depth)
+    if isinstance(value, set | frozenset):
+        # Sorted, because a set's own order changes from process to process.
+        return sorted(_lower_items(value, True, depth), key=canonical)
+    if isinstance(value, Mapping):
+        return _lower_dict(value, True, depth)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, decimal.Decimal):
+        return _lower_decimal(value)
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+        return _lower_time(value)
+    return _lower_record(value, depth)
+
+
+_PLAIN: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
+    # The type's own conversion, whatever a subclass makes of str() or int().
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (dict, dict),
+    (list, list),
+)
+
+
+def _lower_decimal(value: decimal.Decimal) -> str:
+    if not value.is_finite():
+        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+    return str(value)
+
+
+def _lower_time(value: datetime.date | datetime.time | datetime.timedelta) -> str:
+    """ISO 8601, as msgspec and pydantic read it. A moment needs its time zone."""
+    if isinstance(value, datetime.timedelta):
+        return str(
+            msgspec.to_builtins(datetime.timedelta(value.days, value.seconds, value.microseconds))
+        )
+    if isinstance(value, datetime.datetime):
+        offset = value.utcoffset()
+        if offset is None:
+            raise NotStorable(f"{value!r} has no time zone; use datetime.now(timezone.utc)")
+        if offset % datetime.timedelta(minutes=1):  # as before there were time zones
+            value = value.astimezone(datetime.UTC)
+    elif isinstance(value, datetime.time) and value.tzinfo is not None:
+        offset = value.utcoffset()
+        if offset is None or offset % datetime.timedelta(minutes=1):
+            raise NotStorable(
+                f"{value!r} has a time zone whose offset depends on the day; use a datetime"
+            )
+    return value.isoformat().replace("+00:00", "Z")
+
+
+def _lower_record(value: Any, depth: int) -> Any:
+    """Dataclasses, msgspec structs and pydantic models, field by field, so that paths are known."""
+    if isinstance(value, msgspec.Struct):
+        return _lower_struct(value, depth)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _lower_dict(fields, True, depth)
+    if is_pydantic_model(type(value)):
+        return _lower_model(value, depth)
+    raise NotStorable(
+        f"{_name(value)} has no JSON form; return plain values, a dataclass, a msgspec Struct or a "
+        "pydantic model"
+    )
+
+
+def _lower_struct(value: msgspec.Struct, depth: int) -> Any:
+    config = value.__struct_config__
+    tag = {} if config.tag is None else {config.tag_field: config.tag}
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    fields = tag | {wire: getattr(value, name) for wire, name in names}
+    if config.array_like:
+        return _lower_items(fields.values(), True, depth)
+    return _lower_dict({k: v for k, v in fields.items() if v is not msgspec.UNSET}, True, depth)
+
+
+def _lower_model(value: Any, depth: int) -> Any:
+    try:
+        dumped = value.model_dump(mode="json", by_alias=True)
+    except ValueError as error:
+        raise NotStorable(f"pydantic finds no JSON form for {_name(value)}: {error}") from None
+    return lower(_with_sets_sorted(value, dumped), typed=True, depth=depth)
+
+
+def _with_sets_sorted(value: Any, dumped: Any) -> Any:
+    """pydantic's dump of a value. It writes a set in the set's own order; here it has one order."""
+    if isinstance(value, set | frozenset | list | tuple) and _are_alike(value, dumped, list):
+        items = list(map(_with_sets_sorted, value, dumped))
+        return items if isinstance(value, list | tuple) else sorted(items, key=canonical)
+    if isinstance(value, Mapping) and _are_alike(value, dumped, dict):
+        return dict(
+            zip(dumped, map(_with_sets_sorted, value.values(), dumped.values()), strict=True)
+        )
+    if is_pydantic_model(type(value)):
+        fields = type(value).model_fields
+        if not isinstance(dumped, dict):
+            return _with_sets_sorted(value.root, dumped) if "root" in fields else dumped
+        for name, field in fields.items():
+            wire = field.serialization_alias or name
+            if wire in dumped:
+                dumped[wire] = _with_sets_sorted(getattr(value, name), dumped[wire])
+    return dumped
+
+
+def _are_alike(value: Sized, dumped: Any, kind: type[list[Any] | dict[str, Any]]) -> bool:
+    """Whether pydantic dumped it item by item (and not as a serializer of the user's likes)."""
+    return isinstance(dumped, kind) and len(value) == len(dumped)
+
+
+def _name(value: object) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"a value of type {module}{kind.__qualname__}"
+
+
+def _step(key: str) -> str:
+    return f".{key}" if key.isidentifier() else f"[{key!r}]"
+
+
+def _find_surrogate(value: Any, path: tuple[str, ...] = ()) -> None:
+    """Raise NotStorable at the text that is not valid Unicode (only called when one exists)."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise NotStorable(
+                f"the text holds a lone surrogate at position {error.start}, which is not valid "
+                "Unicode; decode the bytes it came from with errors='replace'",
+                path=path,
+            ) from None
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _find_surrogate(key, (*path, _step(key)))
+            _find_surrogate(item, (*path, _step(key)))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _find_surrogate(item, (*path, f"[{i}]"))
+
+
+# ── canonical form and digests ───────────────────────────────────────────────────────────────
+
+
+def canonical(value: Any) -> bytes:
+    """RFC 8785 bytes of a plain JSON value: the same value gives the same bytes everywhere.
+
+    Integers beyond 2**53 are written exactly, where the RFC would round them to a double.
+    """
+    try:
+        if _plain_for_msgspec(value):
+            return _encode_sorted(value)
+        out: list[str] = []
+        _write_canonical(value, out.append)
+        return "".join(out).encode()
+    except UnicodeEncodeError:
+        _find_surrogate(value)
+        raise
+
+
+def _plain_for_msgspec(value: Any) -> bool:
+    """Whether msgspec's own sorted output is canonical: no floats, and keys that sort alike.
+
+    Its escapes are those of the RFC for every character (a test compares them all).
+    """
+    if isinstance(value, dict):
+        return all(k.isascii() and _plain_for_msgspec(v) for k, v in value.items())
+    if isinstance(value, list):
+        return all(map(_plain_for_msgspec, value))
+    return not isinstance(value, float)
+
+
+def _write_canonical(value: Any, write: Callable[[str], None]) -> None:
+    if isinstance(value, dict):
+        write("{")
+        # RFC 8785 sorts by UTF-16 code units, which is not Python's order above U+FFFF.
+        for i, key in enumerate(sorted(value, key=lambda k: k.encode("utf-16-be"))):
+            write("," if i else "")
+            write(_quote(key))
+            write(":")
+            _write_canonical(value[key], write)
+        write("}")
+    elif isinstance(value, list):
+        write("[")
+        for i, item in enumerate(value):
+            write("," if i else "")
+            _write_canonical(item, write)
+        write("]")
+    elif isinstance(value, float):
+        write(_ecmascript_number(value))
+    elif isinstance(value, str):
+        write(_quote(value))
+    else:
+        write(_encode(value).decode())
+
+
+def _quote(text: str) -> str:
+    return _encode(text).decode()
+
+
+def _ecmascript_number(value: float) -> str:
+    """A double as ECMAScript writes it (shortest digits, exponent only outside 1e-7 … 1e21)."""
+    if value == 0:
+        return "0"
+    digits_text, _, exponent_text = f"{abs(value)!r}".lower().partition("e")
+    whole, _, fraction = digits_text.partition(".")
+    fraction = "" if fraction == "0" else fraction
+    point = len(whole) + int(exponent_text or 0)
+    digits = (whole + fraction).lstrip("0")
+    point -= len(whole + fraction) - len(digits)
+    digits = digits.rstrip("0") or "0"
+    sign = "-" if value < 0 else ""
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    mantissa = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
+    return f"{sign}{mantissa}e{'+' if point > 0 else '-'}{abs(point - 1)}"
+
+
+def digest(data: bytes) -> str:
+    """A short name for exact bytes: the first 128 bits of SHA-256, in hex."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+# ── declared types ───────────────────────────────────────────────────────────────────────────
+
+
+class Codec:
+    """Encodes and decodes values of one declared type (a return annotation, a state model)."""
+
+    __slots__ = ("_decode", "declared", "typed")
+
+    def __init__(self, declared: Any = Any) -> None:
+        self.declared = declared
+        self.typed = not is_plain_json(declared)
+        self._decode = _decoder(declared) if self.typed else decode
+
+    def encode(self, value: Any) -> bytes:
+        """JSON bytes for `decode`, or NotStorable. Only `decode` tells whether the type is right."""
+        return encode(value, typed=self.typed)
+
+    def decode(self, data: bytes | msgspec.Raw) -> Any:
+        """The value as its declared type."""
+        try:
+            return self._decode(data)
+        except NotStorable:
+            raise
+        except (ValueError, RecursionError, NotImplementedError) as error:
+            raise NotStorable(
+                f"it does not read back as the declared type {_type_name(self.declared)}: {error}",
+                path=_path_in(error),
+            ) from None
+
+
+def is_plain_json(declared: Any) -> bool:
+    """Whether plain JSON already is the declared type, so that no conversion is needed."""
+    if any(declared is plain for plain in (Any, object, None, type(None), dict, list)):
+        return True
+    origin, args = typing.get_origin(declared), typing.get_args(declared)
+    if origin is list:
+        return all(map(is_plain_json, args))
+    if origin is dict:
+        return not args or (args[0] is str and is_plain_json(args[1]))
+    return False
+
+
+def is_pydantic_model(declared: Any) -> bool:
+    """Whether it is a pydantic model class (without importing pydantic)."""
+    pydantic = sys.modules.get("pydantic")
+    return (
+        pydantic is not None
+        and isinstance(declared, type)
+        and issubclass(declared, pydantic.BaseModel)
+    )
+
+
+def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    try:
+        return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
+    except (TypeError, NotImplementedError, NameError) as error:
+        if _mentions_pydantic(declared):  # a union of models, which only pydantic can tell apart
+            adapter = sys.modules["pydantic"].TypeAdapter(declared)
+            return lambda data: adapter.validate_json(bytes(data))
+        raise NotStorable(
+            f"the declared type {_type_name(declared)} cannot be read back from JSON ({error}); "
+            "declare a plainer type"
+        ) from None
+
+
+def _read_foreign(kind: type[Any], data: Any) -> Any:
+    """For msgspec: a value of a type that it does not know, from plain JSON."""
+    if is_pydantic_model(kind):
+        return kind.model_validate_json(_encode(data))
+    raise NotImplementedError(
+        f"{kind.__qualname__} is no dataclass, msgspec Struct or pydantic model"
+    )
+
+
+def _mentions_pydantic(declared: Any) -> bool:
+    return is_pydantic_model(declared) or any(map(_mentions_pydantic, typing.get_args(declared)))
+
+
+def _path_in(error: BaseException) -> tuple[str, ...]:
+    """Where in the value a validation error is, by what msgspec or pydantic says of it."""
+    if found := re.search(r"`\$([^`]+)`$", str(error)):
+        return (found[1],)
+    if isinstance(error, ValueError) and hasattr(error, "errors"):
+        where = error.errors()[0]["loc"]
+        return tuple(f"[{step}]" if isinstance(step, int) else _step(step) for step in where)
+    return ()
+
+
+def _type_name(declared: Any) -> str:
+    return getattr(declared, "__qualname__", None) or str(declared)

@@ -1,0 +1,322 @@
+"""Every error and signal of Holdfast, as one tree. Each message says what to do next.
+
+HoldfastError                        something Holdfast refuses or cannot do
+├── InvalidInput                     a value, name or option is wrong; nothing has happened yet
+│   ├── NotStorable                  a value cannot be kept in the log (carries the path to it)
+│   ├── InputConflict                this id already belongs to a run with another input
+│   ├── InvalidTransition            a phase cannot follow the present one
+│   └── UnknownStage                 a stage that the agent did not declare
+├── NotFound                         no such run, call, approval or artifact
+├── NotNow                           the run's status does not allow it
+│   └── AlreadyDecided               somebody else's decision came first
+├── RunFailed                        the run ended with an error (carries the failure)
+│   ├── DeadlineExceeded             it ran out of time
+│   ├── BudgetExceeded               it ran out of budget
+│   └── RunCancelled                 somebody cancelled it
+├── RunWaiting                       the run cannot go on here and now; says on what it waits
+│   └── RunBusy                      another worker is executing it
+├── CallFailed                       a recorded failure of a step or tool, raised again on replay
+│   ├── CallTimeout                  it did not answer in time
+│   └── Rejected                     a person said no
+├── StoreError                       the place where the log lives
+│   ├── Conflict                     the log has grown since it was read
+│   ├── LeaseLost                    another worker owns the run now
+│   ├── KeyTaken                     a caller's own idempotency key belongs to another call
+│   ├── StorageFull                  no space left; nothing was written
+│   ├── StoreUnavailable             the database does not answer, or its answer was lost
+│   ├── ReadOnlyStore                the database may be read, not written
+│   ├── UnsafeStore                  its settings could lose an acknowledged event
+│   └── SchemaMismatch               written by a newer Holdfast, or not ours
+├── Diverged                         the code asks for something else than the log holds
+├── LogDamaged                       a run's log does not verify (names the run and the event)
+│   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
+│   └── LogRegressed                 the store has forgotten events it had acknowledged
+└── NotDurable                       durability would silently be off
+
+Signal (BaseException)               not errors: they unwind an agent, and `except Exception` lets them pass
+├── Suspend                          the run waits; it leaves memory until then
+├── Stop                             the run ends here: deadline, budget or cancellation
+└── Abandon                          this worker must not go on with the run (carries the error)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class HoldfastError(Exception):
+    """Base of everything that Holdfast refuses or cannot do."""
+
+
+# ── wrong input ──────────────────────────────────────────────────────────────────────────────
+
+
+class InvalidInput(HoldfastError, ValueError):
+    """A value, a name or an option is wrong. Nothing has happened."""
+
+
+class NotStorable(InvalidInput):
+    """A value cannot be kept in the log. `path` leads to it, as in `$.hits[0].score`."""
+
+    def __init__(self, reason: str, *, what: str = "value", path: tuple[str, ...] = ()) -> None:
+        self.reason = reason
+        self.what = what
+        self._steps = path
+        super().__init__(reason)
+
+    @property
+    def path(self) -> str:
+        """Where the offending value is, from the root `$`."""
+        return "$" + "".join(self._steps)
+
+    def below(self, step: str) -> NotStorable:
+        """The same error, seen from one level further out."""
+        self._steps = (step, *self._steps)
+        return self
+
+    def of(self, what: str) -> NotStorable:
+        """The same error, saying whose value it is."""
+        self.what = what
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be stored: at {self.path}, {self.reason}"
+
+
+class InputConflict(InvalidInput):
+    """This run id already belongs to a run with another agent or another input."""
+
+    def __init__(self, run_id: str, what: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"run {run_id!r} exists with another {what}; nothing was executed. "
+            "Use a new id for a new run, or give the same input to resume this one."
+        )
+
+
+class InvalidTransition(InvalidInput):
+    """A phase cannot follow the present one."""
+
+    def __init__(self, current: str, wanted: str, allowed: Sequence[str]) -> None:
+        self.current, self.wanted, self.allowed = current, wanted, tuple(allowed)
+        ways = ", ".join(allowed) if allowed else "nothing: it is final"
+        super().__init__(f"cannot go from {current} to {wanted}; from {current} one may go to {ways}")
+
+
+class UnknownStage(InvalidInput):
+    """A stage that the agent did not declare."""
+
+    def __init__(self, stage: str, declared: Sequence[str]) -> None:
+        self.stage, self.declared = stage, tuple(declared)
+        known = ", ".join(declared) if declared else "none; declare them with @agent(stages=(…))"
+        super().__init__(f"stage {stage!r} is not declared; declared stages: {known}")
+
+
+# ── people and runs ──────────────────────────────────────────────────────────────────────────
+
+
+class NotFound(HoldfastError, LookupError):
+    """No such run, call, approval or artifact."""
+
+
+class NotNow(HoldfastError):
+    """The run's status does not allow this."""
+
+
+class AlreadyDecided(NotNow):
+    """Somebody else's decision came first."""
+
+
+class RunFailed(HoldfastError):
+    """The run ended with an error. `hf.resume(id)` tries again from the failed step."""
+
+    def __init__(self, run_id: str, error_type: str, message: str, *, reason: str = "error") -> None:
+        self.run_id, self.error_type, self.message, self.reason = run_id, error_type, message, reason
+        super().__init__(
+            f"run {run_id!r} failed: {error_type}: {message}\n"
+            f"  see why:   holdfast show {run_id}\n"
+            f"  try again: hf.resume({run_id!r}) goes on from the failed step"
+        )
+
+
+class DeadlineExceeded(RunFailed):
+    """The run's deadline passed before it ended."""
+
+
+class BudgetExceeded(RunFailed):
+    """The run used up its budget."""
+
+
+class RunCancelled(RunFailed):
+    """Somebody cancelled the run."""
+
+
+class RunWaiting(HoldfastError):
+    """The run cannot go on here and now. It costs a row until what it waits for has come."""
+
+    def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
+        self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
+        super().__init__(f"run {run_id!r} waits for {waiting_for}\n  to continue: {how}")
+
+
+class RunBusy(RunWaiting):
+    """Another worker is executing the run."""
+
+
+class CallFailed(HoldfastError):
+    """A step or tool failed. The same error is raised at the same place on every replay.
+
+    It stands in for the tool's own exception, which is never rebuilt from the log by name.
+    """
+
+    def __init__(self, name: str, error_type: str, message: str, *, attempts: int = 1) -> None:
+        self.name, self.error_type, self.message, self.attempts = name, error_type, message, attempts
+        tries = "" if attempts == 1 else f" after {attempts} attempts"
+        super().__init__(f"{name} failed{tries}: {error_type}: {message}")
+
+
+class CallTimeout(CallFailed, TimeoutError):
+    """A step or tool did not answer in time."""
+
+
+class Rejected(CallFailed):
+    """A person said no to a call that needed approval."""
+
+
+class NotDurable(HoldfastError):
+    """Durability would silently be off here."""
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────
+
+
+class StoreError(HoldfastError):
+    """Base of what can go wrong where the log lives."""
+
+
+class Conflict(StoreError):
+    """The run's log has grown since it was read; read on and decide again."""
+
+    def __init__(self, run_id: str, expected: int, head: int) -> None:
+        self.run_id, self.expected, self.head = run_id, expected, head
+        super().__init__(f"run {run_id!r}: expected the log to end at {expected}, it ends at {head}")
+
+
+class LeaseLost(StoreError):
+    """Another worker owns the run now; this one must stop."""
+
+    def __init__(self, run_id: str, epoch: int, current: int) -> None:
+        self.run_id, self.epoch, self.current = run_id, epoch, current
+        super().__init__(
+            f"run {run_id!r}: written under epoch {epoch}, but {current} is current; "
+            "another worker has taken over, nothing was written"
+        )
+
+
+class KeyTaken(StoreError):
+    """A caller's own idempotency key already belongs to another call."""
+
+    def __init__(self, key: str, run_id: str, seq: int) -> None:
+        self.key, self.run_id, self.seq = key, run_id, seq
+        super().__init__(f"idempotency key {key!r} belongs to run {run_id!r} (event {seq})")
+
+
+class StorageFull(StoreError):
+    """No space left. Nothing was written, and the run can be resumed once there is room."""
+
+
+class StoreUnavailable(StoreError):
+    """The database does not answer, or its answer was lost."""
+
+
+class ReadOnlyStore(StoreError):
+    """The database may be read, not written."""
+
+
+class UnsafeStore(StoreError):
+    """The database's settings could lose an acknowledged event."""
+
+
+class SchemaMismatch(StoreError):
+    """The database was written by a newer Holdfast, or is not ours."""
+
+
+class LogDamaged(HoldfastError):
+    """A run's log does not verify. That run stops; others do not."""
+
+    def __init__(self, run_id: str, seq: int, what: str) -> None:
+        self.run_id, self.seq, self.what = run_id, seq, what
+        super().__init__(
+            f"run {run_id!r} is damaged at event {seq}: {what}. "
+            "The run is stopped and other runs are not affected; restore its log from a backup"
+        )
+
+
+class UnknownEvent(LogDamaged):
+    """An event of a kind or a version that this Holdfast does not know: update Holdfast."""
+
+
+class LogRegressed(LogDamaged):
+    """The store has forgotten events that it had acknowledged."""
+
+
+class Diverged(HoldfastError):
+    """The code asks for something else than the log holds. Nothing new has been executed."""
+
+    def __init__(self, run_id: str, where: str, recorded: str, attempted: str) -> None:
+        self.run_id, self.where = run_id, where
+        self.recorded, self.attempted = recorded, attempted
+        super().__init__(
+            f"run {run_id!r} diverged at {where}\n"
+            f"  recorded:  {recorded}\n"
+            f"  attempted: {attempted}\n"
+            "Nothing new was executed. The agent's code (or something it read that is not recorded) "
+            "changed since the run began. To go on:\n"
+            "  - put the old code back and resume; or\n"
+            f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
+            f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
+        )
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Signal(BaseException):
+    """Unwinds an agent. Not an `Exception`, so that a tool's `except Exception` lets it pass."""
+
+
+class Suspend(Signal):
+    """The run waits for something and leaves memory until it comes."""
+
+    def __init__(self, waiting_for: str, how: str, *, wake_at: int | None = None) -> None:
+        self.waiting_for, self.how, self.wake_at = waiting_for, how, wake_at
+        super().__init__(waiting_for)
+
+
+class Abandon(Signal):
+    """This worker must not go on with the run: its lease is lost, its code diverged, its store failed."""
+
+    def __init__(self, cause: HoldfastError) -> None:
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+class Stop(Signal):
+    """The run ends here, whatever its code would like: deadline, budget or cancellation."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason, self.message = reason, message
+        super().__init__(message)
+
+
+def describe(fields: Mapping[str, object]) -> str:
+    """`a=1, b='x'` for messages, each value cut to a readable length."""
+    return ", ".join(f"{k}={_short(v)}" for k, v in fields.items())
+
+
+def _short(value: object, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,1 @@
+"""Where things happen: declarations, the call flow, its drivers, live runs."""

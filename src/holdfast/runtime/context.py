@@ -1,0 +1,56 @@
+"""Which run, and which line of its code, is executing here: one context variable.
+
+A `Branch` is one line of execution within a run: the agent's own, a task it started, a thread of
+`run.map`. Calls are numbered within their branch, so branches that finish in another order on replay
+still find their own calls. While the body of a step or tool executes, an `Inside` stands in the
+variable instead: what is called there belongs to that call.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+
+@dataclass(slots=True)
+class Branch:
+    """One line of execution. `index` is the position of its next call or wait."""
+
+    session: Session
+    path: str = ""
+    index: int = 0
+    forks: int = 0
+
+    def take(self) -> int:
+        """The position of the call that is being made now."""
+        index = self.index
+        self.index += 1
+        return index
+
+    def fork(self) -> Branch:
+        """A line of execution that starts here; named by the order in which the code starts them."""
+        self.forks += 1
+        dot = "." if self.path else ""
+        return Branch(self.session, f"{self.path}{dot}{self.index}-{self.forks}")
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The body of a step or tool is executing."""
+
+    name: str
+    effect: str
+    run_id: str = field(default="")
+
+
+CURRENT: Final[ContextVar[Branch | Inside | None]] = ContextVar("holdfast_current", default=None)
+
+
+def current_branch() -> Branch | None:
+    """The branch that is executing here, if any."""
+    here = CURRENT.get()
+    return here if isinstance(here, Branch) else None

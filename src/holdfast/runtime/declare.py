@@ -1,0 +1,390 @@
+"""Declare agents, steps and tools: `@agent`, `@step`, `@tool`.
+
+A declaration is an ordinary function with a `Spec` beside it. What a tool declares (a parameter
+`idempotency_key` or `tx`, a `check`, a risk) decides what may happen to it after a crash: its effect
+class. Nothing is registered anywhere, and importing a module of declarations does nothing.
+
+Executing a call is `flow.py`; this module only says what there is to execute.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
+
+from holdfast.core import values
+from holdfast.core.policy import NO_RETRY, Budget, Retry, microseconds
+from holdfast.core.values import Codec
+from holdfast.errors import InvalidInput, NotStorable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+Risk = Literal["read", "write_local", "external_action"]
+RISKS: Final = ("read", "write_local", "external_action")
+HIDDEN: Final = ("idempotency_key", "tx")
+"""Parameters that the runtime fills: not part of a call's arguments, nor of a model's tool schema."""
+REDACTED: Final = "[redacted]"
+
+REPEATABLE, KEYED, CHECKED, TRANSACTIONAL, ONCE, CHILD = (
+    "repeatable", "keyed", "checked", "transactional", "once", "child",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a `check` returns when the call did happen and its result may be None."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """A function's parameters, and how to bind a call's arguments to them quickly."""
+
+    signature: inspect.Signature
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    hidden: frozenset[str]
+    simple: bool
+    types: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
+        signature = inspect.signature(fn)
+        parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
+        signature = signature.replace(parameters=parameters)
+        kinds = {p.kind for p in parameters}
+        return cls(
+            signature=signature,
+            names=tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD),
+            defaults={p.name: p.default for p in parameters if p.default is not p.empty},
+            hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
+            simple=kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
+            types=_hints(fn),
+        )
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, with defaults filled in; TypeError as Python would raise it."""
+        if self.simple and len(args) <= len(self.names):
+            bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+            wanted = self.signature.parameters
+            if len(bound) - len(self.hidden - bound.keys()) <= len(wanted) and not (
+                bound.keys() - wanted.keys() or wanted.keys() - bound.keys() - self.hidden
+                or (args and kwargs and not kwargs.keys().isdisjoint(self.names[: len(args)]))
+            ):
+                return bound
+        optional = {
+            name: p.replace(default=None) if name in self.hidden and p.default is p.empty else p
+            for name, p in self.signature.parameters.items()
+        }
+        params = self.signature.replace(parameters=_defaults_last(optional.values()))
+        exact = params.bind(*args, **kwargs)
+        exact.apply_defaults()
+        return dict(exact.arguments)
+
+
+def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Hidden parameters may stand before others that have no default; make them keyword-only."""
+    found = list(parameters)
+    return [p for p in found if p.name not in HIDDEN] + [
+        p.replace(kind=p.KEYWORD_ONLY) for p in found if p.name in HIDDEN
+    ]
+
+
+def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(fn)
+    except (NameError, TypeError):  # a name that exists only for type checkers: treated as undeclared
+        return {k: v for k, v in getattr(fn, "__annotations__", {}).items() if not isinstance(v, str)}
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpec:
+    """What is known of a step or tool."""
+
+    name: str
+    fn: Callable[..., Any]
+    params: Params
+    effect: str
+    is_async: bool
+    result: Codec
+    risk: str = "read"
+    timeout: float | None = None
+    retry: Retry = NO_RETRY
+    check: Callable[..., Any] | None = None
+    undo: Callable[..., Any] | None = None
+    key_ttl: float | None = None
+    on_doubt: str | Callable[..., Any] = "wait"
+    redact: frozenset[str] = frozenset()
+    version: str = ""
+
+    @property
+    def has_intent(self) -> bool:
+        """Whether the log must know of a call before it begins."""
+        return self.effect != REPEATABLE
+
+    def encode_args(self, bound: Mapping[str, Any]) -> bytes:
+        """The exact bytes of a call's arguments: what is hashed, approved and kept."""
+        shown = {
+            k: REDACTED if k in self.redact else _without_secrets(v)
+            for k, v in bound.items()
+            if k not in self.params.hidden
+        }
+        try:
+            return values.canonical(values.lower(shown, typed=True))
+        except NotStorable as error:
+            raise error.of(f"the arguments of {self.name}") from None
+        except UnicodeEncodeError:
+            values.encode(shown, typed=True)  # says where
+            raise
+
+    def decode_args(self, data: bytes) -> dict[str, Any]:
+        """Recorded arguments as the types their parameters declare."""
+        raw = values.decode(data)
+        return {
+            name: Codec(self.params.types.get(name, Any)).decode(values.encode(value))
+            for name, value in raw.items()
+        }
+
+
+def _without_secrets(value: Any) -> Any:
+    """Secret types (anything with `get_secret_value`, as pydantic's SecretStr) never reach the log."""
+    return REDACTED if hasattr(value, "get_secret_value") else value
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """What is known of an agent."""
+
+    name: str
+    fn: Callable[..., Any]
+    params: Params
+    is_async: bool
+    result: Codec
+    stages: tuple[str, ...] = ()
+    state: Any = None
+    deadline: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    approve: tuple[str, ...] = ()
+    approval_ttl: float | None = None
+    on_failure: str = ""
+    version: str = ""
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The run's input as it is kept."""
+        try:
+            bound = self.params.bind(args, kwargs)
+        except TypeError as error:
+            raise InvalidInput(f"agent {self.name} was given wrong input: {error}") from None
+        try:
+            return values.canonical(values.lower(bound, typed=True))
+        except NotStorable as error:
+            raise error.of(f"the input of agent {self.name}") from None
+
+    def decode_input(self, data: bytes) -> dict[str, Any]:
+        """Recorded input as the types its parameters declare."""
+        raw = values.decode(data)
+        return {
+            name: Codec(self.params.types.get(name, Any)).decode(values.encode(value))
+            for name, value in raw.items()
+        }
+
+
+SPEC: Final = "__holdfast__"
+
+
+def spec_of(fn: object) -> CallSpec | AgentSpec | None:
+    """The declaration beside a function, if it has one."""
+    found = getattr(fn, SPEC, None)
+    return found if isinstance(found, CallSpec | AgentSpec) else None
+
+
+def agent_spec(fn: object) -> AgentSpec:
+    """The declaration of an agent, or an error that says what was given instead."""
+    spec = spec_of(fn)
+    if isinstance(spec, AgentSpec):
+        return spec
+    name = getattr(fn, "__name__", repr(fn))
+    raise InvalidInput(f"{name} is not an agent; decorate it with @agent")
+
+
+# ── the decorators ───────────────────────────────────────────────────────────────────────────
+
+Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _declare(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
+    """A function of the same type that enters the call flow when it is called inside a run."""
+    if spec.is_async:
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await enter(spec, args, kwargs)
+
+        wrapper: Any = awaited
+    else:
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return enter(spec, args, kwargs)
+
+        wrapper = called
+    setattr(wrapper, SPEC, spec)
+    return typing.cast(F, wrapper)
+
+
+def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
+    name = options.pop("name", None) or fn.__name__
+    params = Params.of(fn)
+    returns = params.types.get("return", Any)
+    try:
+        codec = Codec(returns)
+    except NotStorable as error:
+        raise error.of(f"the result of {name}") from None
+    if options.get("timeout") is not None:
+        microseconds(options["timeout"], f"timeout of {name}")
+    if options.get("key_ttl") is not None:
+        microseconds(options["key_ttl"], f"key_ttl of {name}")
+    return CallSpec(
+        name=name, fn=fn, params=params, is_async=inspect.iscoroutinefunction(fn), result=codec, **options
+    )
+
+
+def effect_class(fn: Callable[..., Any], risk: str, check: Callable[..., Any] | None) -> str:
+    """What a tool's declaration says about repeating it."""
+    hidden = {name for name in inspect.signature(fn).parameters if name in HIDDEN}
+    if "tx" in hidden:
+        if inspect.iscoroutinefunction(fn):
+            raise InvalidInput(f"{fn.__name__}: a tool with `tx` must be a plain def, not async")
+        return TRANSACTIONAL
+    if risk == "read":
+        return REPEATABLE
+    if check is not None:
+        return CHECKED
+    return KEYED if "idempotency_key" in hidden else ONCE
+
+
+class Declarations:
+    """The three decorators, bound to the flow that executes what they declare."""
+
+    def __init__(self, enter: Enter) -> None:
+        self._enter = enter
+
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+        redact: Iterable[str] = (),
+        version: str = "",
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """A journaled function that is safe to repeat: a model call, a read, a random choice.
+
+        Its result is recorded once. If the process dies while it runs, it runs again.
+        """
+
+        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            hidden = [name for name in inspect.signature(fn).parameters if name in HIDDEN]
+            if hidden:
+                raise InvalidInput(f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step")
+            opts = {**options, "redact": frozenset(options.get("redact", ())),
+                    "retry": options.get("retry") or NO_RETRY}
+            return _declare(fn, _call_spec(fn, effect=REPEATABLE, risk="read", **opts), self._enter)
+
+        return declare if fn is None else declare(fn)
+
+    @overload
+    def tool(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def tool(
+        self,
+        *,
+        risk: Risk = "external_action",
+        name: str | None = None,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+        check: Callable[..., Any] | None = None,
+        undo: Callable[..., Any] | None = None,
+        key_ttl: float | None = None,
+        on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
+        redact: Iterable[str] = (),
+        version: str = "",
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """A function that touches the world. The log knows of each call before it begins.
+
+        A parameter `idempotency_key` or `tx`, or a `check`, says how it is safe to find out or to
+        repeat after a crash. With none of these a call in doubt waits for a person.
+        """
+
+        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            opts = dict(options)
+            risk = opts.pop("risk", "external_action")
+            if risk not in RISKS:
+                raise InvalidInput(f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}")
+            effect = effect_class(fn, risk, opts.get("check"))
+            opts["redact"] = frozenset(opts.get("redact", ()))
+            opts["retry"] = opts.get("retry") or NO_RETRY
+            return _declare(fn, _call_spec(fn, effect=effect, risk=risk, **opts), self._enter)
+
+        return declare if fn is None else declare(fn)
+
+    @overload
+    def agent(self, fn: Callable[Concatenate[Any, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def agent(
+        self,
+        *,
+        name: str | None = None,
+        stages: Iterable[str] = (),
+        state: Any = None,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        approve: Iterable[str] = (),
+        approval_ttl: float | None = None,
+        on_failure: Literal["", "undo"] = "",
+        version: str = "",
+    ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
+    def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """A function whose runs survive crashes. Its first parameter is the run."""
+
+        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            return _declare(fn, _agent_spec(fn, dict(options)), self._enter)
+
+        return declare if fn is None else declare(fn)
+
+
+def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
+    name = options.pop("name", None) or fn.__name__
+    if not inspect.signature(fn).parameters:
+        raise InvalidInput(f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)")
+    params = Params.of(fn, skip_first=True)
+    if options.get("deadline") is not None:
+        microseconds(options["deadline"], f"deadline of {name}")
+    unknown = [risk for risk in options.get("approve", ()) if risk not in RISKS]
+    if unknown:
+        raise InvalidInput(f"agent {name}: approve takes risks ({', '.join(RISKS)}), not {unknown[0]!r}")
+    try:
+        codec = Codec(params.types.get("return", Any))
+    except NotStorable as error:
+        raise error.of(f"the result of agent {name}") from None
+    options["budget"] = options.get("budget") or Budget()
+    options["stages"] = tuple(options.get("stages", ()))
+    options["approve"] = tuple(options.get("approve", ()))
+    return AgentSpec(
+        name=name, fn=fn, params=params, is_async=inspect.iscoroutinefunction(fn), result=codec, **options
+    )
+
+
+Maybe = Awaitable[R] | R

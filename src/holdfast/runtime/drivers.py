@@ -1,0 +1,170 @@
+"""Perform what a flow asks for: once for callers that block, once for callers that await.
+
+These two functions are the only place where the runtime touches the store's appends, the user's
+functions and the clock. Before and after each, `session.point` marks a boundary where a test may
+kill the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import NotDurable
+from holdfast.runtime.context import CURRENT
+from holdfast.runtime.flow import Effect, Flow, Invoke, Pause, StoreEffect
+
+
+def drive(flow: Flow) -> Any:
+    """Run a flow to its end on this thread."""
+    resume: Callable[[], Effect] = lambda: next(flow)  # noqa: E731  (rebound at each step below)
+    while True:
+        try:
+            effect = resume()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            result = _perform(effect)
+        except BaseException as error:
+            resume = _thrower(flow, error)
+        else:
+            resume = _sender(flow, result)
+
+
+async def drive_async(flow: Flow) -> Any:
+    """Run a flow to its end on this event loop."""
+    resume: Callable[[], Effect] = lambda: next(flow)  # noqa: E731
+    while True:
+        try:
+            effect = resume()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            result = await _perform_async(effect)
+        except BaseException as error:
+            resume = _thrower(flow, error)
+        else:
+            resume = _sender(flow, result)
+
+
+def _sender(flow: Flow, value: Any) -> Callable[[], Effect]:
+    return lambda: flow.send(value)
+
+
+def _thrower(flow: Flow, error: BaseException) -> Callable[[], Effect]:
+    return lambda: flow.throw(error)
+
+
+# ── blocking ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _perform(effect: Effect) -> Any:
+    session = effect.session
+    match effect:
+        case StoreEffect(work=work, label=label):
+            session.point(f"before commit {label}")
+            session.store.append(work)
+            session.point(f"after commit {label}")
+            return None
+        case Invoke():
+            session.point(f"before {effect.fn.__name__}")
+            result = _invoke(effect)
+            session.point(f"after {effect.fn.__name__}")
+            return result
+        case Pause(seconds=seconds):
+            session.sleep(seconds)
+            return None
+
+
+def _invoke(effect: Invoke) -> Any:
+    if effect.is_async:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(_invoke_async(effect))
+        raise NotDurable(f"{effect.fn.__name__} is async and was called from code that does not await it")
+    if effect.timeout is not None:
+        return _within(effect.timeout, effect)
+    return _call(effect)
+
+
+def _call(effect: Invoke) -> Any:
+    token = CURRENT.set(effect.where)
+    try:
+        if effect.finish is None:
+            return effect.fn(*effect.args, **effect.kwargs)
+        session = effect.session
+        with session.store.open_append(session.run_id, session.epoch) as opened:
+            raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
+            session.point(f"inside {effect.fn.__name__}")
+            result, pending = effect.finish(raw)
+            opened.commit(pending.work)
+        return result, pending
+    finally:
+        CURRENT.reset(token)
+
+
+def _within(seconds: float, effect: Invoke) -> Any:
+    """Call in a thread and stop waiting after a time. The thread cannot be stopped: what it does
+    after that is why such a call is in doubt, unless it is declared safe to repeat."""
+    answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            answers.put((True, context.run(_call, effect)))
+        except BaseException as error:  # carried to the caller's thread, whatever it is
+            answers.put((False, error))
+
+    threading.Thread(target=work, name=f"holdfast-{effect.fn.__name__}", daemon=True).start()
+    try:
+        ok, answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if ok:
+        return answer
+    raise answer
+
+
+# ── awaiting ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def _perform_async(effect: Effect) -> Any:
+    session = effect.session
+    match effect:
+        case StoreEffect(work=work, label=label):
+            session.point(f"before commit {label}")
+            await session.store.append_async(work)
+            session.point(f"after commit {label}")
+            return None
+        case Invoke():
+            session.point(f"before {effect.fn.__name__}")
+            result = await _invoke_async(effect)
+            session.point(f"after {effect.fn.__name__}")
+            return result
+        case Pause(seconds=seconds):
+            await asyncio.to_thread(session.sleep, seconds)
+            return None
+
+
+async def _invoke_async(effect: Invoke) -> Any:
+    if not effect.is_async:
+        return await asyncio.to_thread(_invoke, effect)
+    token = CURRENT.set(effect.where)
+    try:
+        call = effect.fn(*effect.args, **effect.kwargs)
+        if effect.timeout is None:
+            return await call
+        try:
+            async with asyncio.timeout(effect.timeout) as limit:
+                return await call
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"no answer within {effect.timeout:g} s") from None
+            raise
+    finally:
+        CURRENT.reset(token)

@@ -1,0 +1,232 @@
+"""Start, claim and execute runs in this process.
+
+The engine turns a run's row into a live session, runs the agent's code in it, and gives the lease
+back however that ends. It does not decide what the code may do (`flow`), nor who works when
+(`worker`); it is what both a plain `hf.run` and a worker use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core import log, values
+from holdfast.core.log import Head, Record
+from holdfast.core.policy import microseconds
+from holdfast.errors import (
+    HoldfastError,
+    InvalidInput,
+    NotDurable,
+    NotFound,
+    RunBusy,
+    RunWaiting,
+    StoreError,
+)
+from holdfast.runtime.context import Branch
+from holdfast.runtime.declare import AgentSpec
+from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.execute import execute, outcome_error
+from holdfast.runtime.lease import LeaseKeeper
+from holdfast.runtime.run import AsyncRun, Run
+from holdfast.runtime.session import Session, Setting
+from holdfast.runtime.tasks import branching_tasks
+from holdfast.store.base import NewRun, RunRow, Store
+
+
+@dataclass(slots=True)
+class Options:
+    """How this process executes runs."""
+
+    lease_seconds: float = 30.0
+    patience_seconds: float = 5.0
+    sleep: Callable[[float], None] = time.sleep
+    boundary: Callable[[str], None] | None = None
+    """Called before and after every commit and effect: where tests kill the process."""
+    quarantine_after: int = 5
+    """A run that is claimed this often without its log growing has killed its workers."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A run that this process may execute now."""
+
+    row: RunRow
+    spec: AgentSpec
+    asked_at: float
+    head: Head | None = None
+    records: list[Record] | None = None
+
+
+class Engine:
+    """Executes runs of one store in this process."""
+
+    def __init__(self, store: Store, options: Options | None = None) -> None:
+        self.store = store
+        self.options = options or Options()
+        # A name that no other process has had: pods and hosts reuse theirs.
+        self.worker = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.leases = LeaseKeeper(store, self.options.lease_seconds)
+        self.agents: dict[str, AgentSpec] = {}
+
+    def close(self) -> None:
+        self.leases.close()
+
+    # ── starting and claiming ────────────────────────────────────────────────────────────
+
+    def learn(self, spec: AgentSpec) -> None:
+        """Remember an agent, so that its runs can be resumed by their id alone."""
+        self.agents[spec.name] = spec
+
+    def agent_of(self, row: RunRow) -> AgentSpec:
+        spec = self.agents.get(row.agent)
+        if spec is None:
+            raise NotFound(
+                f"run {row.id!r} is of agent {row.agent!r}, which this process does not know; "
+                f"give it with Holdfast(agents=[…]), or call hf.run({row.agent}, id={row.id!r}, …)"
+            )
+        return spec
+
+    def create(
+        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
+        parent: str = "", claim: bool = True, priority: int = 0,
+    ) -> Taken | RunRow:  # fmt: skip
+        """Create the run, claimed by us if it is new and `claim`; else its row as it is."""
+        log.check_run_id(run_id)
+        self.learn(spec)
+        data = spec.encode_input(args, kwargs)
+        value, blob = log.wrap(data)
+        now = self.store.now()
+        deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
+        created = e.RunCreated(
+            run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=deadline,
+            budget=spec.budget.limits(), stages=spec.stages, parent=parent,
+        )  # fmt: skip
+        head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
+        asked_at = time.monotonic()
+        row, fresh = self.store.create(
+            NewRun(run_id, spec.name, values.digest(data), spec.version, parent, priority),
+            records,
+            blobs=[] if blob is None else [blob],
+            worker=self.worker if claim else "",
+            lease_us=self.leases.lease_us if claim else 0,
+        )
+        return Taken(row, spec, asked_at, head, records) if fresh and claim else row
+
+    def take(self, row: RunRow, spec: AgentSpec) -> Taken:
+        """Claim a run that is not at its end, or say why that is impossible."""
+        if row.status == "paused":
+            raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
+        if row.status == "quarantined":
+            raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
+        asked_at = time.monotonic()
+        claimed = self.store.claim(row.id, worker=self.worker, lease_us=self.leases.lease_us)
+        if claimed is None:
+            now = self.store.get(row.id)
+            owner = now.owner if now else "another worker"
+            raise RunBusy(row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)")
+        return Taken(claimed, spec, asked_at)
+
+    # ── executing ────────────────────────────────────────────────────────────────────────
+
+    def _open(self, taken: Taken) -> tuple[Session, Branch]:
+        spec, row = taken.spec, taken.row
+        setting = Setting(
+            approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
+            run_child=self._child_async if spec.is_async else self._child,
+        )  # fmt: skip
+        session = Session(
+            self.store, row, worker=self.worker, setting=setting,
+            lease_left=lambda: self.leases.left(session), boundary=self.options.boundary,
+            sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
+        )  # fmt: skip
+        self.leases.hold(session, taken.asked_at)
+        try:
+            if taken.head is not None and taken.records is not None:
+                session.begin(taken.head, taken.records)
+            else:
+                session.load()
+                session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
+        except BaseException:
+            self._close(session)
+            raise
+        return session, Branch(session)
+
+    def _close(self, session: Session) -> None:
+        self.leases.drop(session)
+        try:
+            self.store.release(session.run_id, session.epoch)  # no effect once the run is settled
+        except StoreError:
+            pass  # the lease ends by itself
+
+    def execute(self, taken: Taken) -> Any:
+        """Run the agent's code here and now, blocking. Its result, or what became of it."""
+        if taken.spec.is_async:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return asyncio.run(self.execute_async(taken))
+            raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
+        session, root = self._open(taken)
+        try:
+            return drive(execute(session, taken.spec, Run(session, root), root))
+        finally:
+            self._close(session)
+
+    async def execute_async(self, taken: Taken) -> Any:
+        """The same on this event loop."""
+        if not taken.spec.is_async:
+            return await asyncio.to_thread(self.execute, taken)
+        session, root = await asyncio.to_thread(self._open, taken)
+        try:
+            with branching_tasks():
+                return await drive_async(execute(session, taken.spec, AsyncRun(session, root), root))
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._close, session))
+
+    def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
+        """The recorded result of a run that has ended, or the error that it ended with."""
+        for record in reversed(self.store.read(row.id)):
+            event = log.read_event(row.id, record)
+            match event:
+                case e.RunCompleted():
+                    raw = event.result
+                    data = bytes(raw.json) if not raw.blob else self.store.blob(row.id, raw.blob)
+                    if data is None:
+                        raise NotFound(f"run {row.id!r}: its result is missing from the store")
+                    return spec.result.decode(data) if spec else values.decode(data)
+                case e.RunFailed():
+                    raise outcome_error(row.id, event.reason, event.error.type, event.error.message)
+                case e.RunCancelled():
+                    raise outcome_error(row.id, "cancelled", "cancelled", event.why or "cancelled")
+                case _:
+                    continue
+        raise InvalidInput(f"run {row.id!r} has not ended")
+
+    # ── children ─────────────────────────────────────────────────────────────────────────
+
+    def _child_taken(
+        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+    ) -> Taken | RunRow:
+        made = self.create(spec, child_id, kwargs, parent=parent)
+        if isinstance(made, Taken):
+            return made
+        return made if made.status in ("completed", "failed", "cancelled") else self.take(made, spec)
+
+    def _child(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
+        taken = self._child_taken(spec, child_id, parent, kwargs)
+        return self.execute(taken) if isinstance(taken, Taken) else self.result_of(taken, spec)
+
+    async def _child_async(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
+        taken = await asyncio.to_thread(self._child_taken, spec, child_id, parent, kwargs)
+        if isinstance(taken, Taken):
+            return await self.execute_async(taken)
+        return await asyncio.to_thread(self.result_of, taken, spec)
+
+
+__all__ = ["Engine", "HoldfastError", "Options", "Taken"]

@@ -1,0 +1,73 @@
+"""The door: what happens when a declared function is called.
+
+Inside a run it enters the call flow. Outside any run a step or tool is a plain call, so that it can be
+unit-tested; an agent is not, because its durability would silently be off.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.errors import NotDurable
+from holdfast.runtime.context import CURRENT, Branch, Inside
+from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
+from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.flow import call, nested
+
+
+def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a declared function from wherever we are. For async ones, something to await."""
+    here = CURRENT.get()
+    if isinstance(spec, AgentSpec):
+        if not isinstance(here, Branch):
+            raise NotDurable(
+                f"{spec.name} is an agent: run it with hf.run({spec.name}, id=…, …), or call it inside "
+                "another agent. A plain call would not be durable"
+            )
+        spec = _as_child(spec, here)
+    if isinstance(here, Branch):
+        flow = call(here, spec, spec.params.bind(args, kwargs))
+        return drive_async(flow) if spec.is_async else drive(flow)
+    if isinstance(here, Inside):
+        nested(here, spec)
+    return spec.fn(*args, **_with_key(spec, kwargs))
+
+
+def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Outside a run nobody makes a key: one that has no default is left empty."""
+    parameter = spec.params.signature.parameters.get("idempotency_key")
+    if parameter is None or parameter.default is not parameter.empty or "idempotency_key" in kwargs:
+        return kwargs
+    return {**kwargs, "idempotency_key": ""}
+
+
+def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
+    """An agent called inside an agent: a call whose effect is a run of its own."""
+    run_child = branch.session.setting.run_child
+    assert run_child is not None
+
+    if agent.is_async:
+
+        async def child(child_id: str, parent: str, kwargs: dict[str, Any]) -> Any:
+            return await run_child(agent, child_id, parent, kwargs)
+    else:
+
+        def child(child_id: str, parent: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
+            return run_child(agent, child_id, parent, kwargs)
+
+    return CallSpec(
+        name=agent.name,
+        fn=child,
+        params=agent.params,
+        effect=CHILD,
+        is_async=agent.is_async,
+        result=agent.result,
+        risk="read",
+        version=agent.version,
+    )
+
+
+DECLARED: Final = Declarations(enter)
+step = DECLARED.step
+tool = DECLARED.tool
+agent = DECLARED.agent

@@ -1,0 +1,194 @@
+"""Run an agent's code against its log, and settle the run however the code ends.
+
+The same idea as the call flow, one floor up: a generator of effects. The code may return, fail, wait,
+be stopped (deadline, budget, cancellation) or lose the right to go on; each is one event and one new
+status, committed together with the end of the lease.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core.events import ErrorInfo, Event
+from holdfast.core.log import Blob
+from holdfast.errors import (
+    Abandon,
+    BudgetExceeded,
+    CallFailed,
+    DeadlineExceeded,
+    Diverged,
+    HoldfastError,
+    NotStorable,
+    RunCancelled,
+    RunFailed,
+    RunWaiting,
+    Signal,
+    Stop,
+    Suspend,
+)
+from holdfast.runtime.context import Branch
+from holdfast.runtime.declare import AgentSpec
+from holdfast.runtime.flow import Flow, Invoke, commit, error_info, gate
+from holdfast.runtime.session import Session
+from holdfast.runtime.undo import compensate
+from holdfast.store.base import RowChange
+
+
+def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
+    """Run the agent until it ends or must wait. Returns its result, or raises what became of it."""
+    created = session.journal.created
+    assert created is not None
+    kwargs = spec.decode_input(session.unwrap(created.input))
+    try:
+        raw = yield Invoke(session, spec.fn, kwargs, root, spec.is_async, args=(run,))
+        session.check_alive()
+        _check_all_asked(session)
+        if session.journal.undo is not None:
+            return (yield from _undone(session))
+        gate_end(session)
+        return (yield from _completed(session, spec, raw))
+    except BaseException as error:
+        signal = find_signal(error)
+        if signal is None and not isinstance(error, Exception):
+            raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
+        if signal is None and session.stopped is not None:
+            signal = session.stopped
+        yield from _ended_otherwise(session, spec, signal if signal is not None else error)
+        raise AssertionError("unreachable") from error
+
+
+def find_signal(error: BaseException) -> Signal | None:
+    """The signal inside an exception, which a task group may have wrapped."""
+    if isinstance(error, Signal):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((s for s in map(find_signal, error.exceptions) if s is not None), None)
+    return None
+
+
+def _check_all_asked(session: Session) -> None:
+    """The code has ended: everything in the log must have been asked for."""
+    session.read_all()
+    left = session.journal.unasked()
+    if left:
+        (branch, index), entry = left[0]
+        where = f"call {index + 1}" + (f" of branch {branch}" if branch else "")
+        raise session.diverged(where, f"a call of {entry.name}", "the end of the agent")
+
+
+def gate_end(session: Session) -> None:
+    """A run that was cancelled while its last step ran is cancelled, not completed."""
+    session.catch_up()
+    if session.journal.cancel is not None:
+        gate(session)
+
+
+def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow:
+    try:
+        data = spec.result.encode(raw)
+        result = spec.result.decode(data)
+    except NotStorable as error:
+        raise error.of(f"the result of agent {spec.name}") from None
+    value, blobs = session.wrap(data)
+    yield from _settle(session, e.RunCompleted(result=value), "completed", blobs=blobs)
+    return result
+
+
+def _settle(
+    session: Session,
+    event: Event,
+    status: str,
+    *,
+    due_at: int | None = None,
+    waiting_for: str = "",
+    blobs: list[Blob] | None = None,
+) -> Flow:
+    """The event, the new status and the end of the lease, in one transaction."""
+    created = session.journal.created
+    parent = created.parent if created is not None else ""
+    wakes = (parent,) if parent and status in ("completed", "failed", "cancelled") else ()
+    change = RowChange(status, due_at, waiting_for, wakes=wakes)
+    yield from commit(session, [event], change=change, blobs=blobs or [])
+
+
+def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+    match error:
+        case Suspend():
+            yield from _suspended(session, error)
+        case Stop():
+            yield from _stopped(session, spec, error)
+        case Abandon(cause=cause):
+            yield from _abandoned(session, cause)
+        case Exception():
+            yield from _failed(session, spec, error)
+
+
+def _suspended(session: Session, signal: Suspend) -> Flow:
+    """The run waits. If something came in the meantime, it is due at once."""
+    session.stopped = None
+    created = session.journal.created
+    deadline = created.deadline_at if created else None
+    times = [t for t in (signal.wake_at, deadline) if t is not None]
+    event = e.RunSuspended(waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at)
+    paused = session.journal.paused is not None
+    seen = session.read_to
+    yield from _settle(
+        session, event, "paused" if paused else "waiting",
+        due_at=None if paused else min(times, default=None), waiting_for=signal.waiting_for,
+    )  # fmt: skip
+    if session.came_between(seen):
+        session.make_due()
+    raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
+
+
+def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
+    session.stopped = None
+    if spec.on_failure == "undo":
+        yield from compensate(session)
+    if signal.reason == "cancelled":
+        asked = session.journal.cancel
+        by, why = (asked.by, asked.why) if asked else ("", "")
+        yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
+    else:
+        info = ErrorInfo(type=signal.reason, message=signal.message)
+        yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
+    raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message)
+
+
+def outcome_error(run_id: str, reason: str, error_type: str, message: str) -> RunFailed:
+    """The exception for a run that ended without a result."""
+    kind = {"deadline": DeadlineExceeded, "budget": BudgetExceeded, "cancelled": RunCancelled}
+    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason)
+
+
+def _abandoned(session: Session, cause: HoldfastError) -> Flow:
+    """We may not go on. A divergence is shown on the run; anything else leaves it to others."""
+    if isinstance(cause, Diverged):
+        session.stopped = None
+        says = f"its code: it diverged at {cause.where}"
+        change = RowChange("waiting", None, says)
+        event = e.RunSuspended(waiting_for=says, how="put the old code back, or see docs: code changes")
+        session.discard_notes()
+        yield from commit(session, [event], change=change)
+    raise cause
+
+
+def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
+    session.check_alive()
+    step = session.journal.steps if isinstance(error, CallFailed) else 0
+    if spec.on_failure == "undo":
+        yield from compensate(session)
+    info = error_info(error)
+    yield from _settle(session, e.RunFailed(error=info, step=step), "failed")
+    raise RunFailed(session.run_id, info.type, info.message) from error
+
+
+def _undone(session: Session) -> Flow:
+    """Somebody asked to undo the run: what it did is taken back, newest first."""
+    asked = session.journal.undo
+    assert asked is not None
+    yield from compensate(session)
+    why = "undone" + (f": {asked.why}" if asked.why else "")
+    yield from _settle(session, e.RunCancelled(by=asked.by, why=why), "cancelled")
+    raise RunCancelled(session.run_id, "cancelled", why, reason="cancelled")

@@ -1,0 +1,726 @@
+"""The call flow, written once: a generator of effects.
+
+    enter → name → match → gate → record intent → execute → commit receipt → fold
+
+It yields what must be done (`Store`, `Invoke`, `Pause`) and a driver does it, for a caller that blocks
+or for one that awaits (`drivers.py`). So there are no sync and async twins, the protocol can be tested
+without I/O, and every yield is a point where the process may die.
+
+Reading order: `call` is the pipeline, the functions below it are its stages. Agents run through
+`run_agent`, which is the same idea one floor up.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec import Raw
+
+from holdfast.core import events as e
+from holdfast.core.events import ErrorInfo, Event, Usage, Value
+from holdfast.core.log import Blob
+from holdfast.core.policy import MICROSECONDS, budget_use, microseconds
+from holdfast.core.replay import Entry
+from holdfast.core.values import digest
+from holdfast.errors import (
+    Abandon,
+    CallFailed,
+    CallTimeout,
+    Conflict,
+    HoldfastError,
+    InvalidInput,
+    KeyTaken,
+    LeaseLost,
+    NotDurable,
+    NotStorable,
+    Rejected,
+    RunWaiting,
+    Stop,
+    StoreError,
+    Suspend,
+)
+from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.declare import (
+    CHECKED,
+    CHILD,
+    KEYED,
+    ONCE,
+    REDACTED,
+    REPEATABLE,
+    TRANSACTIONAL,
+    CallSpec,
+    Done,
+)
+from holdfast.runtime.session import Pending, Session
+from holdfast.store.base import Append, RowChange
+
+ARGS_KEPT_BYTES: Final = 4 * 1024
+"""A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
+TRACEBACK_CHARS: Final = 8_000
+MESSAGE_CHARS: Final = 4_000
+
+Flow = Generator["Effect", Any, Any]
+
+
+# ── what a flow may ask its driver for ───────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class StoreEffect:
+    """Make this append durable."""
+
+    session: Session
+    work: Append
+    label: str
+
+
+@dataclass(slots=True)
+class Invoke:
+    """Call a function, within a time limit if it has one. The only place where effects happen."""
+
+    session: Session
+    fn: Callable[..., Any]
+    kwargs: dict[str, Any]
+    where: Branch | Inside
+    is_async: bool
+    timeout: float | None = None
+    args: tuple[Any, ...] = ()
+    finish: Callable[[Any], tuple[Any, Pending]] | None = None
+    """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
+
+
+@dataclass(slots=True)
+class Pause:
+    """Wait here, in the process."""
+
+    session: Session
+    seconds: float
+
+
+Effect = StoreEffect | Invoke | Pause
+
+
+@dataclass(slots=True)
+class Asked:
+    """One call as it was asked for: who, where, with what."""
+
+    spec: CallSpec
+    branch: Branch
+    index: int
+    bound: dict[str, Any]
+    args: bytes
+    digest: str
+    own_key: str = ""
+    undoes: int = 0
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def session(self) -> Session:
+        return self.branch.session
+
+    @property
+    def where(self) -> str:
+        at = f"call {self.index + 1}"
+        return at if not self.branch.path else f"{at} of branch {self.branch.path}"
+
+    def __str__(self) -> str:
+        text = self.args.decode()
+        return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
+
+
+# ── the pipeline ─────────────────────────────────────────────────────────────────────────────
+
+
+def call(
+    branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: int = 0
+) -> Flow:
+    """One use of a step or tool inside a run."""
+    asked = _name(branch, spec, bound, undoes)
+    branch.session.specs[spec.name] = spec
+    entry = _match(asked)
+    if entry is not None and entry.final:
+        return _recorded(asked, entry)
+    if not undoes:
+        gate(asked.session)
+    if entry is not None and entry.open_attempt:
+        settled = yield from _settle_doubt(asked, entry)
+        if settled is not None:
+            return _recorded(asked, settled)
+        entry = _match(asked)
+    approval = yield from _approval(asked, entry)
+    return (yield from _attempts(asked, entry, approval))
+
+
+def _name(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], undoes: int) -> Asked:
+    """The call's identity: its place, and its canonical arguments. Fails before any effect."""
+    own_key = bound.get("idempotency_key") or "" if "idempotency_key" in spec.params.hidden else ""
+    if not isinstance(own_key, str) or len(own_key) > 500 or (own_key and not own_key.strip()):
+        raise InvalidInput(f"{spec.name}: idempotency_key must be text of up to 500 characters, not {own_key!r}")
+    args = spec.encode_args(bound)
+    secrets = tuple(str(_reveal(bound[k])) for k in spec.redact if bound.get(k))
+    return Asked(spec, branch, branch.take(), dict(bound), args, digest(args), own_key, undoes, secrets)
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
+
+
+def _match(asked: Asked) -> Entry | None:
+    """What the log holds at this place; Diverged if it is something else."""
+    entry = asked.session.entry(asked.branch.path, asked.index)
+    if entry is None:
+        return None
+    if entry.is_wait or (entry.name and entry.name != asked.spec.name):
+        raise asked.session.diverged(asked.where, _shown(asked.session, entry), str(asked))
+    if entry.digest and entry.digest != asked.digest:
+        raise asked.session.diverged(asked.where, _shown(asked.session, entry), str(asked))
+    return entry
+
+
+def _shown(session: Session, entry: Entry) -> str:
+    if entry.is_wait and entry.wait is not None:
+        return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
+    args: Value | None = None
+    if entry.intent is not None:
+        args = entry.intent.args
+    elif entry.done is not None:
+        args = entry.done.args
+    elif entry.failures:
+        args = entry.failures[-1].args
+    text = session.unwrap(args).decode() if args is not None else f"arguments with digest {entry.digest}"
+    return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
+
+
+def _recorded(asked: Asked, entry: Entry) -> Any:
+    """The outcome that the log holds: returned or raised, nothing executed."""
+    session = asked.session
+    session.show(entry.seq)
+    session.journal.forget(asked.branch.path, asked.index)
+    resolved = entry.resolved
+    if entry.done is not None:
+        if entry.done.unavailable:
+            raise _unavailable(asked, entry.done.unavailable)
+        return asked.spec.result.decode(session.unwrap(entry.done.result))
+    if resolved is not None and resolved.how == "done":
+        return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
+    error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
+    raise failure(asked.spec.name, error, entry.attempts)
+
+
+def failure(name: str, error: ErrorInfo, attempts: int) -> CallFailed:
+    """A recorded failure as the exception that code sees, the first time and on every replay."""
+    kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
+    return kind(name, error.type, error.message, attempts=max(1, attempts))
+
+
+def _unavailable(asked: Asked, why: str) -> CallFailed:
+    return CallFailed(asked.spec.name, "ResultUnavailable", f"it was done, but its result could not be kept: {why}")
+
+
+# ── gate ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def gate(session: Session) -> None:
+    """May a new call begin? Cancellation, pause, deadline and budget, in this order."""
+    session.check_alive()
+    if session.only_replay is not None:
+        raise session.stop(Abandon(session.only_replay))
+    journal, now = session.journal, session.store.now()
+    created = journal.created
+    if journal.cancel is not None:
+        who = f" by {journal.cancel.by}" if journal.cancel.by else ""
+        raise session.stop(Stop("cancelled", f"cancelled{who}" + (f": {journal.cancel.why}" if journal.cancel.why else "")))
+    if journal.paused is not None:
+        raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
+    if created is None:
+        return
+    if created.deadline_at is not None and now >= created.deadline_at:
+        raise session.stop(Stop("deadline", "the run's deadline has passed"))
+    if created.budget:
+        use = budget_use(
+            created.budget, steps=session.steps, elapsed_us=now - journal.created_at, usage=session.draft.usage
+        )
+        over = use.exceeded(starting=True)
+        if over:
+            raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+
+
+def _approval(asked: Asked, entry: Entry | None) -> Flow:
+    """For a risk that needs a person: the seq of an approval of exactly these arguments.
+
+    It counts once (the intent that names it is committed in the same transaction), for these very
+    bytes, and not after it has expired.
+    """
+    spec, session = asked.spec, asked.session
+    setting = session.setting
+    used = entry is not None and entry.intent is not None
+    if spec.risk not in setting.approve or asked.undoes or used:
+        return None
+    if entry is None or entry.wait is None:
+        until = None
+        if setting.approval_ttl is not None:
+            until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
+        value, blobs = session.wrap(asked.args)
+        request = e.WaitBegan(
+            branch=asked.branch.path, index=asked.index, wait="approval", name=spec.name,
+            digest=asked.digest, until=until, show=value, tool=spec.name, tool_version=spec.version,
+        )
+        yield from commit(session, [request], blobs=blobs, recheck=True)
+        entry = session.entry(asked.branch.path, asked.index)
+    assert entry is not None and entry.wait is not None
+    if entry.approval is None:
+        session.catch_up()
+    if entry.wait.digest != asked.digest or entry.wait.tool_version != spec.version:
+        raise session.diverged(
+            asked.where,
+            f"approval of {entry.name}, digest {entry.wait.digest}, version {entry.wait.tool_version!r}",
+            f"{asked}, digest {asked.digest}, version {spec.version!r}",
+        )
+    decision, until = entry.approval, entry.wait.until
+    if decision is not None and not decision.approved:
+        who = decision.by or "a person"
+        yield from _reject(asked, f"{who} said no" + (f": {decision.why}" if decision.why else ""))
+    if until is not None and session.store.now() >= until:
+        yield from _reject(asked, "the approval was not given and used in time")
+    if decision is not None:
+        return entry.approval_seq
+    raise Suspend(
+        f"approval of {spec.name}",
+        f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
+        wake_at=until,
+    )
+
+
+def _reject(asked: Asked, why: str) -> Flow:
+    spec, session = asked.spec, asked.session
+    error = ErrorInfo("Rejected", why, effect="none")
+    step = session.next_step()
+    receipt = e.CallFailed(
+        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, error=error,
+        digest=asked.digest, args=_kept_args(asked),
+    )
+    yield from commit(session, [receipt])
+    session.journal.forget(asked.branch.path, asked.index)
+    raise Rejected(spec.name, "Rejected", why)
+
+
+# ── attempts ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
+    """Try until it succeeds or the policy says enough; every attempt and wait is in the log."""
+    number = entry.attempts + 1 if entry else 1
+    tries = number - (entry.attempts_before if entry else 0)
+    step = entry.step if entry else 0
+    if entry is not None and entry.failures and entry.failures[-1].retry_at is not None:
+        yield from wait_until(asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}")
+    while True:
+        outcome = yield from _attempt(asked, number, step, approval, tries)
+        if not isinstance(outcome, e.CallFailed):
+            return outcome
+        step = outcome.step
+        assert outcome.retry_at is not None  # a final failure has been raised
+        yield from wait_until(asked.session, outcome.retry_at, f"the next attempt of {asked.spec.name}")
+        number += 1
+        tries += 1
+        approval = None
+
+
+def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
+    """One attempt: intent, effect, receipt. Returns the result, or a failure that is to be retried."""
+    spec, session = asked.spec, asked.session
+    intent: e.CallStarted | None = None
+    if spec.has_intent:
+        taken = yield from _record_intent(asked, number, step, approval)
+        if not isinstance(taken, e.CallStarted):
+            return taken.value
+        intent = taken
+        step = intent.step
+    started = session.store.now()
+    session.check_lease()
+    try:
+        if spec.effect == TRANSACTIONAL:
+            return (yield from _transact(asked, number, step, started))
+        raw = yield Invoke(
+            session, spec.fn, _filled(asked, intent), Inside(spec.name, spec.effect, session.run_id),
+            spec.is_async, spec.timeout,
+        )
+    except RunWaiting as child:
+        raise Suspend(f"child run {child.run_id}, which waits for {child.waiting_for}", child.how) from None
+    except Exception as error:
+        if isinstance(error, TimeoutError) and spec.timeout is not None and spec.effect == ONCE:
+            yield from _doubt(asked, step, number, f"it did not answer within {spec.timeout:g} s")
+        return (yield from _failed(asked, error, number, step, started, tries))
+    return (yield from _succeeded(asked, raw, number, step, started))
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """The call was made by another run under the same key: this is its result."""
+
+    value: Any
+
+
+def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -> Flow:
+    """The intent is durable before the effect begins."""
+    spec, session = asked.spec, asked.session
+    step = step or session.next_step()
+    key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{asked.digest}"
+    value, blobs = session.wrap(asked.args)
+    until = None
+    if spec.key_ttl is not None:
+        until = session.store.now() + microseconds(spec.key_ttl, "key_ttl")
+    intent = e.CallStarted(
+        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, effect=spec.effect,
+        key=key, digest=asked.digest, args=value, attempt=number, tool_version=spec.version,
+        risk=spec.risk, key_until=until, approval=approval, undoable=spec.undo is not None,
+        undoes=asked.undoes, child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
+    )
+    claims = asked.own_key if number == 1 else ""
+    try:
+        yield from commit(session, [intent], blobs=blobs, recheck=not asked.undoes, claims_key=claims)
+    except KeyTaken as taken:
+        result = yield from _from_other_run(asked, taken, step)
+        return _Elsewhere(result)
+    return intent
+
+
+def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
+    """Another run holds this key: its recorded result is ours too."""
+    session, spec = asked.session, asked.spec
+    found: e.CallSucceeded | None = None
+    for record in session.store.read(taken.run_id, after=taken.seq - 1):
+        event = record.event
+        if record.seq == taken.seq and isinstance(event, e.CallStarted):
+            place = (event.branch, event.index)
+            if event.name != spec.name or event.digest != asked.digest:
+                raise InvalidInput(
+                    f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
+                    f"{event.name} with other arguments; a key stands for one action"
+                )
+        elif isinstance(event, e.CallSucceeded) and (event.branch, event.index) == place:
+            found = event
+            break
+    if found is None:
+        raise Suspend(
+            f"run {taken.run_id} to finish {spec.name} under the key {taken.key!r}",
+            f"see `holdfast show {taken.run_id}`, then hf.resume({session.run_id!r})",
+            wake_at=session.store.now() + 5 * MICROSECONDS,
+        )
+    data = found.result if not found.result.blob else None
+    raw = bytes(found.result.json) if data else session.store.blob(taken.run_id, found.result.blob) or b"null"
+    value, blobs = session.wrap(raw)
+    receipt = e.CallSucceeded(
+        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, result=value,
+        digest=asked.digest, args=_kept_args(asked),
+    )
+    yield from commit(session, [receipt], blobs=blobs)
+    session.journal.forget(asked.branch.path, asked.index)
+    return spec.result.decode(raw)
+
+
+def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
+    """The arguments with what the runtime fills in."""
+    if asked.spec.effect == CHILD and intent is not None:
+        return {"child_id": intent.child, "parent": asked.session.run_id, "kwargs": asked.bound}
+    if "idempotency_key" not in asked.spec.params.hidden:
+        return asked.bound
+    return {**asked.bound, "idempotency_key": intent.key if intent else asked.own_key}
+
+
+def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
+    """The tool's writes and its receipt commit in one transaction of the store's database."""
+    spec, session = asked.spec, asked.session
+
+    def finish(raw: Any, built: list[Pending]) -> tuple[Any, Pending]:
+        result, value, blobs, unavailable = _encoded(asked, raw)
+        if unavailable:  # nothing is committed yet, so it can still be refused
+            raise NotStorable(unavailable, what=f"the result of {spec.name}")
+        receipt = e.CallSucceeded(
+            branch=asked.branch.path, index=asked.index, step=step, name=spec.name, result=value,
+            attempt=number, duration_us=session.store.now() - started,
+        )
+        built.append(session.build([receipt], blobs=blobs, urgent=True))
+        return result, built[0]
+
+    while True:
+        built: list[Pending] = []
+        try:
+            result, pending = yield Invoke(
+                session, spec.fn, asked.bound, Inside(spec.name, spec.effect, session.run_id), False,
+                spec.timeout, finish=lambda raw: finish(raw, built),
+            )
+            break
+        except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
+            session.withdraw(*built)
+            gate(session)
+        except StoreError as error:
+            raise session.stop(Abandon(error)) from error
+    session.committed(pending)
+    session.journal.forget(asked.branch.path, asked.index)
+    return result
+
+
+def _encoded(asked: Asked, raw: Any) -> tuple[Any, Value, list[Blob], str]:
+    """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
+    spec, session = asked.spec, asked.session
+    try:
+        data = spec.result.encode(_redacted(raw, spec.redact))
+        result = spec.result.decode(data)
+    except NotStorable as error:
+        return None, e.NULL, [], f"{error.reason} (at {error.path})"
+    value, blobs = session.wrap(data)
+    return result, value, blobs, ""
+
+
+def _redacted(value: Any, names: frozenset[str]) -> Any:
+    """A result without the fields that were declared secret."""
+    if not names:
+        return value
+    if isinstance(value, dict):
+        return {k: REDACTED if k in names else _redacted(v, names) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redacted(v, names) for v in value]
+    return value
+
+
+def _kept_args(asked: Asked) -> Value | None:
+    return Value(json=Raw(asked.args)) if len(asked.args) <= ARGS_KEPT_BYTES else None
+
+
+def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
+    spec, session = asked.spec, asked.session
+    usage = getattr(raw, "usage", None)
+    result, value, blobs, unavailable = _encoded(asked, raw)
+    has_intent = spec.has_intent
+    if unavailable and not has_intent:
+        raise NotStorable(unavailable, what=f"the result of {spec.name}")
+    receipt = e.CallSucceeded(
+        branch=asked.branch.path, index=asked.index, step=step or session.next_step(), name=spec.name,
+        result=value, digest="" if has_intent else asked.digest,
+        args=None if has_intent else _kept_args(asked), attempt=number,
+        duration_us=session.store.now() - started, usage=usage if isinstance(usage, Usage) else None,
+        unavailable=unavailable,
+    )
+    yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
+    session.journal.forget(asked.branch.path, asked.index)
+    if unavailable:
+        raise _unavailable(asked, unavailable)
+    return result
+
+
+def _failed(asked: Asked, error: Exception, number: int, step: int, started: int, tries: int) -> Flow:
+    """Record the failure; return it if another attempt is due, raise it if not."""
+    spec, session = asked.spec, asked.session
+    if isinstance(error, StoreError):
+        raise session.stop(Abandon(error)) from error
+    now = session.store.now()
+    info = error_info(error, asked.secrets)
+    step = step or session.next_step()
+    retry_at = None
+    if spec.retry.wants(error, tries):
+        retry_at = now + spec.retry.delay_us(tries, f"{session.run_id}:{step}")
+    receipt = e.CallFailed(
+        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, error=info,
+        digest="" if spec.has_intent else asked.digest,
+        args=None if spec.has_intent else _kept_args(asked), attempt=number, retry_at=retry_at,
+        duration_us=now - started,
+    )
+    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
+    if retry_at is not None:
+        return receipt
+    session.journal.forget(asked.branch.path, asked.index)
+    raise failure(spec.name, info, number) from error
+
+
+def error_info(error: BaseException, secrets: Sequence[str] = ()) -> ErrorInfo:
+    """An exception as data, without secrets and of bounded size."""
+    text = "".join(traceback.format_exception(error))
+    kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
+    return ErrorInfo(
+        type=error.error_type if isinstance(error, CallFailed) else kind,
+        message=_scrub(error.message if isinstance(error, CallFailed) else str(error), secrets)[:MESSAGE_CHARS],
+        traceback=_scrub(text, secrets)[-TRACEBACK_CHARS:],
+    )
+
+
+def _scrub(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+# ── doubt ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _settle_doubt(asked: Asked, entry: Entry) -> Flow:
+    """An intent without a receipt: what the tool declared decides. None: it may be tried again."""
+    spec, session = asked.spec, asked.session
+    intent = entry.intent
+    assert intent is not None
+    if spec.effect == CHILD or intent.effect == TRANSACTIONAL == spec.effect:
+        return None  # a child run resumes by itself; a transaction without its receipt left nothing
+    if intent.tool_version != spec.version:
+        yield from _doubt(asked, intent.step, intent.attempt, "the tool's version has changed since")
+    if spec.effect == REPEATABLE:
+        return None
+    if spec.effect == KEYED:
+        if intent.key_until is None or session.store.now() < intent.key_until:
+            return None
+        yield from _doubt(asked, intent.step, intent.attempt, "the receiver may have forgotten its key")
+    if spec.effect == CHECKED:
+        return (yield from _check(asked, entry, intent))
+    return (yield from _ask_policy(asked, intent))
+
+
+def _check(asked: Asked, entry: Entry, intent: e.CallStarted) -> Flow:
+    """Ask the tool's own look-up whether the call happened."""
+    spec, session = asked.spec, asked.session
+    assert spec.check is not None
+    try:
+        answer = yield Invoke(
+            session, spec.check, {}, Inside(spec.name, REPEATABLE, session.run_id),
+            inspect.iscoroutinefunction(spec.check), spec.timeout, args=(intent.key,),
+        )
+    except Exception as error:
+        info = error_info(error, asked.secrets)
+        yield from _doubt(asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}")
+    if answer is None:
+        settled = e.CallResolved(
+            branch=asked.branch.path, index=asked.index, step=intent.step, name=spec.name, how="retry",
+            by="check", why="the check says that it did not happen",
+        )
+        yield from commit(session, [settled])
+        return None
+    result, value, blobs, unavailable = _encoded(asked, answer.result if isinstance(answer, Done) else answer)
+    settled = e.CallResolved(
+        branch=asked.branch.path, index=asked.index, step=intent.step, name=spec.name, how="done",
+        result=value, by="check", why=unavailable or "the check says that it happened",
+    )
+    yield from commit(session, [settled], blobs=blobs)
+    return session.entry(asked.branch.path, asked.index)
+
+
+def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
+    spec, session = asked.spec, asked.session
+    how = spec.on_doubt(intent.key) if callable(spec.on_doubt) else spec.on_doubt
+    if how == "retry" or how == "fail":
+        error = ErrorInfo("InDoubt", "it may or may not have happened, and was given up") if how == "fail" else None
+        settled = e.CallResolved(
+            branch=asked.branch.path, index=asked.index, step=intent.step, name=spec.name,
+            how="retry" if how == "retry" else "failed", error=error, by="policy",
+            why=f"on_doubt={how!r}",
+        )
+        yield from commit(session, [settled])
+        return session.entry(asked.branch.path, asked.index) if how == "fail" else None
+    yield from _doubt(asked, intent.step, intent.attempt, "the process that made it has died")
+    return None
+
+
+def _doubt(asked: Asked, step: int, attempt: int, because: str) -> Flow:
+    """Record that nobody knows, and wait for a person. Does not return."""
+    session, name = asked.session, asked.spec.name
+    entry = session.entry(asked.branch.path, asked.index)
+    if entry is None or not entry.doubted:
+        doubt = e.CallDoubted(
+            branch=asked.branch.path, index=asked.index, step=step, name=name, attempt=attempt, because=because
+        )
+        yield from commit(session, [doubt])
+    raise Suspend(
+        f"a decision about step {step}, {name}, which may or may not have happened ({because})",
+        f"find out, then hf.resolve({session.run_id!r}, {step}, done=… | failed=… | retry=True)",
+    )
+
+
+# ── committing and waiting ───────────────────────────────────────────────────────────────────
+
+
+def commit(
+    session: Session,
+    events: Sequence[Event],
+    *,
+    change: RowChange | None = None,
+    blobs: Sequence[Blob] = (),
+    recheck: bool = False,
+    claims_key: str = "",
+    urgent: bool = False,
+    evidence: Asked | None = None,
+) -> Flow:
+    """Make events durable, with everything noted before them. Returns when they are.
+
+    If the log has grown from outside, what came is read first; with `recheck` (before an effect) the
+    gate is asked again, so that nothing begins after a cancellation.
+    """
+    pending = session.build(events, change=change, blobs=blobs, claims_key=claims_key, urgent=urgent)
+    label = events[-1].kind if events else "notes"
+    while True:
+        try:
+            yield StoreEffect(session, pending.work, label)
+        except Conflict:
+            pending = session.rebuild(pending)
+            if recheck:
+                gate(session)
+            continue
+        except KeyTaken:
+            session.withdraw(pending)
+            raise
+        except LeaseLost as lost:
+            if evidence is not None:
+                yield from _leave_evidence(evidence, events[-1])
+            raise session.stop(Abandon(lost)) from lost
+        except StoreError as error:
+            raise session.stop(Abandon(error)) from error
+        session.committed(pending)
+        return None
+
+
+def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
+    """We lost the run while the call was under way; what we know may help whoever decides."""
+    session = asked.session
+    if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
+        return
+    done = isinstance(receipt, e.CallSucceeded)
+    key = asked.own_key or f"{session.run_id}:{receipt.step}:{asked.spec.name}:{asked.digest}"
+    said = e.CallEvidence(
+        step=receipt.step, name=receipt.name, key=key, digest=asked.digest, worker=session.worker,
+        epoch=session.epoch, outcome="done" if done else "failed",
+        result=receipt.result if isinstance(receipt, e.CallSucceeded) and not receipt.result.blob else None,
+        error=receipt.error if isinstance(receipt, e.CallFailed) else None,
+    )
+    for _ in range(5):
+        work = session.outside(said)
+        try:
+            yield StoreEffect(session, work, said.kind)
+        except Conflict:
+            continue
+        except HoldfastError:
+            return
+        return
+
+
+def wait_until(session: Session, at: int, what: str) -> Flow:
+    """Wait for a time in the log: here if it is near, otherwise out of memory."""
+    while True:
+        left = at - session.store.now()
+        if left <= 0:
+            return
+        if left > session.patience_us:
+            raise Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
+        yield Pause(session, left / MICROSECONDS)
+        session.check_lease()
+
+
+# ── calls inside calls ───────────────────────────────────────────────────────────────────────
+
+
+def nested(inside: Inside, spec: CallSpec) -> None:
+    """A call inside the body of another: harmless if it only reads, refused if it could act unseen."""
+    if spec.effect != REPEATABLE:
+        raise NotDurable(
+            f"{spec.name} is a tool and was called inside {inside.name}, where the log would not know "
+            f"of it; call it from the agent"
+        )

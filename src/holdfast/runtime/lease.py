@@ -1,0 +1,102 @@
+"""Keep leases alive: one thread for all runs that execute in this process.
+
+It has nothing to do with the threads and loops in which user code runs, so code that blocks cannot
+lose its lease. A lease that could not be renewed is seen as lost here before anybody else may claim
+the run, because we count from before the request and stop a margin early.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.errors import Abandon, LeaseLost, StoreError
+from holdfast.runtime.session import Session
+from holdfast.store.base import MICROSECONDS, Store
+
+MARGIN: Final = 0.1
+"""The share of a lease that is not used, for clocks that run at slightly different speeds."""
+
+_log: Final = logging.getLogger("holdfast.lease")
+
+
+@dataclass(slots=True)
+class _Held:
+    session: Session
+    ends: float
+
+
+class LeaseKeeper:
+    """Renews the leases of the sessions it is given, three times per lease."""
+
+    def __init__(self, store: Store, lease_seconds: float) -> None:
+        self._store = store
+        self.lease_seconds = lease_seconds
+        self._held: dict[str, _Held] = {}
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def lease_us(self) -> int:
+        return round(self.lease_seconds * MICROSECONDS)
+
+    def hold(self, session: Session, since: float) -> None:
+        """Keep this session's lease, which was asked for at `since` (monotonic)."""
+        ends = since + self.lease_seconds * (1 - MARGIN)
+        with self._mutex:
+            self._held[session.run_id] = _Held(session, ends)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="holdfast-lease", daemon=True)
+                self._thread.start()
+
+    def drop(self, session: Session) -> None:
+        """The session is over."""
+        with self._mutex:
+            held = self._held.get(session.run_id)
+            if held is not None and held.session is session:
+                del self._held[session.run_id]
+
+    def left(self, session: Session) -> float:
+        """Seconds for which the session surely owns its run; zero or less if it may not."""
+        held = self._held.get(session.run_id)
+        if held is None or held.session is not session:
+            return 0.0
+        return held.ends - time.monotonic()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            thread = self._thread
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _serve(self) -> None:
+        while not self._wake.wait(self.lease_seconds / 3):
+            if self._closed:
+                return
+            try:
+                self.renew()
+            except StoreError as error:  # try again in a moment; meanwhile `left` counts down
+                _log.warning("leases could not be renewed: %s", error)
+
+    def renew(self) -> None:
+        """Renew everything that is held, once."""
+        with self._mutex:
+            held = dict(self._held)
+        if not held:
+            return
+        asked_at = time.monotonic()
+        leases = [(run_id, h.session.epoch) for run_id, h in held.items()]
+        lost = self._store.renew(leases, lease_us=self.lease_us)
+        for run_id, h in held.items():
+            if run_id in lost:
+                h.session.stop(Abandon(LeaseLost(run_id, h.session.epoch, h.session.epoch + 1)))
+                h.ends = 0.0
+            else:
+                h.ends = asked_at + self.lease_seconds * (1 - MARGIN)

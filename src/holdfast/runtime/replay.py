@@ -1,0 +1,90 @@
+"""Run an agent's code against its log without executing or writing anything.
+
+For `hf.replay` and `holdfast check`: does this code still agree with what the run has done?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import Abandon, Diverged, HoldfastError
+from holdfast.runtime.context import Branch
+from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.execute import find_signal
+from holdfast.runtime.flow import Flow, Invoke
+from holdfast.runtime.run import AsyncRun, Run
+from holdfast.runtime.session import Session, Setting
+from holdfast.runtime.tasks import branching_tasks
+from holdfast.store.base import RunRow
+
+if TYPE_CHECKING:
+    from holdfast.runtime.declare import AgentSpec
+    from holdfast.runtime.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How far the code agrees with the log."""
+
+    run_id: str
+    steps: int
+    reached_end: bool
+    diverged: Diverged | None = None
+    result: Any = None
+
+
+class EndOfLog(HoldfastError):
+    """The code has come to the end of what is recorded; from here on it would execute."""
+
+
+def replay(engine: Engine, row: RunRow) -> Replayed:
+    """Run the code of a run up to the end of its log."""
+    spec = engine.agent_of(row)
+    session = Session(
+        engine.store, row, worker=engine.worker,
+        setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child),
+    )  # fmt: skip
+    session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
+    session.load()
+    session.read_all()
+    root = Branch(session)
+    flow = _replay(session, spec, root)
+    if spec.is_async:
+        import asyncio
+
+        async def awaited() -> Replayed:
+            with branching_tasks():
+                result: Replayed = await drive_async(flow)
+                return result
+
+        return asyncio.run(awaited())
+    done: Replayed = drive(flow)
+    return done
+
+
+def _no_child(*_: object) -> Any:
+    raise EndOfLog("a child run is not replayed with its parent")
+
+
+def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
+    created = session.journal.created
+    assert created is not None
+    run = AsyncRun(session, root) if spec.is_async else Run(session, root)
+    kwargs = spec.decode_input(session.unwrap(created.input))
+    steps = session.steps
+    try:
+        raw = yield Invoke(session, spec.fn, kwargs, root, spec.is_async, args=(run,))
+    except BaseException as error:
+        signal = find_signal(error)
+        if isinstance(signal, Abandon) and isinstance(signal.cause, Diverged):
+            return Replayed(session.run_id, steps, False, signal.cause)
+        if signal is None and not isinstance(error, Exception):
+            raise
+        return Replayed(session.run_id, steps, signal is None)
+    left = session.journal.unasked()
+    if left:
+        (_, index), entry = left[0]
+        cause = Diverged(session.run_id, f"call {index + 1}", f"a call of {entry.name}", "the end of the agent")
+        return Replayed(session.run_id, steps, False, cause)
+    return Replayed(session.run_id, steps, True, None, raw)

@@ -1,0 +1,535 @@
+"""The run, from inside the agent: `run.state`, `run.stage`, `run.approve` and the rest.
+
+Everything here either notes a fact (kept with the next commit; noted once, however often the code
+runs again) or waits. `Run` is for plain functions, `AsyncRun` for `async def`: they differ only in
+what must be awaited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import random
+import string
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Final, TypeVar
+
+from holdfast.core import events as e
+from holdfast.core import log, values
+from holdfast.core.events import Value
+from holdfast.core.policy import BudgetUse, budget_use, microseconds
+from holdfast.core.state import Artifact, Fact, Message, PlanStep
+from holdfast.core.values import Codec, FrozenDict
+from holdfast.errors import InvalidInput, NotStorable, Rejected, Signal, UnknownStage
+from holdfast.runtime.context import CURRENT, Branch, current_branch
+from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.session import Session
+from holdfast.runtime.waits import Request, content, wait
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAP_THREADS: Final = 8
+
+
+class State:
+    """The agent's explicit memory. `run.state.x` is None if never set, so a guard reads like a sentence."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: RunBase) -> None:
+        object.__setattr__(self, "_run", run)
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        return self.get(key)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        self._change("set", key, value)
+
+    def __delattr__(self, key: str) -> None:
+        self._change("delete", key, None)
+
+    __getitem__ = __getattr__
+    __setitem__ = __setattr__
+    __delitem__ = __delattr__
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._session.state()
+
+    def __repr__(self) -> str:
+        return f"State({self.all()!r})"
+
+    @property
+    def _session(self) -> Session:
+        session: Session = self._run._session
+        return session
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value under this key, or `default`."""
+        state = self._session.state()
+        fields = self._run._fields
+        if key not in state:
+            return fields[key].default if fields and key in fields and default is None else default
+        value = self._resolved(state[key])
+        return fields[key].codec.decode(values.encode(value)) if fields and key in fields else value
+
+    def _resolved(self, value: Any) -> Any:
+        if isinstance(value, Value):
+            return values.freeze(values.decode(self._session.unwrap(value)))
+        if isinstance(value, list) and any(isinstance(item, Value) for item in value):
+            return values.FrozenList(self._resolved(item) for item in value)
+        return value
+
+    def all(self) -> dict[str, Any]:
+        """Everything, as a read-only dict."""
+        state = self._session.state()
+        return FrozenDict({key: self._resolved(value) for key, value in state.items()})
+
+    def increment(self, key: str, by: float = 1) -> Any:
+        """Add to a number (a missing one counts as 0); the new value."""
+        before = self._session.state().get(key, 0)
+        if isinstance(before, bool) or not isinstance(before, int | float | None):
+            raise InvalidInput(f"state.{key} is {before!r}, not a number; it cannot be incremented")
+        self._change("increment", key, by)
+        return self.get(key)
+
+    def append(self, key: str, value: Any) -> None:
+        """Add to the end of a list (a missing one counts as empty). Only the new item is recorded."""
+        before = self._session.state().get(key)
+        if before is not None and not isinstance(before, list):
+            raise InvalidInput(f"state.{key} is not a list; it cannot be appended to")
+        self._change("append", key, value)
+
+    def _change(self, op: str, key: str, value: Any) -> None:
+        if not isinstance(key, str) or not key or key in _STATE_METHODS:
+            raise InvalidInput(f"{key!r} cannot be the name of something in run.state; choose another")
+        fields = self._run._fields
+        try:
+            if fields and key not in fields:
+                raise InvalidInput(f"state.{key} is not declared; declared are {', '.join(fields)}")
+            if fields and op == "set":
+                data = fields[key].codec.encode(value)
+                fields[key].codec.decode(data)
+            else:
+                data = values.encode(value)
+        except NotStorable as error:
+            raise error.of(f"state.{key}") from None
+        wrapped, blobs = self._session.wrap(data)
+        branch = self._run._here
+        self._session.note(
+            e.StateChanged(branch=branch.path, after=branch.index, op=op, key=key, value=wrapped), blobs
+        )
+
+
+_STATE_METHODS: Final = frozenset({"get", "all", "increment", "append"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One declared field of a state model."""
+
+    codec: Codec
+    default: Any = None
+
+
+def fields_of(model: Any) -> dict[str, Field]:
+    """The fields of a dataclass, msgspec Struct or pydantic model that types the state."""
+    if model is None:
+        return {}
+    hints = typing.get_type_hints(model)
+    if values.is_pydantic_model(model):
+        defaults = {name: f.get_default(call_default_factory=True) for name, f in model.model_fields.items()}
+        return {n: Field(Codec(hints[n]), _plain_default(defaults[n])) for n in model.model_fields}
+    if dataclasses.is_dataclass(model):
+        return {f.name: Field(Codec(hints[f.name]), _dataclass_default(f)) for f in dataclasses.fields(model)}
+    struct_fields = getattr(model, "__struct_fields__", None)
+    if struct_fields is None:
+        raise InvalidInput("@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model")
+    count = len(struct_fields) - len(model.__struct_defaults__)
+    found = dict(zip(struct_fields[count:], model.__struct_defaults__, strict=True))
+    return {n: Field(Codec(hints[n]), _plain_default(found.get(n))) for n in struct_fields}
+
+
+def _dataclass_default(f: dataclasses.Field[Any]) -> Any:
+    if f.default is not dataclasses.MISSING:
+        return f.default
+    return f.default_factory() if f.default_factory is not dataclasses.MISSING else None
+
+
+def _plain_default(value: Any) -> Any:
+    """A default that is a marker of its library (undefined, a factory) counts as None."""
+    if type(value).__module__.split(".")[0] in ("pydantic_core", "msgspec"):
+        factory = getattr(value, "factory", None)
+        return factory() if factory else None
+    return value
+
+
+class Messages:
+    """The user-visible dialogue, kept apart from working memory."""
+
+    def __init__(self, run: RunBase) -> None:
+        self._run = run
+
+    def add(self, role: str, content: Any, *, metadata: Any = None) -> None:
+        """Add a message at the end."""
+        session, here = self._run._session, self._run._here
+        value, blobs = session.wrap(values.encode(content))
+        extra = None if metadata is None else session.wrap(values.encode(metadata))[0]
+        session.note(
+            e.MessageAdded(branch=here.path, after=here.index, role=role, content=value, metadata=extra), blobs
+        )
+
+    def all(self) -> list[Message]:
+        """Every message so far."""
+        session = self._run._session
+        new = [
+            Message(x.role, self._run._content(x.content), session.store.now(),
+                    None if x.metadata is None else self._run._content(x.metadata))
+            for x in session.pending(e.MessageAdded)
+        ]  # fmt: skip
+        return [*session.draft.messages, *new]
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.all())
+
+
+class RunBase:
+    """What `Run` and `AsyncRun` share: everything that need not wait."""
+
+    def __init__(self, session: Session, root: Branch) -> None:
+        self._session = session
+        self._root = root
+        self._fields = fields_of(session.setting.model)
+        self.state = State(self)
+        self.messages = Messages(self)
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._session.run_id
+
+    @property
+    def _here(self) -> Branch:
+        branch = current_branch()
+        return branch if branch is not None and branch.session is self._session else self._root
+
+    def _content(self, value: Value) -> Any:
+        return values.freeze(values.decode(self._session.unwrap(value)))
+
+    def _value(self, data: Any) -> tuple[Value, list[log.Blob]]:
+        return self._session.wrap(values.encode(data))
+
+    # ── position ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def stage(self) -> str:
+        """The declared stage that the run is in."""
+        entered = self._session.pending(e.StageEntered)
+        return entered[-1].stage if entered else self._session.draft.stage
+
+    @stage.setter
+    def stage(self, stage: str) -> None:
+        declared = self._session.setting.stages
+        if stage not in declared:
+            raise UnknownStage(stage, declared)
+        here = self._here
+        self._session.note(e.StageEntered(branch=here.path, after=here.index, stage=stage))
+
+    def advance(self) -> str:
+        """Enter the stage after the present one."""
+        declared, now = self._session.setting.stages, self.stage
+        index = declared.index(now) + 1 if now else 0
+        if index >= len(declared):
+            raise InvalidInput(f"{now!r} is the last stage")
+        self.stage = declared[index]
+        return self.stage
+
+    def plan(self, steps: Iterable[str]) -> None:
+        """What the run is going to do, so that anybody can see how far it is."""
+        here = self._here
+        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=tuple(steps)))
+
+    @property
+    def plan_steps(self) -> tuple[PlanStep, ...]:
+        """The plan, and how far it is."""
+        return self._session.view().plan
+
+    @contextlib.contextmanager
+    def doing(self, step: str) -> Iterator[None]:
+        """A part of the plan, done when the block ends without an error."""
+        here = self._here
+        self._session.note(e.PlanStepBegan(branch=here.path, after=here.index, step=step))
+        yield
+        here = self._here
+        self._session.note(e.PlanStepEnded(branch=here.path, after=here.index, step=step))
+
+    # ── what the agent knows ─────────────────────────────────────────────────────────────
+
+    def decide(self, name: str, choice: T, *, why: str = "", options: Iterable[str] = ()) -> T:
+        """Record a decision and its reason. On replay the recorded choice is returned."""
+        here = self._here
+        value, blobs = self._value(choice)
+        made = self._session.note(
+            e.DecisionMade(
+                branch=here.path, after=here.index, name=name, choice=value, why=why, options=tuple(options)
+            ),
+            blobs,
+        )
+        return typing.cast(T, values.decode(self._session.unwrap(made.choice)))
+
+    def fact(self, key: str, value: Any, *, source: str = "") -> None:
+        """Something the agent found out, and where from."""
+        here = self._here
+        wrapped, blobs = self._value(value)
+        self._session.note(
+            e.FactLearned(branch=here.path, after=here.index, key=key, value=wrapped, source=source), blobs
+        )
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What the agent found out, oldest first."""
+        return self._session.view().facts
+
+    def ask_later(self, question: str) -> None:
+        """A question that stays open."""
+        here = self._here
+        self._session.note(e.QuestionRaised(branch=here.path, after=here.index, question=question))
+
+    def close_question(self, question: str) -> None:
+        """An open question has been answered."""
+        here = self._here
+        self._session.note(e.QuestionClosed(branch=here.path, after=here.index, question=question))
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Questions that are still open."""
+        return self._session.view().questions
+
+    def note(self, key: str, value: Any) -> None:
+        """A line in the agent's private scratchpad."""
+        here = self._here
+        wrapped, blobs = self._value(value)
+        self._session.note(e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The private scratchpad."""
+        return self._session.view().notes
+
+    def artifact(self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = "") -> Artifact:
+        """Keep a big output verbatim, by its hash. The state holds only what it is."""
+        raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else values.encode(data)
+        kind = type or ("bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json")
+        here = self._here
+        blob = log.Blob(values.digest(raw), raw)
+        saved = self._session.note(
+            e.ArtifactSaved(
+                branch=here.path, after=here.index, name=name, type=kind, blob=blob.hash, bytes=len(raw),
+                summary=summary,
+            ),
+            [blob],
+        )  # fmt: skip
+        return Artifact(name, saved.type, saved.blob, saved.bytes, saved.summary, self._session.steps, self._session.store.now())
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """A line for people who look at the run."""
+        here = self._here
+        self._session.note(e.LogWritten(branch=here.path, after=here.index, level=level, text=str(text)))
+
+    def format(self, template: str) -> str:
+        """Fill `{state.key}`, `{run.id}`, `{stage}` into a prompt or message."""
+        return _Template(self).format(template)
+
+    # ── time and chance ──────────────────────────────────────────────────────────────────
+
+    def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
+        here = self._here
+        value, blobs = self._value(make())
+        kept = self._session.note(e.ValueRecorded(branch=here.path, after=here.index, name=name, value=value), blobs)
+        return values.decode(self._session.unwrap(kept.value))
+
+    def now(self) -> datetime.datetime:
+        """The time, read once: the same on every replay."""
+        us = self._recorded("now", self._session.store.now)
+        return datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC)
+
+    def random(self) -> float:
+        """A number in [0, 1), drawn once."""
+        return float(self._recorded("random", random.SystemRandom().random))
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID, drawn once."""
+        return uuid.UUID(self._recorded("uuid", lambda: str(uuid.uuid4())))
+
+    def patched(self, name: str) -> bool:
+        """Whether this run goes the new way: true for runs that had not come this far when the code
+        changed, false for those that had. The answer is recorded."""
+        here = self._here
+        replaying = self._session.reaches(here.path, here.index)
+        return bool(self._recorded(f"patched {name}", lambda: not replaying))
+
+    @property
+    def budget(self) -> BudgetUse:
+        """What is used and what is left."""
+        session, created = self._session, self._session.journal.created
+        return budget_use(
+            created.budget if created else {},
+            steps=session.steps,
+            elapsed_us=session.store.now() - session.journal.created_at,
+            usage=session.draft.usage,
+        )
+
+    # ── requests for waits ───────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def _timer(seconds: float) -> Request:
+        return Request(
+            "timer", seconds_us=microseconds(seconds, "run.sleep"), says="a timer",
+            how="it goes on by itself when a worker is running",
+        )  # fmt: skip
+
+    @staticmethod
+    def _signals(names: Sequence[str], timeout: float | None) -> Request:
+        if not names or not all(isinstance(name, str) and name.strip() for name in names):
+            raise InvalidInput("a signal needs a name that is not empty")
+        us = None if timeout is None else microseconds(timeout, "timeout")
+        said = " or ".join(repr(name) for name in names)
+        return Request(
+            "signal", name=",".join(names), seconds_us=us, of=tuple(names), says=f"the signal {said}",
+            how=f"hf.signal({{id}}, {names[0]!r}, …)",
+        )  # fmt: skip
+
+    @staticmethod
+    def _approval(prompt: str, show: Any, timeout: float | None) -> Request:
+        us = None if timeout is None else microseconds(timeout, "timeout")
+        return Request("approval", name=prompt, seconds_us=us, show=show, says=f"approval: {prompt}",
+                       how="hf.approve({id}) or hf.reject({id})")  # fmt: skip
+
+    @staticmethod
+    def _question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
+        us = None if timeout is None else microseconds(timeout, "timeout")
+        return Request("answer", name=prompt, seconds_us=us, options=tuple(options), says=f"an answer: {prompt}",
+                       how="hf.answer({id}, …)")  # fmt: skip
+
+    def _end_of_signal(self, ended: e.WaitEnded) -> Any:
+        return None if ended.outcome == "time" else content(self._session, ended.value)
+
+    def _end_of_any(self, ended: e.WaitEnded) -> tuple[str, Any] | None:
+        return None if ended.outcome == "time" else (ended.outcome, content(self._session, ended.value))
+
+    @staticmethod
+    def _end_of_approval(prompt: str, ended: e.WaitEnded) -> bool:
+        if ended.outcome == "time":
+            raise Rejected(prompt, "Rejected", "nobody decided in time")
+        return ended.outcome == "approved"
+
+
+class Run(RunBase):
+    """A run, as its agent (a plain function) sees it."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for a time. A far one leaves memory and survives any restart."""
+        drive(wait(self._here, self._timer(seconds)))
+
+    def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
+        """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
+        return self._end_of_signal(drive(wait(self._here, self._signals([signal], timeout))))
+
+    def wait_any(self, *signals: str, timeout: float | None = None) -> tuple[str, Any] | None:
+        """Wait for the first of several signals: its name and value, or None when time is up."""
+        return self._end_of_any(drive(wait(self._here, self._signals(signals, timeout))))
+
+    def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
+        """Ask a person to approve; True or False. Rejected is raised if nobody decides in time."""
+        return self._end_of_approval(prompt, drive(wait(self._here, self._approval(prompt, show, timeout))))
+
+    def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
+        """Ask a person a question; the answer, or None when time is up."""
+        return self._end_of_signal(drive(wait(self._here, self._question(prompt, options, timeout))))
+
+    def map(self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS) -> list[T]:
+        """Call `fn` for each item, in parallel; results in the order of the items.
+
+        Each item is a branch of its own, so that on replay each finds its own calls, in whatever
+        order the branches finish.
+        """
+        here = self._here
+        work = [(here.fork(), item) for item in items]
+        if not work:
+            return []
+
+        def one(branch: Branch, item: U) -> T:
+            CURRENT.set(branch)
+            return fn(item)
+
+        with ThreadPoolExecutor(max_workers=min(threads, len(work)), thread_name_prefix="holdfast-map") as pool:
+            futures = [pool.submit(copy_context().run, one, branch, item) for branch, item in work]
+        errors = [x for x in (future.exception() for future in futures) if x is not None]
+        signals = [x for x in errors if isinstance(x, Signal)]
+        for error in (*signals, *errors):
+            raise error
+        return [future.result() for future in futures]
+
+
+class AsyncRun(RunBase):
+    """A run, as its agent (an `async def`) sees it."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for a time. A far one leaves memory and survives any restart."""
+        await drive_async(wait(self._here, self._timer(seconds)))
+
+    async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
+        """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
+        return self._end_of_signal(await drive_async(wait(self._here, self._signals([signal], timeout))))
+
+    async def wait_any(self, *signals: str, timeout: float | None = None) -> tuple[str, Any] | None:
+        """Wait for the first of several signals: its name and value, or None when time is up."""
+        return self._end_of_any(await drive_async(wait(self._here, self._signals(signals, timeout))))
+
+    async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
+        """Ask a person to approve; True or False. Rejected is raised if nobody decides in time."""
+        ended = await drive_async(wait(self._here, self._approval(prompt, show, timeout)))
+        return self._end_of_approval(prompt, ended)
+
+    async def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
+        """Ask a person a question; the answer, or None when time is up."""
+        return self._end_of_signal(await drive_async(wait(self._here, self._question(prompt, options, timeout))))
+
+    async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]:
+        """Call `fn` for each item, concurrently; results in the order of the items."""
+        import asyncio
+
+        async def one(item: U) -> T:
+            return await fn(item)
+
+        return list(await asyncio.gather(*(one(item) for item in items)))
+
+
+class _Template(string.Formatter):
+    """`{state.key}` and friends, without reaching into Python objects."""
+
+    def __init__(self, run: RunBase) -> None:
+        self._run = run
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        root, _, rest = field_name.partition(".")
+        if root == "stage" and not rest:
+            return self._run.stage, root
+        if field_name == "run.id":
+            return self._run.id, root
+        if root != "state" or not rest:
+            raise InvalidInput(f"{{{field_name}}} is not known in a template; use {{state.key}}, {{stage}}, {{run.id}}")
+        value: Any = self._run.state.all()
+        for key in rest.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return "" if value is None else value, root

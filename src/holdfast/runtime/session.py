@@ -1,0 +1,391 @@
+"""A live run: its lease, the end of its log, what of the log its code has been shown.
+
+A session is the one place that knows both sides of a run in this process: the log, as far as it is
+read and as far as it is written, and the agent's view of it. It decides nothing; the flow does.
+
+What the code may see (`draft`) trails what is known (`journal`): an event from outside becomes
+visible when the code's next call returns, which is the same place on every replay.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from holdfast.core import events as e
+from holdfast.core import log, values
+from holdfast.core.events import Event, Noted, Value
+from holdfast.core.log import Blob, Head, Record
+from holdfast.core.replay import Entry, Journal
+from holdfast.core.state import Draft, RunState, change, plain
+from holdfast.errors import (
+    Abandon,
+    Diverged,
+    HoldfastError,
+    LeaseLost,
+    LogRegressed,
+    NotFound,
+    RunWaiting,
+)
+from holdfast.store.base import Append, RowChange, RunRow, Store
+
+PAGE: Final = 1000
+
+N = TypeVar("N", bound=Noted)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the agent declared about the calls of its runs."""
+
+    approve: tuple[str, ...] = ()
+    approval_ttl: float | None = None
+    stages: tuple[str, ...] = ()
+    model: Any = None
+    run_child: Callable[..., Any] | None = None
+
+
+@dataclass(slots=True)
+class Pending:
+    """An append on its way, and what is needed to build it again if the log has grown meanwhile."""
+
+    work: Append
+    events: Sequence[Event]
+    generation: int
+
+
+class Session:
+    """One run, executing in this process under one epoch."""
+
+    def __init__(
+        self,
+        store: Store,
+        row: RunRow,
+        *,
+        worker: str,
+        setting: Setting,
+        lease_left: Callable[[], float] | None = None,
+        boundary: Callable[[str], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        patience_us: int = 5_000_000,
+    ) -> None:
+        self.store = store
+        self.run_id = row.id
+        self.epoch = row.epoch
+        self.worker = worker
+        self.setting = setting
+        self.boundary = boundary
+        self.sleep = sleep
+        self.patience_us = patience_us
+        """Waits up to this long stay in the process; longer ones suspend the run."""
+        self.journal = Journal()
+        self.draft = Draft(keep_calls=False)
+        self.head = log.origin(row.id)
+        self.stopped: BaseException | None = None
+        self.specs: dict[str, Any] = {}
+        self.only_replay: HoldfastError | None = None
+        self._lease_left = lease_left
+        self._mutex = threading.RLock()
+        self._generation = 0
+        self._steps = 0
+        self._first: list[Event] = []
+        self._noted: list[Noted] = []
+        self._noted_blobs: list[Blob] = []
+        self._flying: list[Noted] = []
+        self._unseen: deque[tuple[int, int, Event]] = deque()
+        self._complete = False
+        self._foreign = -1
+        self._mine: dict[bytes, Event] = {}
+        self._arrived: dict[int, Record] = {}
+        self._ahead: list[tuple[int, Noted]] = []
+        self._read_head = self.head
+
+    # ── reading the log ──────────────────────────────────────────────────────────────────
+
+    def begin(self, head: Head, records: Sequence[Record]) -> None:
+        """A run that was created a moment ago: its log is known without reading it."""
+        self._take_in(records)
+        self.head, self._complete = head, True
+        self.show(head.seq)
+
+    def load(self) -> None:
+        """Read the first page; the rest follows as the code asks for it."""
+        self._read_page()
+        if self.journal.created is None:
+            raise NotFound(f"there is no run {self.run_id!r}")
+        self.show(0)
+
+    def _read_page(self) -> None:
+        with self._mutex:
+            if self._complete:
+                return
+            page = self.store.read(self.run_id, after=self._read_head.seq, limit=PAGE)
+            self._take_in(log.verify(self.run_id, self._read_head, page))
+            if len(page) < PAGE:
+                self._complete = True
+                self.head = self._read_head
+
+    def _take_in(self, records: Iterable[Record], *, foreign: bool = False) -> None:
+        """Know these records, which follow what is known. Our own are recognised by their hash."""
+        for record in records:
+            event = self._mine.pop(record.hash, None)
+            if event is None:
+                event = log.read_event(self.run_id, record)
+                self.journal.feed(record.seq, record.time, record.epoch, event)
+                if foreign:
+                    self._foreign = record.seq
+            elif isinstance(event, Noted):
+                self._flying.remove(event)
+            else:
+                self.journal.feed(record.seq, record.time, record.epoch, event)
+            self._unseen.append((record.seq, record.time, event))
+            self._read_head = Head(record.seq, record.hash, record.time)
+        self._steps = max(self._steps, self.journal.steps)
+
+    def read_all(self) -> None:
+        """Know the log to its end."""
+        while not self._complete:
+            self._read_page()
+
+    def refresh(self) -> None:
+        """Others have written: read what came since the log was last known to its end."""
+        page = self.store.read(self.run_id, after=self._read_head.seq)
+        self._take_in(log.verify(self.run_id, self._read_head, page), foreign=True)
+        self._arrived = {seq: r for seq, r in self._arrived.items() if seq > self._read_head.seq}
+        self.head = self._read_head
+
+    def catch_up(self) -> None:
+        """See what came from outside, if nothing of ours is on its way."""
+        with self._mutex:
+            self.read_all()
+            if self.head.seq == self._read_head.seq:
+                self.refresh()
+
+    def entry(self, branch: str, index: int) -> Entry | None:
+        """What the log holds at this place, with everything that may still change it."""
+        found = self.journal.entry(branch, index)
+        while not self._complete and (found is None or not found.final or found.failed_finally):
+            self._read_page()
+            found = self.journal.entry(branch, index)
+        return found
+
+    def reaches(self, branch: str, index: int) -> bool:
+        """Whether the log holds this place or a later one of the branch: the code is replaying."""
+        while not self._complete and not self.journal.reaches(branch, index):
+            self._read_page()
+        return self.journal.reaches(branch, index)
+
+    # ── what the code sees ───────────────────────────────────────────────────────────────
+
+    def show(self, seq: int) -> None:
+        """Let the code see the log up to this event."""
+        with self._mutex:
+            while self._unseen and self._unseen[0][0] <= seq:
+                self.draft.apply(*self._unseen.popleft())
+
+    def pending(self, kind: type[N]) -> list[N]:
+        """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
+        self._ahead = [(seq, x) for seq, x in self._ahead if seq > self.draft.seq]
+        found = (*(x for _, x in self._ahead), *self._flying, *self._noted)
+        return [x for x in found if isinstance(x, kind)]
+
+    def state(self) -> dict[str, Any]:
+        """The user's state as the code sees it: what is shown, and its own changes since."""
+        with self._mutex:
+            waiting = self.pending(e.StateChanged)
+            if not waiting:
+                return self.draft.open.state
+            seen = dict(self.draft.open.state)
+            for x in waiting:
+                change(seen, x.op, x.key, plain(x.value))
+            return seen
+
+    def view(self) -> RunState:
+        """Everything the code sees, with its own notes since."""
+        with self._mutex:
+            seen = Draft(self.draft.freeze(), keep_calls=False)
+            for x in self.pending(Noted):
+                seen.apply(self.draft.seq, self.store.now(), x)
+            return seen.freeze()
+
+    def note(self, event: N, blobs: Sequence[Blob] = ()) -> N:
+        """Record a fact with the next commit; or the one that the log holds at this place already."""
+        with self._mutex:
+            self.check_alive()
+            self.reaches(event.branch, event.after)
+            found = self.journal.noted(event.branch, event.after, event.kind, event.subject)
+            if found is not None and isinstance(found[1], type(event)):
+                self._ahead.append((found[0], found[1]))
+                return found[1]
+            self._noted.append(event)
+            self._noted_blobs.extend(blobs)
+            return event
+
+    def announce(self, event: Event) -> None:
+        """Record a fact of the run's own life with the next commit."""
+        with self._mutex:
+            self._first.append(event)
+
+    def wrap(self, data: bytes) -> tuple[Value, list[Blob]]:
+        """Encoded bytes as a Value; when they are big, with the artifact that holds them."""
+        value, blob = log.wrap(data)
+        return value, [] if blob is None else [blob]
+
+    def unwrap(self, value: Value) -> bytes:
+        """The JSON bytes of a Value, fetched when they are kept beside the log."""
+        if not value.blob:
+            return bytes(value.json)
+        data = self.store.blob(self.run_id, value.blob)
+        if data is None or values.digest(data) != value.blob:
+            raise Abandon(NotFound(f"run {self.run_id!r}: artifact {value.blob} is missing or damaged"))
+        return data
+
+    # ── writing the log ──────────────────────────────────────────────────────────────────
+
+    def next_step(self) -> int:
+        """The number of a call that is about to enter the log."""
+        with self._mutex:
+            self._steps += 1
+            return self._steps
+
+    @property
+    def steps(self) -> int:
+        """How many calls have entered the log."""
+        return self._steps
+
+    def build(
+        self,
+        events: Sequence[Event],
+        *,
+        change: RowChange | None = None,
+        blobs: Sequence[Blob] = (),
+        claims_key: str = "",
+        urgent: bool = False,
+    ) -> Pending:
+        """Chain the facts noted so far and these events to the log's end, ready to be appended."""
+        with self._mutex:
+            self.check_alive()
+            self.read_all()
+            new = [*self._first, *self._noted, *events]
+            self._first = []
+            all_blobs = [*self._noted_blobs, *blobs]
+            self._flying += self._noted
+            self._noted, self._noted_blobs = [], []
+            after = self.head.seq
+            self.head, records = log.seal(self.head, new, epoch=self.epoch, time=self.store.now())
+            self._mine.update(zip((r.hash for r in records), new, strict=True))
+            work = Append(self.run_id, after, records, self.epoch, change, all_blobs, claims_key, urgent)
+            return Pending(work, new, self._generation)
+
+    def withdraw(self, *refused: Pending) -> None:
+        """These were not written and will not be: what was noted with them waits for the next commit."""
+        with self._mutex:
+            for pending in refused:
+                self._disown(pending.work)
+                noted = [x for x in pending.events if isinstance(x, Noted)]
+                first = [x for x in pending.events if isinstance(x, e.RunClaimed)]
+                self._first = [*first, *self._first]
+                for x in noted:
+                    self._flying.remove(x)
+                self._noted = [*noted, *self._noted]
+                self._noted_blobs = [*pending.work.blobs, *self._noted_blobs]
+            self.refresh()
+            self._generation += 1
+
+    def outside(self, event: Event) -> Append:
+        """An event of somebody who does not own the run (any more)."""
+        head = log.origin(self.run_id)
+        for record in self.store.read(self.run_id, after=self._read_head.seq):
+            head = Head(record.seq, record.hash, record.time)
+        head = head if head.seq >= 0 else self._read_head
+        _, records = log.seal(head, [event], epoch=self.epoch, time=self.store.now())
+        return Append(self.run_id, head.seq, records, None)
+
+    def rebuild(self, pending: Pending) -> Pending:
+        """The same events after the log has grown from outside."""
+        with self._mutex:
+            if pending.generation == self._generation:
+                self.refresh()
+                self._generation += 1
+            if self.head.seq < pending.work.after and self._generation == pending.generation + 1:
+                seq = self.head.seq + 1
+                raise self.stop(Abandon(LogRegressed(self.run_id, seq, "the store lost what it had acknowledged")))
+            if self.journal.terminal is not None:
+                raise Abandon(RunWaiting(self.run_id, "nothing: it has ended", "look at it"))
+            old = pending.work
+            self._disown(old)
+            after, new = self.head.seq, pending.events
+            self.head, records = log.seal(self.head, new, epoch=self.epoch, time=self.store.now())
+            self._mine.update(zip((r.hash for r in records), new, strict=True))
+            work = Append(old.run_id, after, records, old.epoch, old.change, old.blobs, old.claims_key, old.urgent)
+            return Pending(work, pending.events, self._generation)
+
+    def _disown(self, work: Append) -> None:
+        for record in work.records:
+            self._mine.pop(record.hash, None)
+
+    def committed(self, pending: Pending) -> None:
+        """The append is durable: the code may see it, and everything before it."""
+        with self._mutex:
+            for record in pending.work.records:
+                if record.seq > self._read_head.seq:
+                    self._arrived[record.seq] = record
+            # Branches may hear of their commits in another order than the log has them.
+            while (record := self._arrived.pop(self._read_head.seq + 1, None)) is not None:
+                self._take_in((record,))
+            self.show(pending.work.records[-1].seq)
+
+    # ── ending ───────────────────────────────────────────────────────────────────────────
+
+    def check_alive(self) -> None:
+        """Raise what stopped this session, at every call that its code still makes."""
+        if self.stopped is not None:
+            raise self.stopped
+
+    def stop(self, signal: BaseException) -> BaseException:
+        """Whatever the code does from here on, it gets this signal at each call."""
+        if self.stopped is None:
+            self.stopped = signal
+        return signal
+
+    def check_lease(self) -> None:
+        """Before an effect: the lease must still be ours, by a margin."""
+        self.check_alive()
+        if self._lease_left is not None and self._lease_left() <= 0:
+            raise self.stop(Abandon(LeaseLost(self.run_id, self.epoch, self.epoch + 1)))
+
+    @property
+    def read_to(self) -> int:
+        """The last event that is known here."""
+        return self._read_head.seq
+
+    def came_between(self, seen: int) -> bool:
+        """Whether somebody else's event came after `seen`, which the code could not react to."""
+        with self._mutex:
+            return self._foreign > seen
+
+    def make_due(self) -> None:
+        """Let any worker take the run at once."""
+        row = self.store.claim(self.run_id, worker=self.worker, lease_us=1_000_000)
+        if row is not None:
+            self.store.release(self.run_id, row.epoch)
+
+    def discard_notes(self) -> None:
+        """Notes of code that diverged are not this run's."""
+        with self._mutex:
+            self._noted, self._noted_blobs = [], []
+
+    def diverged(self, where: str, recorded: str, attempted: str) -> BaseException:
+        """The code asks for something else than the log holds."""
+        return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted)))
+
+    def point(self, name: str) -> None:
+        """A boundary: tests stop the process here."""
+        if self.boundary is not None:
+            self.boundary(name)
+
+

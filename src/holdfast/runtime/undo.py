@@ -1,0 +1,73 @@
+"""Compensation: take back what a run did, newest first, each undo a durable call of its own.
+
+A call in doubt is settled first, never guessed. What was undone is in the log, so a crash in the
+middle goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core import state as states
+from holdfast.core.state import Call, RunState
+from holdfast.core.values import Codec, decode
+from holdfast.errors import Abandon, NotFound, Suspend
+from holdfast.runtime.context import Branch
+from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params
+from holdfast.runtime.flow import Flow, call
+from holdfast.runtime.session import Session
+
+BRANCH = "undo"
+
+
+def compensate(session: Session) -> Flow:
+    """Undo every finished call that says how, in reverse order."""
+    session.read_all()
+    known = states.fold(RunState(), session.store.read(session.run_id))
+    doubtful = [c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH]
+    acting = [c for c in doubtful if c.effect not in ("repeatable", "child", "transactional")]
+    if acting:
+        first = acting[0]
+        raise Suspend(
+            f"a decision about step {first.step}, {first.name}, which may or may not have happened",
+            f"find out, then hf.resolve({session.run_id!r}, {first.step}, done=… | failed=… | retry=True)",
+        )
+    branch = Branch(session, BRANCH)
+    done = [c for c in known.calls if c.status == "done" and c.undoable and c.branch != BRANCH]
+    for finished in sorted(done, key=lambda c: c.step, reverse=True):
+        spec = session.specs.get(finished.name)
+        if spec is None or spec.undo is None:
+            raise Abandon(NotFound(f"the code of {finished.name} no longer says how to undo it"))
+        yield from call(branch, _undo_spec(spec), _arguments(session, spec, finished),
+                        undoes=finished.step)  # fmt: skip
+
+
+def _undo_spec(spec: CallSpec) -> CallSpec:
+    undo = spec.undo
+    assert undo is not None
+    params = Params.of(undo)
+    return CallSpec(
+        name=f"undo {spec.name}",
+        fn=undo,
+        params=params,
+        effect=KEYED if "idempotency_key" in params.hidden else ONCE,
+        is_async=inspect.iscoroutinefunction(undo),
+        result=Codec(params.types.get("return", Any)),
+        risk=spec.risk,
+        timeout=spec.timeout,
+        retry=spec.retry,
+        redact=spec.redact,
+        version=spec.version,
+    )
+
+
+def _arguments(session: Session, spec: CallSpec, finished: Call) -> Mapping[str, Any]:
+    """An undo is given what it asks for by name: the call's arguments, and its result."""
+    assert finished.args is not None
+    known = spec.decode_args(session.unwrap(finished.args))
+    if finished.result is not None:
+        known["result"] = decode(session.unwrap(finished.result))
+    wanted = Params.of(spec.undo).signature.parameters if spec.undo else {}
+    return {name: known[name] for name in wanted if name in known}

@@ -1,0 +1,1 @@
+"""Where the log lives: one protocol (`base`), two stores (`sqlite`, `postgres`)."""

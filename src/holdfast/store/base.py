@@ -1,0 +1,360 @@
+"""What Holdfast asks of the place where logs live.
+
+A store keeps runs: for each a row (who owns it, when it is due) and a log (what happened). It promises
+
+- **append** is atomic and durable when it returns, and happens only if the log still ends where the
+  caller believes (`after`) and, for a worker, only under the run's current epoch (the fence);
+- **claim** gives a run to one worker until its lease ends, under an epoch that only ever grows;
+- time is the store's own, so workers whose clocks disagree still agree on leases and timers.
+
+A store does not know what events mean. `holdfast.testing.check_store` says in tests what this
+module says in words; a store is done when it passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from holdfast.core.log import Blob, Record, check_run_id
+from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
+
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be created. The same id with the same agent and input is the same run."""
+
+    id: str
+    agent: str
+    input_digest: str
+    code_version: str = ""
+    parent: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """What the store knows of a run without reading its log."""
+
+    id: str
+    agent: str
+    status: str
+    created_at: int
+    updated_at: int
+    epoch: int
+    owner: str
+    due_at: int | None
+    waiting_for: str
+    claims: int
+    input_digest: str
+    code_version: str
+    parent: str
+    priority: int
+    cursor: int
+
+    def is_live(self, now: int) -> bool:
+        """Whether a worker holds an unexpired lease on it."""
+        return self.status == "running" and self.due_at is not None and self.due_at > now
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """How a run's row changes together with an append.
+
+    A worker *settles* a run with a new status, which ends its lease; anybody may *wake* a run that
+    waits. `wakes` names other runs to wake in the same transaction (a parent, when its child ends).
+    """
+
+    status: str | None = None
+    due_at: int | None = None
+    waiting_for: str = ""
+    wake: bool = False
+    wakes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Records to add to one run's log, and what changes with them, all or nothing."""
+
+    run_id: str
+    after: int
+    records: Sequence[Record]
+    epoch: int | None = None
+    """The worker's epoch; None for an event from outside, which needs no lease."""
+    change: RowChange | None = None
+    blobs: Sequence[Blob] = ()
+    claims_key: str = ""
+    """A caller's own idempotency key, to be unique over all runs."""
+    urgent: bool = False
+    """A receipt: its effect has happened, so it may use the space that is held in reserve."""
+
+
+class Filter(NamedTuple):
+    """Which runs to list."""
+
+    status: str = ""
+    agent: str = ""
+    created_after: int | None = None
+    created_before: int | None = None
+    parent: str = ""
+
+
+class Snapshot(NamedTuple):
+    """A cached fold of a log's first events. It is never the truth: `hash` ties it to the log."""
+
+    seq: int
+    hash: bytes
+    code_version: str
+    created_at: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a store's self-examination."""
+
+    name: str
+    value: str
+    ok: bool
+    advice: str = ""
+
+
+class Transaction(Protocol):
+    """An open transaction of the store's database, given to tools that take `tx`."""
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement with parameters; its rows."""
+        ...
+
+
+class OpenAppend(Protocol):
+    """A transaction that ends with an append: the tool's writes and its receipt commit together."""
+
+    tx: Transaction
+
+    def commit(self, work: Append) -> None:
+        """Append and commit everything, or raise and leave nothing."""
+        ...
+
+
+class Store(Protocol):
+    """A place where logs live. All methods may be called from any thread."""
+
+    url: str
+
+    def now(self) -> int:
+        """The store's clock, in microseconds since 1970."""
+        ...
+
+    def create(self, run: NewRun, records: Sequence[Record], *, blobs: Sequence[Blob] = (),
+               worker: str = "", lease_us: int = 0) -> tuple[RunRow, bool]:
+        """Create the run and its first records, claimed for `worker` if given; else due at once.
+
+        Returns the row, and whether it was created now. If the id exists with the same agent and
+        input, its row is returned and nothing is written; with another, InputConflict.
+        """
+        ...
+
+    def get(self, run_id: str) -> RunRow | None: ...
+
+    def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
+        """Records with seq > after, in order. Checking the chain is the reader's part."""
+        ...
+
+    def append(self, work: Append) -> None:
+        """Durable when it returns. Conflict, LeaseLost, KeyTaken: nothing was written."""
+        ...
+
+    def append_async(self, work: Append) -> Awaitable[None]:
+        """The same for a caller on an event loop."""
+        ...
+
+    def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:
+        """A transaction for a tool that writes into the store's own database."""
+        ...
+
+    def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
+        """Take a run that has no live owner and is not at an end, due or not; None if impossible."""
+        ...
+
+    def claim_due(self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
+                  ) -> list[RunRow]:
+        """Take runs whose time has come: new, woken, or left by a worker whose lease ended."""
+        ...
+
+    def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+        """Extend leases given as (run id, epoch); the ids that are lost (expired or taken over)."""
+        ...
+
+    def release(self, run_id: str, epoch: int) -> bool:
+        """Give a run back unfinished: due at once, for any worker."""
+        ...
+
+    def runs(self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+             ) -> list[RunRow]:
+        """Newest first. The last row's `cursor` is where the next page begins."""
+        ...
+
+    def next_due(self) -> int | None:
+        """When the next run is due, if any."""
+        ...
+
+    def find_key(self, key: str) -> tuple[str, int] | None:
+        """The run and event that hold a caller's own idempotency key."""
+        ...
+
+    def blob(self, run_id: str, hash: str) -> bytes | None: ...
+
+    def save_snapshot(self, run_id: str, snapshot: Snapshot, *, keep: int = 3) -> None:
+        """Keep it, and of the older ones only the newest `keep` in all."""
+        ...
+
+    def snapshot(self, run_id: str, *, at_most: int | None = None) -> Snapshot | None:
+        """The newest snapshot (of a fold up to `at_most`)."""
+        ...
+
+    def delete(self, run_id: str) -> bool:
+        """Delete a run that has ended, all of it. False if it has not ended or does not exist."""
+        ...
+
+    def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
+        """Wait until the run's log has an event beyond `after`; False when the time is over."""
+        ...
+
+    def wait_due(self, *, timeout: float) -> bool:
+        """Wait until some run may have become due; a hint, to be followed by `claim_due`."""
+        ...
+
+    def examine(self) -> list[Finding]:
+        """Settings that matter for safety, for `holdfast doctor`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+TERMINAL_STATUSES: Final = ("completed", "failed", "cancelled")
+UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
+
+
+# ── what a store is given ────────────────────────────────────────────────────────────────────
+#
+# Databases differ in what they take, and a value that one of them chokes on would fail every other
+# append in its batch. So all stores refuse the same things, before anything happens.
+
+
+def check_text(what: str, text: str) -> str:
+    """The text itself, or InvalidInput: NUL and lone surrogates are not kept alike everywhere."""
+    if "\0" in text:
+        raise InvalidInput(f"{what} {text!r} holds a NUL character; leave it out")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                f"{what} {text!r} holds a lone surrogate, which is not valid Unicode; "
+                "decode the bytes it came from with errors='replace'"
+            ) from None
+    return text
+
+
+def check_new_run(run: NewRun, records: Sequence[Record], *, worker: str = "") -> None:
+    """InvalidInput if a store must not create this."""
+    check_run_id(run.id)
+    check_text("agent", run.agent)
+    check_text("input digest", run.input_digest)
+    check_text("code version", run.code_version)
+    check_text("parent", run.parent)
+    check_text("worker", worker)
+    if not run.agent:
+        raise InvalidInput(f"run {run.id!r} names no agent")
+    if not records:
+        raise InvalidInput(f"run {run.id!r} has no first record; a log begins with its creation")
+    _check_order(run.id, -1, records)
+
+
+def check_append(work: Append) -> None:
+    """InvalidInput if a store must not write this, whatever the state of the run."""
+    check_text("run id", work.run_id)
+    check_text("idempotency key", work.claims_key)
+    if work.epoch is not None and work.epoch < 0:
+        raise InvalidInput(f"{work.epoch} is not an epoch; None is for an event from outside")
+    if work.claims_key and not work.records:
+        raise InvalidInput(f"key {work.claims_key!r} is claimed without a record to hold it")
+    _check_order(work.run_id, work.after, work.records)
+    if work.change is not None:
+        _check_change(work.change)
+
+
+def _check_order(run_id: str, after: int, records: Sequence[Record]) -> None:
+    for seq, record in enumerate(records, after + 1):
+        if record.seq != seq:
+            raise InvalidInput(f"run {run_id!r}: record {record.seq} where {seq} is next")
+
+
+def _check_change(change: RowChange) -> None:
+    check_text("waiting_for", change.waiting_for)
+    for run_id in change.wakes:
+        check_text("run id", run_id)
+    status, due_at = change.status, change.due_at
+    if due_at is not None and not 0 <= due_at < 2**63:
+        raise InvalidInput(f"due_at {due_at} is not a time in microseconds")
+    if status in (None, "waiting"):
+        return
+    if status == "pending":
+        if due_at is None and not change.wake:
+            raise InvalidInput("a pending run needs a time to be due, or nobody would take it up")
+    elif status not in UNCLAIMABLE_STATUSES:
+        raise InvalidInput(f"a run cannot be settled as {status!r}")
+    elif due_at is not None:
+        raise InvalidInput(f"a run that is {status} is never due")
+
+
+def check_filter(which: Filter) -> None:
+    """InvalidInput for text that no run can have."""
+    check_text("status", which.status)
+    check_text("agent", which.agent)
+    check_text("parent", which.parent)
+
+
+# ── the fence ────────────────────────────────────────────────────────────────────────────────
+
+
+class Standing(NamedTuple):
+    """Where a run's log stands inside the transaction that is about to append to it."""
+
+    epoch: int
+    head: int
+
+
+def refusals(
+    batch: Sequence[Append],
+    standing: dict[str, Standing],
+    claim_key: Callable[[Append], Exception | None] | None = None,
+) -> list[Exception | None]:
+    """Which appends of a batch must not be written, and why; None for the others.
+
+    The rule of the fence, in one place for all stores: the epoch must be the run's current one, and
+    the log must end where the caller believes. One refusal fails only its own append (and later ones
+    of the same run, which were built upon it). `claim_key` is asked to take the key of an append that
+    passes so far and has one; its refusal counts like the others.
+    """
+    heads = {run_id: at.head for run_id, at in standing.items()}
+    refused: list[Exception | None] = []
+    for work in batch:
+        at = standing.get(work.run_id)
+        if at is None:
+            refused.append(NotFound(f"there is no run {work.run_id!r}"))
+        elif work.epoch is not None and work.epoch != at.epoch:
+            refused.append(LeaseLost(work.run_id, work.epoch, at.epoch))
+        elif work.after != heads[work.run_id]:
+            refused.append(Conflict(work.run_id, work.after, heads[work.run_id]))
+        elif work.claims_key and claim_key and (error := claim_key(work)):
+            refused.append(error)
+        else:
+            heads[work.run_id] += len(work.records)
+            refused.append(None)
+    return refused

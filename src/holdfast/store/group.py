@@ -1,0 +1,219 @@
+"""Group commit: appends of many runs share one transaction, one fsync, one round trip.
+
+There is no waiting room and no timer. The first caller to arrive finds nobody committing and commits
+at once, on its own thread. Those who arrive meanwhile form the next batch, which one of them commits
+for all. Callers on an event loop cannot do that work themselves; a thread of ours does it for them,
+started at the end of the loop's turn so that everything appended in that turn goes together.
+
+This module knows nothing of databases: the store gives it a function that commits a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store.base import Append
+
+ROWS_MAX: Final = 1000
+BYTES_MAX: Final = 16 * 1024 * 1024
+TURN_SECONDS_MAX: Final = 1.0
+
+CommitBatch = Callable[[Sequence[Append]], Sequence[Exception | None]]
+"""Commit a batch; for each append None, or why it was refused. Raises only if all were."""
+
+
+class _Ticket:
+    """One append on its way. `turn` is released when it is settled, or when its caller must lead."""
+
+    __slots__ = ("error", "future", "loop", "settled", "turn", "work")
+
+    def __init__(self, work: Append, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.work = work
+        self.settled = False
+        self.error: BaseException | None = None
+        self.loop = loop
+        self.future: asyncio.Future[None] | None = loop.create_future() if loop else None
+        self.turn: threading.Lock | None = None
+
+
+class GroupCommit:
+    """Collects concurrent appends into batches. Exactly one thread commits at a time."""
+
+    def __init__(self, commit: CommitBatch) -> None:
+        self._commit = commit
+        self._mutex = threading.Lock()
+        self._queue: deque[_Ticket] = deque()
+        self._batch: list[_Ticket] = []
+        self._leader: _Ticket | threading.Thread | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._thread_leads = False
+        self._wake_thread = threading.Semaphore(0)
+
+    def append(self, work: Append) -> None:
+        """Commit `work`, alone or with others; returns when it is durable."""
+        ticket = _Ticket(work)
+        try:
+            self._enter(ticket)
+            self._await_turn(ticket)
+            if not ticket.settled:
+                self._lead(ticket)
+        except BaseException:  # Ctrl-C, at any place: whoever else waits here must not hang
+            self._leave(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+
+    def append_async(self, work: Append) -> Awaitable[None]:
+        """The same for a caller on an event loop."""
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(work, loop)
+        with self._mutex:
+            self._refuse_if_closed()
+            first = not self._queue
+            self._queue.append(ticket)
+        if first:
+            loop.call_soon(self._start_thread_leading)
+        assert ticket.future is not None
+        return ticket.future
+
+    def close(self) -> None:
+        """Let what is queued finish, then refuse more."""
+        with self._mutex:
+            self._closed = True
+            thread = self._thread
+        self._wake_thread.release()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────
+
+    def _enter(self, ticket: _Ticket) -> None:
+        with self._mutex:
+            self._refuse_if_closed()
+            if self._leader is None:
+                self._leader = ticket
+            else:
+                ticket.turn = threading.Lock()
+                ticket.turn.acquire()
+            self._queue.append(ticket)
+
+    def _await_turn(self, ticket: _Ticket) -> None:
+        if ticket.turn is None:
+            return
+        while not ticket.turn.acquire(timeout=TURN_SECONDS_MAX):
+            # Nobody forgets to wake us, unless an interrupt hit him in the middle of it.
+            if ticket.settled or self._leader is ticket:
+                return
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Take an interrupted caller out of the queue; if it was leading, somebody else does."""
+        with self._mutex:
+            if ticket in self._queue:
+                self._queue.remove(ticket)
+            if self._leader is not ticket:
+                return
+            batch = self._batch
+        interrupted = StoreUnavailable("interrupted; the outcome was not seen")
+        self._resolve(batch, [t.error if t.settled else interrupted for t in batch])
+        self._hand_over()
+
+    # ── leading ──────────────────────────────────────────────────────────────────────────
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+    def _lead(self, own: _Ticket | None) -> None:
+        """Commit batches until `own` is settled (a thread of ours: until none is left)."""
+        while own is None or not own.settled:
+            with self._mutex:
+                self._take()
+            if not self._batch:
+                break
+            self._settle(self._batch)
+        self._hand_over()
+
+    def _take(self) -> None:
+        """Move the next batch out of the queue; each ticket is always in one of the two."""
+        self._batch = []
+        rows = size = 0
+        while self._queue and rows < ROWS_MAX and size < BYTES_MAX:
+            ticket = self._queue[0]
+            self._batch.append(ticket)
+            self._queue.popleft()
+            rows += len(ticket.work.records)
+            size += sum(len(record.data) for record in ticket.work.records)
+
+    def _settle(self, batch: list[_Ticket]) -> None:
+        errors: Sequence[BaseException | None]
+        try:
+            errors = self._commit([ticket.work for ticket in batch])
+        except Exception as error:  # noqa: BLE001 - each caller gets it
+            errors = [error] * len(batch)
+        self._resolve(batch, errors)
+
+    @staticmethod
+    def _resolve(batch: list[_Ticket], errors: Sequence[BaseException | None]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+        for ticket, error in zip(batch, errors, strict=True):
+            ticket.error = error
+            ticket.settled = True
+            if ticket.loop is not None:
+                by_loop.setdefault(ticket.loop, []).append(ticket)
+            elif ticket.turn is not None and ticket.turn.locked():
+                ticket.turn.release()
+        for loop, tickets in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_wake, tickets)  # once for all: each call writes to a pipe
+            except RuntimeError:
+                continue  # the loop was closed meanwhile; nobody is waiting there any more
+
+    def _hand_over(self) -> None:
+        """Give the lead to somebody who waits, or lay it down."""
+        with self._mutex:
+            self._leader = heir = next((t for t in self._queue if t.turn is not None), None)
+            if heir is not None and heir.turn is not None:
+                heir.turn.release()
+                return
+            orphans = bool(self._queue)
+        if orphans:
+            self._start_thread_leading()
+
+    def _start_thread_leading(self) -> None:
+        with self._mutex:
+            if self._leader is not None or not self._queue:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
+                self._thread.start()
+            self._leader = self._thread
+            self._thread_leads = True
+        self._wake_thread.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._wake_thread.acquire()
+            with self._mutex:
+                lead, self._thread_leads = self._thread_leads, False
+                closed = self._closed
+            if lead:
+                self._lead(None)
+            elif closed:
+                return
+
+
+def _wake(tickets: list[_Ticket]) -> None:
+    for ticket in tickets:
+        future = ticket.future
+        if future is None or future.done():
+            continue  # the caller was cancelled; what it asked for has happened all the same
+        if ticket.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(ticket.error)

@@ -1,0 +1,41 @@
+"""Statements and migrations, as `.sql` files, loaded by name. One folder a dialect."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+from typing import NamedTuple
+
+
+class Migration(NamedTuple):
+    """One numbered step of the schema."""
+
+    number: int
+    name: str
+    sql: str
+    checksum: str
+
+
+def queries(dialect: str) -> dict[str, str]:
+    """Every named statement of a dialect."""
+    text = (resources.files(__name__) / dialect / "queries.sql").read_text(encoding="utf-8")
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
+    return {name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def migrations(dialect: str) -> list[Migration]:
+    """The schema's steps, in order. Their numbers are 1, 2, 3 … without a gap."""
+    folder = resources.files(__name__) / dialect
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
+        if match:
+            text = entry.read_text(encoding="utf-8")
+            checksum = hashlib.sha256(text.encode()).hexdigest()
+            found.append(Migration(int(match[1]), match[2], text, checksum))
+    return found
+
+
+def _without_comments(body: str) -> str:
+    return "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip().rstrip(";")

@@ -1,0 +1,308 @@
+-- Every statement of the PostgreSQL store, by name. Values are parameters; the schema's name, which
+-- cannot be one, is checked against a pattern when the store is opened.
+--
+-- Rows of `runs` are locked in the order of their keys wherever a statement takes several.
+
+-- name: append
+SELECT holdfast.append_events(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: standing
+-- Where logs stand. Without locks: epochs and logs only grow, so what was refused stays refused.
+SELECT r.id, r.epoch, coalesce((SELECT max(e.seq) FROM holdfast.events e WHERE e.run = r.key), -1)
+FROM holdfast.runs r WHERE r.id = ANY(%s::text[]);
+
+-- name: stored_hashes
+-- What is written at given places, to find out what became of an append whose answer was lost.
+SELECT p.id, p.seq, e.hash
+FROM unnest(%s::text[], %s::bigint[]) AS p (id, seq)
+JOIN holdfast.runs r ON r.id = p.id
+JOIN holdfast.events e ON e.run = r.key AND e.seq = p.seq;
+
+-- name: lock
+-- Before anything else is written to these runs, and until whoever wrote before has finished.
+SELECT r.key FROM holdfast.runs r WHERE r.id = ANY(%s::text[]) ORDER BY r.key FOR NO KEY UPDATE;
+
+-- name: insert_blobs
+INSERT INTO holdfast.blobs (run, hash, data)
+SELECT r.key, b.hash, b.data
+FROM unnest(%s::text[], %s::text[], %s::bytea[]) AS b (id, hash, data)
+JOIN holdfast.runs r ON r.id = b.id
+ON CONFLICT DO NOTHING;
+
+-- name: insert_key
+INSERT INTO holdfast.keys (key, run, seq)
+SELECT %s::text, r.key, %s::bigint FROM holdfast.runs r WHERE r.id = %s::text
+ON CONFLICT DO NOTHING RETURNING 1;
+
+-- name: settle
+-- Workers end their leases with a new status.
+UPDATE holdfast.runs r
+SET status = s.status, due_at = s.due_at, waiting_for = s.waiting_for, owner = '', claims = 0,
+    updated_at = holdfast.clock(%s::bigint)
+FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[]) AS s (id, status, due_at, waiting_for)
+WHERE r.id = s.id;
+
+-- name: wake
+-- Something came for runs that wait. A running one will see it in its log.
+UPDATE holdfast.runs r SET status = 'pending', due_at = c.now, updated_at = c.now
+FROM (SELECT holdfast.clock(%s::bigint) AS now) c
+WHERE r.id = ANY(%s::text[]) AND r.status IN ('waiting', 'pending');
+
+-- name: create_run
+-- A new run with its first events and blobs, unless the id is taken; no row then.
+WITH made AS (
+  INSERT INTO holdfast.runs (id, agent, status, created_at, updated_at, epoch, owner, due_at, claims,
+                             claimed_seq, input_digest, code_version, parent, priority)
+  SELECT %(id)s::text, %(agent)s::text, CASE WHEN %(worker)s::text = '' THEN 'pending' ELSE 'running' END,
+         c.now, c.now, %(epoch)s::bigint, %(worker)s::text, c.now + %(lease)s::bigint, %(epoch)s::bigint,
+         %(claimed_seq)s::bigint, %(input_digest)s::text, %(code_version)s::text, %(parent)s::text,
+         %(priority)s::bigint
+  FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
+  ON CONFLICT (id) DO NOTHING
+  RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+            input_digest, code_version, parent, priority, key
+), logged AS (
+  INSERT INTO holdfast.events (run, seq, time, epoch, kind, data, hash)
+  SELECT made.key, e.* FROM made, unnest(%(seqs)s::bigint[], %(times)s::bigint[], %(epochs)s::bigint[],
+                                         %(kinds)s::text[], %(datas)s::bytea[], %(hashes)s::bytea[]) AS e
+), kept AS (
+  INSERT INTO holdfast.blobs (run, hash, data)
+  SELECT made.key, b.* FROM made, unnest(%(blob_hashes)s::text[], %(blob_datas)s::bytea[]) AS b
+  ON CONFLICT DO NOTHING
+)
+SELECT made.*, CASE WHEN made.status = 'pending' THEN pg_notify(%(channel)s::text, made.id) IS NULL END FROM made;
+
+-- name: run
+-- One run by its id.
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM holdfast.runs WHERE id = %s::text;
+
+-- name: claim
+-- Take one run that nobody holds, due or not. The condition and the change are one statement.
+UPDATE holdfast.runs r
+SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
+    waiting_for = '', updated_at = c.now, claim_token = %(token)s::bigint,
+    claims = CASE WHEN (SELECT max(e.seq) FROM holdfast.events e WHERE e.run = r.key) > r.claimed_seq
+                  THEN 1 ELSE r.claims + 1 END,
+    claimed_seq = (SELECT coalesce(max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
+FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
+WHERE r.id = %(id)s::text
+  AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
+RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
+          r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key;
+
+-- name: claim_due
+-- Take runs whose time has come, the most urgent first. Those another worker is just taking are
+-- passed over, so that workers do not queue up behind each other.
+WITH due AS (
+  SELECT d.key, d.priority, d.due_at FROM holdfast.runs d
+  WHERE d.due_at <= (SELECT holdfast.clock(%(now)s::bigint))
+    AND d.status IN ('pending', 'waiting', 'running')
+    AND (%(agents)s::text[] IS NULL OR d.agent = ANY(%(agents)s::text[]))
+  ORDER BY d.priority DESC, d.due_at LIMIT %(limit)s::bigint
+  FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+  UPDATE holdfast.runs r
+  SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running',
+      due_at = c.now + %(lease)s::bigint, waiting_for = '', updated_at = c.now,
+      claim_token = %(token)s::bigint,
+      claims = CASE WHEN (SELECT max(e.seq) FROM holdfast.events e WHERE e.run = r.key) > r.claimed_seq
+                    THEN 1 ELSE r.claims + 1 END,
+      claimed_seq = (SELECT coalesce(max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
+  FROM due, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
+  WHERE r.key = due.key
+  RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at,
+            r.waiting_for, r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key,
+            due.due_at AS was_due_at
+)
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM taken ORDER BY priority DESC, was_due_at;
+
+-- name: claimed_by
+-- What a claim took whose answer was lost.
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM holdfast.runs
+WHERE claim_token = %(token)s::bigint AND owner = %(worker)s::text AND status = 'running'
+  AND (%(id)s::text IS NULL OR id = %(id)s::text)
+ORDER BY priority DESC, key;
+
+-- name: renew
+-- Only before it ends: a lease that has expired is lost, even if nobody has taken it yet. A row that
+-- is locked just now is passed over: one that is held up must not hold up the others.
+WITH held AS (
+  SELECT r.key FROM holdfast.runs r
+  JOIN unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS h (id, epoch) ON h.id = r.id AND h.epoch = r.epoch
+  WHERE r.status = 'running'
+  ORDER BY r.key FOR NO KEY UPDATE OF r SKIP LOCKED
+)
+UPDATE holdfast.runs r SET due_at = c.now + %(lease)s::bigint
+FROM held, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
+WHERE r.key = held.key AND r.due_at > c.now
+RETURNING r.id, c.now;
+
+-- name: renew_one
+-- For those that were passed over, or are lost.
+UPDATE holdfast.runs r SET due_at = holdfast.clock(%(now)s::bigint) + %(lease)s::bigint
+WHERE r.id = %(id)s::text AND r.epoch = %(epoch)s::bigint AND r.status = 'running'
+  AND r.due_at > holdfast.clock(%(now)s::bigint)
+RETURNING r.id;
+
+-- name: release
+WITH freed AS (
+  UPDATE holdfast.runs r SET status = 'pending', due_at = c.now, owner = '', updated_at = c.now
+  FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
+  WHERE r.id = %(id)s::text AND r.epoch = %(epoch)s::bigint AND r.status = 'running'
+  RETURNING r.id
+)
+SELECT pg_notify(%(channel)s::text, freed.id) IS NOT NULL FROM freed;
+
+-- name: released
+SELECT 1 FROM holdfast.runs
+WHERE id = %(id)s::text AND epoch = %(epoch)s::bigint AND status = 'pending';
+
+-- name: read
+SELECT e.seq, e.time, e.epoch, e.kind, e.data, e.hash
+FROM holdfast.events e
+WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.seq > %s::bigint
+ORDER BY e.seq LIMIT %s::bigint;
+
+-- name: head
+SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
+WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text);
+
+-- name: list
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM holdfast.runs
+WHERE (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)
+  AND (%(created_after)s::bigint IS NULL OR created_at >= %(created_after)s::bigint)
+  AND (%(created_before)s::bigint IS NULL OR created_at < %(created_before)s::bigint)
+ORDER BY key DESC LIMIT %(limit)s::bigint;
+
+-- name: list_by_status
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM holdfast.runs
+WHERE status = %(status)s::text
+  AND (%(agent)s::text = '' OR agent = %(agent)s::text)
+  AND (%(parent)s::text = '' OR parent = %(parent)s::text)
+  AND (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)
+  AND (%(created_after)s::bigint IS NULL OR created_at >= %(created_after)s::bigint)
+  AND (%(created_before)s::bigint IS NULL OR created_at < %(created_before)s::bigint)
+ORDER BY key DESC LIMIT %(limit)s::bigint;
+
+-- name: list_by_agent
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM holdfast.runs
+WHERE agent = %(agent)s::text
+  AND (%(parent)s::text = '' OR parent = %(parent)s::text)
+  AND (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)
+  AND (%(created_after)s::bigint IS NULL OR created_at >= %(created_after)s::bigint)
+  AND (%(created_before)s::bigint IS NULL OR created_at < %(created_before)s::bigint)
+ORDER BY key DESC LIMIT %(limit)s::bigint;
+
+-- name: list_by_parent
+SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
+       input_digest, code_version, parent, priority, key
+FROM holdfast.runs
+WHERE parent = %(parent)s::text AND parent <> ''
+  AND (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)
+  AND (%(created_after)s::bigint IS NULL OR created_at >= %(created_after)s::bigint)
+  AND (%(created_before)s::bigint IS NULL OR created_at < %(created_before)s::bigint)
+ORDER BY key DESC LIMIT %(limit)s::bigint;
+
+-- name: next_due
+SELECT min(due_at) FROM holdfast.runs WHERE due_at IS NOT NULL;
+
+-- name: find_key
+SELECT r.id, k.seq FROM holdfast.keys k JOIN holdfast.runs r ON r.key = k.run WHERE k.key = %s::text;
+
+-- name: blob
+SELECT b.data FROM holdfast.blobs b JOIN holdfast.runs r ON r.key = b.run
+WHERE r.id = %s::text AND b.hash = %s::text;
+
+-- name: lock_for_snapshot
+-- Against a deletion; appends may go on meanwhile.
+SELECT key FROM holdfast.runs WHERE id = %s::text FOR KEY SHARE;
+
+-- name: save_snapshot
+INSERT INTO holdfast.snapshots (run, seq, hash, code_version, created_at, data)
+VALUES (%s::bigint, %s::bigint, %s::bytea, %s::text, %s::bigint, %s::bytea)
+ON CONFLICT (run, seq) DO UPDATE
+SET hash = excluded.hash, code_version = excluded.code_version, created_at = excluded.created_at,
+    data = excluded.data;
+
+-- name: rotate_snapshots
+DELETE FROM holdfast.snapshots WHERE run = %(run)s::bigint AND seq NOT IN
+  (SELECT seq FROM holdfast.snapshots WHERE run = %(run)s::bigint ORDER BY seq DESC LIMIT %(keep)s::bigint);
+
+-- name: snapshot
+SELECT s.seq, s.hash, s.code_version, s.created_at, s.data
+FROM holdfast.snapshots s JOIN holdfast.runs r ON r.key = s.run
+WHERE r.id = %s::text AND s.seq <= %s::bigint ORDER BY s.seq DESC LIMIT 1;
+
+-- name: lock_to_delete
+-- First, and alone: what is deleted next must include what was committed until now.
+SELECT key FROM holdfast.runs WHERE id = %s::text FOR UPDATE;
+
+-- name: delete_run
+-- Only a run that has ended; the condition stands in the statement that deletes. What hangs on it
+-- goes in the same statement.
+WITH gone AS (
+  DELETE FROM holdfast.runs
+  WHERE id = %s::text AND status IN ('completed', 'failed', 'cancelled') RETURNING key
+), e AS (DELETE FROM holdfast.events WHERE run IN (SELECT key FROM gone)),
+   b AS (DELETE FROM holdfast.blobs WHERE run IN (SELECT key FROM gone)),
+   s AS (DELETE FROM holdfast.snapshots WHERE run IN (SELECT key FROM gone)),
+   k AS (DELETE FROM holdfast.keys WHERE run IN (SELECT key FROM gone))
+SELECT key FROM gone;
+
+-- name: settings
+SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+       current_setting('fsync'), current_setting('full_page_writes'),
+       current_setting('synchronous_commit'), current_setting('data_checksums'), pg_is_in_recovery();
+
+-- name: in_recovery
+SELECT pg_is_in_recovery();
+
+-- name: schema_there
+-- Whether the schema exists, and whether it is one of ours.
+SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s::text),
+       EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = %s::text AND c.relname = 'schema_steps');
+
+-- name: schema_tables
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s::text LIMIT 1;
+
+-- name: schema_steps
+SELECT number, checksum FROM holdfast.schema_steps ORDER BY number;
+
+-- name: schema_lock
+SELECT pg_advisory_xact_lock(%s::int, hashtext(%s::text));
+
+-- name: schema_create
+CREATE SCHEMA holdfast;
+
+-- name: schema_begin
+CREATE TABLE IF NOT EXISTS holdfast.schema_steps (
+  number     int    PRIMARY KEY,
+  name       text   NOT NULL,
+  checksum   text   NOT NULL,
+  applied_at bigint NOT NULL
+);
+
+-- name: schema_step
+INSERT INTO holdfast.schema_steps (number, name, checksum, applied_at)
+VALUES (%s, %s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+
+-- name: may_write
+-- Whether this role may do everything a worker does.
+SELECT coalesce(bool_and(has_table_privilege(c.oid, p)), false)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+     unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p
+WHERE n.nspname = %s::text AND c.relname IN ('runs', 'events', 'blobs', 'snapshots', 'keys');

@@ -1,0 +1,864 @@
+"""The embedded store: one SQLite file, no server, several processes at once.
+
+One write connection per process, used by one thread at a time; readers have connections of their
+own, and none of them crosses a fork. WAL with `synchronous=FULL`, set and read back: what was
+acknowledged survives a power cut.
+SQLite comes with `apsw`, because many Pythons carry a library with a known corruption bug.
+
+Not here: what events mean, how concurrent appends form batches (`group.py`), the rule of the fence
+(`base.refusals`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from holdfast.core.log import Blob, Record
+from holdfast.errors import (
+    InputConflict,
+    KeyTaken,
+    NotFound,
+    ReadOnlyStore,
+    SchemaMismatch,
+    StorageFull,
+    StoreError,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from holdfast.store import sql
+from holdfast.store.base import (
+    Append,
+    Filter,
+    Finding,
+    NewRun,
+    RowChange,
+    RunRow,
+    Snapshot,
+    Standing,
+    check_append,
+    check_filter,
+    check_new_run,
+    check_text,
+    refusals,
+)
+from holdfast.store.group import GroupCommit
+
+APPLICATION_ID: Final = 0x486F6C64  # "Hold": a SQLite file with another one is not ours
+BUSY_MS: Final = 10_000
+RESERVE_BYTES: Final = 4 * 1024 * 1024
+ROWS_PER_INSERT: Final = 50
+POLL_SECONDS_MAX: Final = 0.25
+SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+_Q: Final = sql.queries("sqlite")
+_INSERT_ONE: Final = _Q["insert_event"]
+_INSERT_MANY: Final = _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (ROWS_PER_INSERT - 1)
+
+
+def system_clock() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class SQLiteStore:
+    """A Store in one SQLite file (or in memory, with ":memory:", for tests).
+
+    `synchronous="NORMAL"` trades the last commits before a power cut for speed. It is never chosen
+    for you, and `holdfast doctor` shows it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: str = "FULL",
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise UnsafeStore(f"synchronous must be FULL, or NORMAL to risk the last commits, not {synchronous!r}")
+        self.path = str(path)
+        self.url = f"sqlite:///{self.path}"
+        self.synchronous = synchronous
+        self._clock = clock
+        self._pid = os.getpid()
+        self._write = threading.RLock()
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._keys: dict[str, int] = {}
+        self._broken: StoreError | None = None
+        self._closed = False
+        self._readers: list[apsw.Connection] = []
+        self._reading_ended = threading.Condition()
+        self._readings = 0
+        self._fork_is_safe = False
+        self._connection: apsw.Connection | None = None
+        self._connection, self._readonly = _open(self.path, synchronous)
+        self._group = GroupCommit(self._commit)
+        self._reserve = _Reserve(Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly))
+        if not self._in_memory:
+            _watch_forks(self)
+
+    @property
+    def _in_memory(self) -> bool:
+        return self.path == ":memory:"
+
+    def now(self) -> int:
+        return self._clock()
+
+    def close(self) -> None:
+        self._group.close()
+        with self._write:
+            self._closed = True
+            self._close_connections()
+
+    # ── connections ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def _db(self) -> apsw.Connection:
+        """The write connection; its user holds `_write`. It is opened anew after a fork."""
+        if self._in_memory and os.getpid() != self._pid:
+            raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
+        if self._connection is None:
+            self._refuse_if_closed()
+            self._connection, self._readonly = _open(self.path, self.synchronous)
+        return self._connection
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+    def _close_connections(self) -> None:
+        connections, self._readers = self._readers, []
+        if self._connection is not None:
+            connections.append(self._connection)
+            self._connection = None
+        for connection in connections:
+            with contextlib.suppress(apsw.Error):
+                connection.close()
+
+    def _before_fork(self) -> None:
+        """Close every connection: no SQLite connection may cross a fork.
+
+        SQLite keeps its file locks by process, and a child would inherit the belief that it holds
+        its parent's. The next process to close would take itself for the last, and delete the
+        write-ahead log under the child. So nothing is open while the fork happens; each side opens
+        its own connection when it next needs one.
+        """
+        seconds = BUSY_MS / 1000
+        quiet = self._write.acquire(timeout=seconds)
+        self._reading_ended.acquire()
+        done = self._reading_ended.wait_for(lambda: not self._readings, timeout=seconds)
+        open_transaction = self._connection is not None and self._connection.in_transaction
+        self._fork_is_safe = quiet and done and not open_transaction
+        if self._fork_is_safe:
+            self._close_connections()  # and both locks are kept until the fork has happened
+            return
+        self._reading_ended.release()
+        if quiet:
+            self._write.release()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._fork_is_safe:
+            self._reading_ended.release()
+            self._write.release()
+
+    def _after_fork_in_child(self) -> None:
+        """Nobody but the forking thread lives on here: locks and queues of others begin anew."""
+        self._write = threading.RLock()
+        self._changed = threading.Condition()
+        self._reading_ended = threading.Condition()
+        self._readings = 0
+        self._group = GroupCommit(self._commit)
+        if not self._fork_is_safe:
+            self._broken = StoreUnavailable(
+                f"{self.path}: this process was forked in the middle of a transaction; "
+                "use the store in its parent, or start the process in another way (spawn)"
+            )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[apsw.Connection]:
+        """The write connection inside BEGIN IMMEDIATE … COMMIT; rolled back on any exception."""
+        with self._write:
+            if self._broken is not None:
+                raise StoreUnavailable(*self._broken.args)
+            db = self._db
+            if self._readonly:
+                raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
+            if db.in_transaction:  # by this thread, which holds the lock already
+                raise StoreError("a tool with `tx` cannot write to its run before its receipt is written")
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+                db.execute("COMMIT")
+            except BaseException as error:
+                with contextlib.suppress(apsw.Error):
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                if isinstance(error, apsw.Error):
+                    raise self._failed(error, db) from error
+                raise
+
+    def _failed(self, error: apsw.Error, db: apsw.Connection) -> StoreError:
+        """What a failed transaction means; one that makes further commits unsafe breaks the store."""
+        meaning = _in_our_words(self.path, error, db.system_errno)
+        if isinstance(error, apsw.IOError) and isinstance(meaning, StoreUnavailable):
+            # After a failed fsync the kernel may have dropped the pages it could not write, so a
+            # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
+            self._broken = StoreUnavailable(
+                f"{meaning} The disk failed, so this process writes no more; open the store again "
+                "once the disk is well, and run `holdfast doctor`"
+            )
+            return self._broken
+        return meaning
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[apsw.Connection]:
+        if self._in_memory:
+            with self._write:
+                yield self._db
+            return
+        with self._reading_ended:
+            self._readings += 1
+        try:
+            connection = self._readers.pop() if self._readers else self._new_reader()
+            try:
+                yield connection
+            except apsw.Error as error:
+                raise _in_our_words(self.path, error, connection.system_errno) from error
+            finally:
+                self._readers.append(connection)
+        finally:
+            with self._reading_ended:
+                self._readings -= 1
+                self._reading_ended.notify_all()
+
+    def _new_reader(self) -> apsw.Connection:
+        self._refuse_if_closed()
+        try:
+            return _open_reader(self.path, immutable=self._readonly == "immutable")
+        except apsw.Error as error:
+            raise _in_our_words(self.path, error) from error
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────
+
+    def create(
+        self,
+        run: NewRun,
+        records: Sequence[Record],
+        *,
+        blobs: Sequence[Blob] = (),
+        worker: str = "",
+        lease_us: int = 0,
+    ) -> tuple[RunRow, bool]:
+        check_new_run(run, records, worker=worker)
+        now = self.now()
+        with self._transaction() as db:
+            key = db.execute(
+                _Q["create_run"],
+                {
+                    "id": run.id,
+                    "agent": run.agent,
+                    "status": "running" if worker else "pending",
+                    "now": now,
+                    "epoch": 1 if worker else 0,
+                    "owner": worker,
+                    "due_at": now + lease_us if worker else now,
+                    "claims": 1 if worker else 0,
+                    "claimed_seq": len(records) - 1 if worker else -1,
+                    "input_digest": run.input_digest,
+                    "code_version": run.code_version,
+                    "parent": run.parent,
+                    "priority": run.priority,
+                },
+            ).get
+            if key is not None:
+                self._insert(db, [(key, records)])
+                self._insert_blobs(db, key, blobs)
+            row = RunRow(*db.execute(_Q["run"], (run.id,)).get)
+        if key is None:
+            if row.agent != run.agent:
+                raise InputConflict(run.id, f"agent ({row.agent})")
+            if row.input_digest != run.input_digest:
+                raise InputConflict(run.id, "input")
+        self._notify()
+        return row, key is not None
+
+    def append(self, work: Append) -> None:
+        check_append(work)
+        self._group.append(work)
+
+    def append_async(self, work: Append) -> Awaitable[None]:
+        check_append(work)
+        return self._group.append_async(work)
+
+    def _commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
+        """Commit a batch; called by one thread at a time."""
+        try:
+            refused = self._write_batch(batch)
+        except StorageFull:
+            if not any(work.urgent for work in batch):
+                raise
+            # A receipt's effect has happened: it gets the space that was held back for it.
+            self._reserve.give_up()
+            refused = [
+                error if work.urgent else StorageFull(f"{self.path}: the disk is full; nothing was written")
+                for work, error in zip(batch, self._write_urgent(batch), strict=True)
+            ]
+        self._notify()
+        return refused
+
+    def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
+        urgent = iter(self._write_batch([work for work in batch if work.urgent]))
+        for work in batch:
+            yield next(urgent) if work.urgent else None
+
+    def _write_batch(self, batch: Sequence[Append]) -> list[Exception | None]:
+        if not all(work.urgent for work in batch):
+            self._reserve.hold()
+        with self._transaction() as db:
+            keys, standing = self._standing(db, batch)
+            refused = refusals(batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id]))
+            rows: list[tuple[int, Sequence[Record]]] = []
+            for work, error in zip(batch, refused, strict=True):
+                if error is not None:
+                    continue
+                key = keys[work.run_id]
+                rows.append((key, work.records))
+                if work.blobs:
+                    self._insert_blobs(db, key, work.blobs)
+                if work.change is not None:
+                    self._change(db, key, work.change)
+            self._insert(db, rows)
+        return refused
+
+    def _standing(
+        self, db: apsw.Connection, batch: Sequence[Append]
+    ) -> tuple[dict[str, int], dict[str, Standing]]:
+        """The runs' keys, and where each log stands now, inside the transaction."""
+        keys = {work.run_id: self._key(db, work.run_id) for work in batch}
+        known = [key for key in keys.values() if key]
+        if len(known) == 1:
+            found = db.execute(_Q["fence_one"], (known[0],)).fetchall()
+        else:
+            found = db.execute(_Q["fence"], (json.dumps(known),)).fetchall()
+        by_key = {key: Standing(epoch, head) for key, epoch, head in found}
+        stale = [run_id for run_id, key in keys.items() if key and key not in by_key]
+        if stale:  # deleted by another process, and perhaps created anew
+            for run_id in stale:
+                self._keys.pop(run_id, None)
+            return self._standing(db, batch)
+        return keys, {run_id: by_key[key] for run_id, key in keys.items() if key in by_key}
+
+    def _key(self, db: apsw.Connection, run_id: str) -> int:
+        key = self._keys.get(run_id)
+        if key is None:
+            key = db.execute(_Q["run_key"], (run_id,)).get or 0
+            if key:
+                if len(self._keys) >= 100_000:
+                    self._keys.clear()
+                self._keys[run_id] = key
+        return key
+
+    @staticmethod
+    def _insert(db: apsw.Connection, rows: Sequence[tuple[int, Sequence[Record]]]) -> None:
+        """All events of a batch, many to a statement: SQLite is entered less often."""
+        flat = [(key, *record) for key, records in rows for record in records]
+        full = len(flat) - len(flat) % ROWS_PER_INSERT
+        for i in range(0, full, ROWS_PER_INSERT):
+            db.execute(_INSERT_MANY, [field for row in flat[i : i + ROWS_PER_INSERT] for field in row])
+        for row in flat[full:]:
+            db.execute(_INSERT_ONE, row)
+
+    @staticmethod
+    def _insert_blobs(db: apsw.Connection, key: int, blobs: Sequence[Blob]) -> None:
+        for blob in blobs:
+            db.execute(_Q["insert_blob"], (key, blob.hash, blob.data))
+
+    @staticmethod
+    def _claim_key(db: apsw.Connection, work: Append, key: int) -> KeyTaken | None:
+        taken = db.execute(_Q["insert_key"], (work.claims_key, key, work.records[-1].seq)).get
+        if taken:
+            return None
+        run_id, seq = db.execute(_Q["find_key"], (work.claims_key,)).get
+        return KeyTaken(work.claims_key, run_id, seq)
+
+    def _change(self, db: apsw.Connection, key: int, change: RowChange) -> None:
+        now = self.now()
+        if change.status is not None:
+            db.execute(
+                _Q["settle"],
+                {
+                    "status": change.status,
+                    "due_at": change.due_at,
+                    "waiting_for": change.waiting_for,
+                    "now": now,
+                    "key": key,
+                },
+            )
+        if change.wake:
+            db.execute(_Q["wake"], {"now": now, "key": key})
+        for run_id in change.wakes:
+            db.execute(_Q["wake_by_id"], {"now": now, "id": run_id})
+
+    @contextlib.contextmanager
+    def open_append(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
+        with self._transaction() as db:
+            keys, standing = self._standing(db, [probe := Append(run_id, -2, (), epoch)])
+            error = refusals([probe], standing)[0]
+            if error is not None and not (run_id in standing and standing[run_id].epoch == epoch):
+                raise error
+            opened = _OpenAppend(self, db)
+            yield opened
+            if not opened.done:
+                raise StoreError("a transaction for a tool ended without its receipt")
+        self._notify()
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────
+
+    def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
+        with self._transaction() as db:
+            return self._claim(db, run_id, worker, lease_us)
+
+    def _claim(self, db: apsw.Connection, run_id: str, worker: str, lease_us: int) -> RunRow | None:
+        now = self.now()
+        found = db.execute(
+            _Q["claim"], {"id": run_id, "worker": worker, "now": now, "until": now + lease_us}
+        ).fetchall()
+        return RunRow(*found[0]) if found else None
+
+    def claim_due(
+        self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
+    ) -> list[RunRow]:
+        which = None if agents is None else json.dumps([check_text("agent", name) for name in agents])
+        due = {"now": self.now(), "agents": which, "limit": limit}
+        with self._reading() as db:  # a look without the write lock: an idle worker disturbs nobody
+            if not db.execute(_Q["due"], {**due, "limit": 1}).fetchall():
+                return []
+        with self._transaction() as db:
+            ids = [run_id for (run_id,) in db.execute(_Q["due"], due).fetchall()]
+            claimed = [self._claim(db, run_id, worker, lease_us) for run_id in ids]
+        return [row for row in claimed if row is not None]
+
+    def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+        now = self.now()
+        lost = set()
+        with self._transaction() as db:
+            for run_id, epoch in held:
+                params = {"id": run_id, "epoch": epoch, "now": now, "until": now + lease_us}
+                if db.execute(_Q["renew"], params).get is None:
+                    lost.add(run_id)
+        return lost
+
+    def release(self, run_id: str, epoch: int) -> bool:
+        with self._transaction() as db:
+            freed = db.execute(_Q["release"], {"id": run_id, "epoch": epoch, "now": self.now()}).get
+        self._notify()
+        return freed is not None
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────
+
+    def get(self, run_id: str) -> RunRow | None:
+        with self._reading() as db:
+            found = db.execute(_Q["run"], (run_id,)).fetchall()
+        return RunRow(*found[0]) if found else None
+
+    def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
+        with self._reading() as db:
+            found = db.execute(_Q["read"], (run_id, after, -1 if limit is None else limit)).fetchall()
+        return [Record(*row) for row in found]
+
+    def runs(
+        self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+    ) -> list[RunRow]:
+        name = (
+            "list_by_status" if which.status
+            else "list_by_agent" if which.agent
+            else "list_by_parent" if which.parent
+            else "list"
+        )
+        check_filter(which)
+        params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
+        with self._reading() as db:
+            return [RunRow(*row) for row in db.execute(_Q[name], params).fetchall()]
+
+    def next_due(self) -> int | None:
+        with self._reading() as db:
+            due: int | None = db.execute(_Q["next_due"]).get
+        return due
+
+    def find_key(self, key: str) -> tuple[str, int] | None:
+        check_text("idempotency key", key)
+        with self._reading() as db:
+            found = db.execute(_Q["find_key"], (key,)).fetchall()
+        return found[0] if found else None
+
+    def blob(self, run_id: str, hash: str) -> bytes | None:
+        with self._reading() as db:
+            data: bytes | None = db.execute(_Q["blob"], (run_id, hash)).get
+        return data
+
+    # ── snapshots, deletion, waiting ─────────────────────────────────────────────────────
+
+    def save_snapshot(self, run_id: str, snapshot: Snapshot, *, keep: int = 3) -> None:
+        with self._transaction() as db:
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            if key is None:
+                raise NotFound(f"there is no run {run_id!r}")
+            db.execute(_Q["save_snapshot"], (key, *snapshot))
+            db.execute(_Q["rotate_snapshots"], {"run": key, "keep": max(1, keep)})
+
+    def snapshot(self, run_id: str, *, at_most: int | None = None) -> Snapshot | None:
+        with self._reading() as db:
+            newest = 2**62 if at_most is None else at_most
+            found = db.execute(_Q["snapshot"], (run_id, newest)).fetchall()
+        return Snapshot(*found[0]) if found else None
+
+    def delete(self, run_id: str) -> bool:
+        with self._transaction() as db:
+            key = db.execute(_Q["delete_run"], (run_id,)).get
+            if key is None:
+                return False
+            for name in ("delete_events", "delete_blobs", "delete_snapshots", "delete_keys"):
+                db.execute(_Q[name], (key,))
+        self._keys.pop(run_id, None)
+        return True
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
+        def grown() -> bool:
+            with self._reading() as db:
+                return bool(db.execute(_Q["head"], (run_id,)).get > after)
+
+        return self._poll(grown, timeout)
+
+    def wait_due(self, *, timeout: float) -> bool:
+        def due() -> bool:
+            when = self.next_due()
+            return when is not None and when <= self.now()
+
+        return self._poll(due, timeout)
+
+    def _poll(self, true: Callable[[], bool], timeout: float) -> bool:
+        """Ask again at each change made here, and now and then for changes by other processes."""
+        end = time.monotonic() + timeout
+        pause = 0.005
+        while not true():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            with self._changed:
+                self._changed.wait(min(pause, left))
+            pause = min(pause * 1.5, POLL_SECONDS_MAX)
+        return True
+
+    # ── self-examination ─────────────────────────────────────────────────────────────────
+
+    def examine(self) -> list[Finding]:
+        library = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+        with self._write:
+            journal, level = self._db.pragma("journal_mode"), self._db.pragma("synchronous")
+            version = self._db.pragma("user_version")
+        mode = None if self._in_memory else Path(self.path).stat().st_mode & 0o777
+        return [
+            Finding("store", self.url, True),
+            Finding("schema", str(version), True),
+            Finding("SQLite library", apsw.sqlite_lib_version(), library >= SAFE_LIBRARY,
+                    "this version can lose commits; update apsw"),
+            Finding("journal", str(journal), journal == "wal" or self._in_memory, "WAL could not be set"),
+            Finding("durability", {2: "FULL", 1: "NORMAL"}.get(level, str(level)), level == 2,
+                    "the last commits can be lost when power fails; open with synchronous='FULL'"),
+            Finding("file mode", "memory" if mode is None else oct(mode)[2:], mode in (None, 0o600),
+                    "others on this machine can read it; chmod 600"),
+        ]
+
+
+class _OpenAppend:
+    """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
+
+    def __init__(self, store: SQLiteStore, db: apsw.Connection) -> None:
+        self._store, self._db = store, db
+        self.tx = self
+        self.done = False
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement with parameters; its rows."""
+        self._refuse_if_over()
+        self._db.authorizer = _refuse_transaction_control
+        try:
+            return self._db.execute(sql, params).fetchall()
+        except apsw.AuthError:
+            raise StoreError(
+                "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
+            ) from None
+        finally:
+            self._db.authorizer = None
+
+    def _refuse_if_over(self) -> None:
+        if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
+            raise StoreError("a statement of the tool rolled its transaction back; nothing was written")
+
+    def commit(self, work: Append) -> None:
+        check_append(work)
+        self._refuse_if_over()
+        store, db = self._store, self._db
+        keys, standing = store._standing(db, [work])
+        error = refusals([work], standing, lambda work: store._claim_key(db, work, keys[work.run_id]))[0]
+        if error is not None:
+            raise error
+        key = keys[work.run_id]
+        store._insert(db, [(key, work.records)])
+        store._insert_blobs(db, key, work.blobs)
+        if work.change is not None:
+            store._change(db, key, work.change)
+        self.done = True
+
+
+def _refuse_transaction_control(action: int, *_: str | None) -> int:
+    return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
+
+
+class _Reserve:
+    """Space held back beside the database, so that a receipt can be written when the disk is full."""
+
+    def __init__(self, path: Path, *, active: bool) -> None:
+        self._path, self._active = path, active
+
+    def hold(self) -> None:
+        """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
+        if not self._active or self._is_held():
+            return
+        try:
+            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _in_our_words(
+                f"{self._path.parent}: no room for the {RESERVE_BYTES // 1024} KiB that receipts may need", error
+            ) from None
+
+    def _is_held(self) -> bool:
+        """Asked every time, because another process may have needed the reserve meanwhile."""
+        try:
+            return self._path.stat().st_size >= RESERVE_BYTES
+        except OSError:
+            return False
+
+    def give_up(self) -> None:
+        """Free the reserve for a receipt."""
+        with contextlib.suppress(OSError):
+            if self._active:
+                self._path.unlink()
+
+
+def _in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0) -> StoreError:
+    """The error of SQLite or of the system, with its `errno` where known, as one of ours."""
+    if isinstance(error, OSError):
+        said, number = f"{where}: {error.strerror}.", error.errno
+    else:
+        said = f"{where}: {error}."
+        # An errno is only believed where SQLite failed to write: after an fsync nothing is known.
+        if getattr(error, "extendedresult", 0) not in (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE):
+            number = None
+    if isinstance(error, apsw.FullError) or number in NO_SPACE:
+        return StorageFull(f"{said} Nothing was written; free some space and resume the run")
+    if isinstance(error, apsw.ReadOnlyError) or number in NOT_WRITABLE:
+        return ReadOnlyStore(f"{said} Nothing was written")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreUnavailable(f"{said} Another process held the write lock for {BUSY_MS / 1000:g} s")
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return StoreUnavailable(f"{said} The file is damaged; `holdfast doctor` shows what still verifies")
+    return StoreUnavailable(said)
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _watch_forks(store: SQLiteStore) -> None:
+    """Have the store close its connections around every fork, for as long as it lives."""
+    alive = weakref.ref(store)
+
+    def on_fork(do: Callable[[SQLiteStore], None]) -> Callable[[], None]:
+        return lambda: do(found) if (found := alive()) is not None else None
+
+    os.register_at_fork(
+        before=on_fork(SQLiteStore._before_fork),
+        after_in_parent=on_fork(SQLiteStore._after_fork_in_parent),
+        after_in_child=on_fork(SQLiteStore._after_fork_in_child),
+    )
+
+
+def _open(path: str, synchronous: str) -> tuple[apsw.Connection, str]:
+    """The write connection, migrated and with its settings read back; and why it is read-only, if so."""
+    if path != ":memory:":
+        _create_private(Path(path))
+    db = None
+    try:
+        db = _connect(path)
+        _check_schema(db, path)
+        if db.readonly("main"):
+            return db, "file"
+        _set_durable(db, path, synchronous)
+        _migrate(db, path)
+        if path != ":memory:":
+            _settle_log(db, path)
+        return db, ""
+    except BaseException as error:
+        number = db.system_errno if db is not None else None
+        if db is not None:
+            db.close()
+        if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
+            return _open_immutable(path, error), "immutable"
+        if isinstance(error, apsw.NotADBError):
+            raise SchemaMismatch(f"{path} is not a SQLite database") from None
+        if isinstance(error, apsw.Error):
+            raise _in_our_words(path, error, number) from error
+        raise
+
+
+def _open_immutable(path: str, error: apsw.Error) -> apsw.Connection:
+    """On a read-only medium the file can only be read as it lies there, without its log."""
+    wal = Path(path + "-wal")
+    if os.access(wal.parent, os.W_OK):
+        raise _in_our_words(path, error) from error
+    if wal.exists() and wal.stat().st_size:
+        raise ReadOnlyStore(
+            f"{path}: {error}. The latest events are still in {wal.name}, which cannot be read without "
+            "writing beside it; copy both to a place where you may write, and open them there"
+        ) from error
+    try:
+        db = _open_reader(path, immutable=True)
+        _check_schema(db, path)
+    except apsw.Error as again:
+        raise _in_our_words(path, again) from again
+    return db
+
+
+def _settle_log(db: apsw.Connection, path: str) -> None:
+    """Make sure of what an earlier process left: its last fsync may have failed before it died.
+
+    Then the end of the log is in the kernel's memory but not on the disk, and what we append behind
+    it would be lost with it. So the log is copied into the database, which is synced, before use.
+    SQLite syncs the folder that holds both, but does not look whether that worked.
+    """
+    _patiently(lambda: db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
+    _sync_folder(Path(path).parent)
+
+
+def _patiently(do: Callable[[], Any]) -> Any:
+    """For the two calls that give up at once, unlike others, when another process is in the way."""
+    deadline = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            return do()
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: {error.strerror}. Nothing is sure to be kept there") from None
+
+
+def _create_private(path: Path) -> None:
+    """Make the file readable by its owner only. An existing one is never opened here: closing it
+    would drop the locks that SQLite holds on it in this process."""
+    try:
+        _create_folder(path.parent)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        if not path.exists():
+            raise _in_our_words(f"cannot create {path}", error) from None
+
+
+def _create_folder(folder: Path) -> None:
+    """Make the folder and those above it, private, and sure to be there after a power cut."""
+    if not folder.exists():
+        _create_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _connect(path: str) -> apsw.Connection:
+    db = apsw.Connection(path)
+    db.set_busy_timeout(BUSY_MS)
+    return db
+
+
+def _open_reader(path: str, *, immutable: bool = False) -> apsw.Connection:
+    uri = Path(path).resolve().as_uri() + ("?immutable=1" if immutable else "")
+    db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    db.set_busy_timeout(BUSY_MS)
+    return db
+
+
+def _set_durable(db: apsw.Connection, path: str, synchronous: str) -> None:
+    journal = _patiently(lambda: db.pragma("journal_mode", "wal"))
+    if journal != "wal" and path != ":memory:":
+        raise UnsafeStore(
+            f"{path} is on a file system without shared memory (a network or overlay mount), where "
+            "SQLite's write-ahead log is not safe; put the file on a local disk, or use PostgreSQL"
+        )
+    db.pragma("synchronous", synchronous)
+    level = {"FULL": 2, "NORMAL": 1}[synchronous]
+    if db.pragma("synchronous") != level:
+        raise UnsafeStore(f"{path}: synchronous={synchronous} was set but is not in force")
+
+
+def _migrate(db: apsw.Connection, path: str) -> None:
+    """Bring an older schema up to date in one transaction; refuse a newer or a foreign one."""
+    steps = sql.migrations("sqlite")
+    if db.pragma("user_version") == len(steps) and db.pragma("application_id") == APPLICATION_ID:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        _check_schema(db, path)
+        for step in steps[db.pragma("user_version") :]:
+            db.execute(step.sql)
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", len(steps))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _check_schema(db: apsw.Connection, path: str) -> None:
+    version, ours = db.pragma("user_version"), len(sql.migrations("sqlite"))
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").get
+    application = db.pragma("application_id")
+    if application != APPLICATION_ID and (tables or application or version):
+        raise SchemaMismatch(f"{path} is a SQLite database, but not one of Holdfast's; choose another file")
+    if version > ours:
+        raise SchemaMismatch(
+            f"{path} has schema {version}, this Holdfast knows {ours}; update Holdfast. Nothing was changed"
+        )

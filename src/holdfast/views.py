@@ -1,0 +1,152 @@
+"""What people may see of a run. Reads only, works without the agent's code.
+
+`hf.get`, `hf.at`, `hf.diff`, `hf.events`, `hf.verify` and the windows are these functions. The state is
+always a fold of the log; here it also learns from the lease whether an open call has a living owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core import log, values
+from holdfast.core.events import Event, Value
+from holdfast.core.log import Record
+from holdfast.core.state import Call, RunState, fold
+from holdfast.errors import InvalidInput, LogDamaged, NotFound
+from holdfast.store.base import RunRow, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two states: a path, and what stood there before and after."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` found."""
+
+    run_id: str
+    ok: bool
+    events: int
+    head: str
+    problem: str = ""
+
+
+def row_of(store: Store, run_id: str) -> RunRow:
+    """The run's row, or NotFound."""
+    row = store.get(run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    return row
+
+
+def records(store: Store, run_id: str, *, upto: int | None = None) -> list[Record]:
+    """The run's log, checked, from the beginning (to the event `upto`)."""
+    limit = None if upto is None else upto + 1
+    found = store.read(run_id, limit=limit)
+    if not found:
+        row_of(store, run_id)
+    return list(log.verify(run_id, log.origin(run_id), found))
+
+
+def get(store: Store, run_id: str) -> RunState:
+    """The state now, with calls in doubt marked as such."""
+    row = row_of(store, run_id)
+    state = fold(RunState(), records(store, run_id))
+    return with_owner(state, row, store.now())
+
+
+def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
+    """An intent without a receipt and without a living owner is in doubt."""
+    live = row.is_live(now)
+    status = row.status
+    if row.status == "running" and not live:
+        status = "interrupted"
+    calls = state.calls if live else tuple(map(_doubted, state.calls))
+    return msgspec.structs.replace(state, status=status, calls=calls)
+
+
+def _doubted(call: Call) -> Call:
+    may_have_happened = call.status == "running" and call.effect in ("once", "keyed", "checked")
+    return msgspec.structs.replace(call, status="in_doubt") if may_have_happened else call
+
+
+def at(store: Store, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
+    """The state before or after a step: what the agent knew then."""
+    if when not in ("before", "after"):
+        raise InvalidInput(f"when must be 'before' or 'after', not {when!r}")
+    found = records(store, run_id)
+    whole = fold(RunState(), found)
+    call = whole.call(step)
+    if call is None:
+        raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
+    end = call.first_seq if when == "before" else call.last_seq + 1
+    return fold(RunState(), found[:end])
+
+
+def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
+    """What changed in what the agent knew between the ends of two steps."""
+    return compare(_known(at(store, run_id, step_a)), _known(at(store, run_id, step_b)))
+
+
+def _known(state: RunState) -> dict[str, Any]:
+    """The part of a state that is the agent's knowledge and position."""
+    names = ("state", "stage", "plan", "decisions", "facts", "questions", "notes", "messages",
+             "artifacts", "steps", "usage")  # fmt: skip
+    return {name: to_plain(getattr(state, name)) for name in names}
+
+
+def compare(before: Any, after: Any, path: str = "") -> list[Change]:
+    """The differences between two plain values."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [*before, *(k for k in after if k not in before)]
+        return [c for k in keys for c in compare(before.get(k), after.get(k), f"{path}.{k}" if path else k)]
+    if isinstance(before, list) and isinstance(after, list):
+        same = min(len(before), len(after))
+        found = [c for i in range(same) for c in compare(before[i], after[i], f"{path}[{i}]")]
+        found += [Change(f"{path}[{i}]", None, after[i]) for i in range(same, len(after))]
+        return found + [Change(f"{path}[{i}]", before[i], None) for i in range(same, len(before))]
+    return [] if before == after else [Change(path, before, after)]
+
+
+def to_plain(value: Any) -> Any:
+    """Any part of a state as plain JSON values, for `--json` and for comparing."""
+    if isinstance(value, Value):
+        if value.blob:
+            return {"artifact": value.blob, "bytes": value.bytes}
+        return values.decode(value.json)
+    if isinstance(value, msgspec.Struct):
+        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {k: to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value]
+    return value
+
+
+def events(store: Store, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
+    """The run's log: each record with its event."""
+    for record in records(store, run_id):
+        if record.seq > after:
+            yield record, log.read_event(run_id, record)
+
+
+def verify(store: Store, run_id: str) -> Verdict:
+    """Check the run's whole log against its hash chain."""
+    row_of(store, run_id)
+    count, head = 0, ""
+    try:
+        for record in log.verify(run_id, log.origin(run_id), store.read(run_id)):
+            log.read_event(run_id, record)
+            count, head = count + 1, record.hash.hex()
+    except LogDamaged as damage:
+        return Verdict(run_id, False, count, head, str(damage))
+    return Verdict(run_id, True, count, head)

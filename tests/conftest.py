@@ -1,0 +1,85 @@
+"""Fixtures and habits for all tests: a PostgreSQL where one is asked for, how hard chance tries,
+and a short list at the end of what the house rules want somebody to look at.
+
+`postgres_dsn` is what most tests want. Nothing here starts before a test asks for it.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+# psycopg costs a third of a second to import: only tests that ask for PostgreSQL pay for it.
+if TYPE_CHECKING:
+    from support.postgres import Postgres, PostgresServer
+
+POSTGRES_FIXTURES = {"postgres_server", "killable_postgres", "postgres_dsn"}
+FOREIGN_SERVER = "HOLDFAST_TEST_PG_DSN"
+
+# The same commit gives the same answer, on every machine; searching is what the night is for.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, derandomize=False)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> "Iterator[Postgres]":
+    """This worker's server: our own, or the one that HOLDFAST_TEST_PG_DSN names."""
+    from support.postgres import ForeignPostgres, PostgresServer
+
+    if dsn := os.environ.get(FOREIGN_SERVER):
+        yield ForeignPostgres(dsn)
+        return
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _own_postgres(request: pytest.FixtureRequest) -> "Iterator[PostgresServer]":
+    """A server that may be killed: this worker's, or a second one when that is borrowed."""
+    from support.postgres import PostgresServer
+
+    if not os.environ.get(FOREIGN_SERVER):
+        yield request.getfixturevalue("postgres_server")
+        return
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def killable_postgres(_own_postgres: "PostgresServer") -> "Iterator[PostgresServer]":
+    """A running server that the test may stop, kill and restart; it runs again afterwards."""
+    _own_postgres.start()
+    yield _own_postgres
+    _own_postgres.start()
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: "Postgres") -> Iterator[str]:
+    """The URL of an empty database that only this test knows."""
+    name = postgres_server.create_database()
+    yield postgres_server.dsn(name)
+    postgres_server.drop_database(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs PostgreSQL, so that `-m "not postgres"` works without anybody's care."""
+    for item in items:
+        if POSTGRES_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.postgres)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what test_tidy found worth a look. It comes as properties, as only those cross xdist."""
+    findings = [
+        value
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "worth a look"
+    ]
+    if findings:
+        terminalreporter.section("worth a look (figures, not faults)")
+        for finding in findings:
+            terminalreporter.line(str(finding))

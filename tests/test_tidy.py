@@ -1,0 +1,545 @@
+"""The rules of the house, as tests: which room may open a door to which, what a pure core may
+touch, and what nobody may do anywhere. Each failure says what to do instead.
+
+The code is read, not run (but for the public names), so a rule holds also for what no test
+executes. Lengths are only shown at the end of the run: a figure is a place to look, not a verdict.
+"""
+
+import ast
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "holdfast"
+SRC = Path(__file__).parent.parent / "src" / PACKAGE
+
+# A module imports only from floors below its own; rooms on one floor do not know each other.
+# So control and views never import runtime: a person can approve and look on a machine that has
+# none of the agent's code.
+FLOORS = (
+    {"errors"},
+    {"core"},
+    {"store"},
+    {"runtime", "control", "views"},
+    {"agents"},
+    {""},  # holdfast/__init__.py: the public names
+    {"cli", "web", "mcp", "lua"},
+)
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+WINDOWS = FLOORS[-1]
+OUTSIDE = {"integrations", "testing"}  # these have rules of their own
+
+# Whatever is not listed may do I/O, know the time or chance, or start threads.
+PURE_MODULES = {
+    "__future__", "abc", "base64", "binascii", "bisect", "builtins", "collections", "copy",
+    "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib",
+    "heapq", "hmac", "inspect", "ipaddress", "itertools", "json", "keyword", "math", "msgspec",
+    "numbers", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
+    "unicodedata", "uuid",
+}  # fmt: skip
+IMPURE_METHODS = {"now", "utcnow", "today", "uuid1", "uuid4", "uuid6", "uuid7", "uuid8"}
+IMPURE_CALLS = {"open", "input", "print", "breakpoint", "id"}
+
+# What reads these can be made to run code that somebody else wrote.
+UNSAFE_MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "marshal",
+    "shelve",
+    "yaml",
+}
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+
+SQL_CALLS = {"execute", "executemany", "executescript", "copy", "stream", "SQL"}
+MUTABLE_TYPES = {
+    "list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict",
+    "ChainMap", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "Queue", "SimpleQueue",
+}  # fmt: skip
+
+LONG_FILE_LINES = 600
+LONG_FUNCTION_LINES = 70
+WIDE_CALL_PARAMETERS = 8
+
+
+# -- reading the house -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported thing: where it stands, the module it comes from, and the name if any."""
+
+    line: int
+    module: str
+    name: str | None
+
+    @property
+    def dotted(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+    @property
+    def is_own(self) -> bool:
+        return self.module.split(".")[0] == PACKAGE
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package, parsed."""
+
+    name: str
+    path: Path
+    source: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """The part that decides its floor: `store` for holdfast.store.sqlite, `` for the root."""
+        return room_of(self.name)
+
+    def at(self, node: ast.AST) -> str:
+        return f"{self.name}:{getattr(node, 'lineno', 1)}"
+
+    @functools.cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """Every import, also below TYPE_CHECKING and inside functions."""
+        return tuple(self._imports())
+
+    def _imports(self) -> Iterator[Import]:
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(node.lineno, alias.name, None)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parts = package.split(".")
+                    up = parts[: len(parts) - node.level + 1]
+                    base = ".".join([*up, *([node.module] if node.module else [])])
+                for alias in node.names:
+                    yield Import(node.lineno, base, alias.name)
+
+
+def room_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def read_house(src: Path) -> dict[str, Module]:
+    house = {}
+    for path in sorted(src.rglob("*.py")):
+        parts = list(path.relative_to(src.parent).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        source = path.read_text(encoding="utf-8")
+        house[".".join(parts)] = Module(".".join(parts), path, source, ast.parse(source))
+    return house
+
+
+HOUSE = read_house(SRC)
+
+
+def target_of(imported: Import, house: dict[str, Module]) -> str | None:
+    """The module of ours that an import opens, or None for somebody else's."""
+    target = imported.dotted
+    while target and target not in house:
+        target = target.rpartition(".")[0]
+    return target or None
+
+
+def doors(module: Module, house: dict[str, Module]) -> Iterator[tuple[Import, str]]:
+    """The imports of our own modules, each with the module it opens."""
+    for imported in module.imports:
+        target = target_of(imported, house)
+        if target and target != module.name:
+            yield imported, target
+
+
+def calls(module: Module) -> Iterator[tuple[ast.Call, str, bool]]:
+    """Every call, the last part of the called name, and whether it is called on something."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node, node.func.id, False
+            elif isinstance(node.func, ast.Attribute):
+                yield node, node.func.attr, True
+
+
+def public_names(module: Module) -> set[str]:
+    """The names in a module's `__all__`, read from its text."""
+    for node in module.tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+            and isinstance(node.value, ast.List | ast.Tuple)
+        ):
+            return {ast.literal_eval(item) for item in node.value.elts}
+    return set()
+
+
+# -- the rules: each yields what breaks it -----------------------------------------------------
+
+
+def wrong_doors(module: Module, house: dict[str, Module]) -> Iterator[str]:
+    for imported, target in doors(module, house):
+        where = f"{module.name}:{imported.line} imports {target}"
+        here, there = module.room, room_of(target)
+        if here == "testing":
+            if there in WINDOWS:
+                yield f"{where}: testing may import anything but the windows"
+        elif there == "testing":
+            yield f"{where}: nothing imports testing"
+        elif here == "integrations":
+            if imported.name not in public_names(house[target]):
+                yield f"{where} ({imported.name}): integrations use only names listed in an __all__"
+        elif there == "integrations":
+            yield f"{where}: integrations are imported by users, by nobody here"
+        elif here not in FLOOR_OF or there not in FLOOR_OF:
+            continue  # test_every_room_has_a_floor says so
+        elif here != there and FLOOR_OF[there] >= FLOOR_OF[here]:
+            yield f"{where}: {there or PACKAGE} is not below {here or PACKAGE}"
+
+
+def circles(house: dict[str, Module]) -> list[list[str]]:
+    """Groups of modules that import each other, however hidden: strongly connected components."""
+    graph = {name: sorted({to for _, to in doors(module, house)}) for name, module in house.items()}
+    reach: dict[str, set[str]] = {}
+    for start, targets in graph.items():
+        seen: set[str] = set()
+        todo = list(targets)
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen.add(name)
+                todo += graph[name]
+        reach[start] = seen
+    groups = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in graph}
+    return [list(group) for group in sorted(groups) if group]
+
+
+def impurities(module: Module) -> Iterator[str]:
+    for imported in module.imports:
+        if not imported.is_own and imported.module.split(".")[0] not in PURE_MODULES:
+            yield f"{module.name}:{imported.line} imports {imported.module}"
+        if imported.name in IMPURE_METHODS:
+            yield f"{module.name}:{imported.line} imports {imported.dotted}"
+    for node, name, on_something in calls(module):
+        if name in (IMPURE_METHODS if on_something else IMPURE_CALLS):
+            yield f"{module.at(node)} calls {ast.unparse(node.func)}()"
+    for part in ast.walk(module.tree):
+        if isinstance(part, ast.Attribute) and ast.unparse(part) in {"sys.stdout", "sys.stderr"}:
+            yield f"{module.at(part)} uses {ast.unparse(part)}"
+
+
+def unsafe_code(module: Module) -> Iterator[str]:
+    for imported in module.imports:
+        if imported.module.split(".")[0] in UNSAFE_MODULES:
+            yield f"{module.name}:{imported.line} imports {imported.module}"
+    for node, name, on_something in calls(module):
+        if name in UNSAFE_CALLS and not on_something:
+            yield f"{module.at(node)} calls {name}()"
+
+
+def built_sql(module: Module) -> Iterator[str]:
+    """SQL text put together from pieces where it is executed."""
+    for node, name, _ in calls(module):
+        if name not in SQL_CALLS or not node.args:
+            continue
+        text = node.args[0]
+        built = (
+            (isinstance(text, ast.JoinedStr) and any(not isinstance(v, ast.Constant) for v in text.values))
+            or (isinstance(text, ast.BinOp) and isinstance(text.op, ast.Add | ast.Mod))
+            or (
+                isinstance(text, ast.Call)
+                and isinstance(text.func, ast.Attribute)
+                and text.func.attr in {"format", "join", "replace"}
+                and isinstance(text.func.value, ast.Constant)
+            )
+        )  # fmt: skip
+        if built:
+            yield f"{module.at(node)} {name}({ast.unparse(text)[:60]})"
+
+
+def printing(module: Module) -> Iterator[str]:
+    if module.room != "cli":
+        for node, name, on_something in calls(module):
+            if name == "print" and not on_something:
+                yield module.at(node)
+
+
+def module_state(module: Module) -> Iterator[str]:
+    """Names that look changeable: lower case and bound to a container, or declared global."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Global):
+            yield f"{module.at(node)} global {', '.join(node.names)}"
+    for node in top_level(module.tree.body):
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            targets, value = [node.target], node.value
+        else:
+            continue
+        for target in targets:
+            if isinstance(target, ast.Name) and is_variable(target.id) and is_mutable(value):
+                yield f"{module.at(node)} {target.id} = {ast.unparse(value)[:40]}"
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run at import, also inside if, try and with; not those of functions."""
+    for node in body:
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for inner in ("body", "orelse", "finalbody"):
+                yield from top_level(getattr(node, inner, []))
+            for handler in getattr(node, "handlers", []):
+                yield from top_level(handler.body)
+
+
+def is_variable(name: str) -> bool:
+    return not name.startswith("__") and name != name.upper()
+
+
+def is_mutable(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        called = (
+            value.func.attr if isinstance(value.func, ast.Attribute) else ast.unparse(value.func)
+        )
+        return called in MUTABLE_TYPES
+    return isinstance(
+        value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+    )
+
+
+def figures(module: Module) -> Iterator[str]:
+    """What is long or wide enough to deserve a look."""
+    lines = module.source.splitlines()
+    if len(lines) > LONG_FILE_LINES:
+        yield f"long file: {module.name}, {len(lines)} lines"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = code_lines(node, lines)
+            if length > LONG_FUNCTION_LINES:
+                yield f"long function: {module.at(node)} {node.name}, {length} lines of code"
+            width = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+            if width > WIDE_CALL_PARAMETERS:
+                yield f"wide call: {module.at(node)} {node.name}, {width} parameters"
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> int:
+    """Lines that hold code: no blanks, comments or docstring."""
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if not body:
+        return 0
+    text = (line.strip() for line in lines[body[0].lineno - 1 : node.end_lineno])
+    return sum(1 for line in text if line and not line.startswith("#"))
+
+
+# -- the house as it stands --------------------------------------------------------------------
+
+each_module = pytest.mark.parametrize("module", HOUSE.values(), ids=HOUSE.keys())
+
+
+def test_there_is_a_house() -> None:
+    """The rules below are about something: a moved folder would make them all pass."""
+    assert f"{PACKAGE}.errors" in HOUSE
+
+
+def test_every_room_has_a_floor() -> None:
+    """A new top-level module is given its place in FLOORS, and in DESIGN's list, first."""
+    rooms = {module.room for module in HOUSE.values()}
+
+    assert set() == rooms - FLOOR_OF.keys() - OUTSIDE
+
+
+@each_module
+def test_imports_go_down_the_floors(module: Module) -> None:
+    """errors → core → store → runtime | control | views → agents → public names → windows."""
+    assert [] == list(wrong_doors(module, HOUSE))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not even below TYPE_CHECKING or inside a function: move what both need one floor down."""
+    assert [] == circles(HOUSE)
+
+
+@pytest.mark.parametrize("name", [name for name in HOUSE if room_of(name) in {"core", "errors"}])
+def test_the_core_is_pure(name: str) -> None:
+    """Time, chance, files and threads come in from outside, as values, through runtime."""
+    assert [] == list(impurities(HOUSE[name]))
+
+
+@each_module
+def test_every_module_says_what_it_is(module: Module) -> None:
+    """The first thing in a file is a docstring: what it is, and where useful what it is not."""
+    assert ast.get_docstring(module.tree)
+
+
+@each_module
+def test_nothing_stored_can_become_code(module: Module) -> None:
+    """No pickle, yaml, eval or exec: what is read from a store is data, whoever wrote it."""
+    assert [] == list(unsafe_code(module))
+
+
+@each_module
+def test_sql_is_never_put_together_from_pieces(module: Module) -> None:
+    """Statements are constants from .sql files; values travel as parameters."""
+    assert [] == list(built_sql(module))
+
+
+@each_module
+def test_only_the_command_line_prints(module: Module) -> None:
+    """A library returns, raises or logs."""
+    assert [] == list(printing(module))
+
+
+@each_module
+def test_modules_hold_no_state(module: Module) -> None:
+    """State lives in objects that somebody made. A constant is spelled IN_CAPITALS."""
+    assert [] == list(module_state(module))
+
+
+def test_the_public_names_are_a_sorted_list_and_all_there() -> None:
+    """`__all__` is the promise; its order is ruff's: CONSTANTS, Classes, then functions."""
+    holdfast = importlib.import_module(PACKAGE)
+    names = list(holdfast.__all__)
+
+    def order(name: str) -> tuple[int, str]:
+        return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+    assert sorted(names, key=order) == names
+    assert len(set(names)) == len(names)
+    assert [] == [name for name in names if not hasattr(holdfast, name)]
+
+
+def test_lengths_are_worth_a_look(record_property: Callable[[str, object], None]) -> None:
+    """Long files and functions are listed at the end of the run and fail nothing."""
+    for module in HOUSE.values():
+        for figure in figures(module):
+            record_property("worth a look", figure)
+
+
+# -- the rules themselves, on a house that breaks them -----------------------------------------
+
+
+def house_of(**files: str) -> dict[str, Module]:
+    """A house from texts: `core__events` is holdfast/core/events.py, `root` the package itself."""
+    house = {}
+    for key, source in files.items():
+        name = PACKAGE if key == "root" else f"{PACKAGE}.{key.replace('__', '.')}"
+        house[name] = Module(name, Path(f"{key}.py"), source, ast.parse(source))
+    return house
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"),
+    [
+        ("core__a", "from holdfast.store import base"),
+        ("core__a", "from holdfast.store.base import Store"),
+        ("core__a", "def f():\n    import holdfast.store.base"),
+        ("core__a", "if TYPE_CHECKING:\n    from holdfast.store.base import Store"),
+        ("control", "from holdfast.runtime import clock"),
+        ("views", "from holdfast.runtime.clock import Clock"),
+        ("views", "from holdfast import control"),
+        ("store__x", "from holdfast import Holdfast"),
+        ("web__app", "from holdfast.cli import main"),
+        ("runtime__x", "from holdfast.testing import crashes"),
+        ("testing__x", "from holdfast.cli import main"),
+        ("integrations__x", "from holdfast.store.base import Store"),
+        ("cli__x", "from holdfast.integrations import openai"),
+    ],
+)
+def test_a_wrong_door_is_found(importer: str, statement: str) -> None:
+    """Whatever the spelling, and wherever in the file it stands."""
+    house = house_of(
+        root="__all__ = ['Holdfast']", store="", store__base="", control="", runtime="",
+        runtime__clock="", cli="", testing="", testing__crashes="", integrations="",
+        integrations__openai="",
+    )  # fmt: skip
+    house |= house_of(**{importer: statement})
+
+    assert 1 == len(list(wrong_doors(house[f"{PACKAGE}.{importer.replace('__', '.')}"], house)))
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"),
+    [
+        ("store__x", "from holdfast.core import events\nfrom holdfast.store import base"),
+        ("cli__x", "from holdfast import Holdfast\nfrom holdfast.views import timeline"),
+        ("integrations__x", "from holdfast import Holdfast"),
+        ("testing__x", "from holdfast.runtime.clock import Clock\nfrom holdfast import Holdfast"),
+    ],
+)
+def test_a_right_door_is_left_alone(importer: str, statement: str) -> None:
+    """Down the floors, within one room, and public names from outside."""
+    house = house_of(
+        root="__all__ = ['Holdfast']", core="", core__events="", store="", store__base="",
+        views="", runtime="", runtime__clock="",
+    )  # fmt: skip
+    house |= house_of(**{importer: statement})
+
+    assert [] == list(wrong_doors(house[f"{PACKAGE}.{importer.replace('__', '.')}"], house))
+
+
+def test_a_circle_is_found_though_half_of_it_is_hidden() -> None:
+    """One import at the top, one in a function; a third module stays out of it."""
+    house = house_of(
+        core="",
+        core__a="from holdfast.core import b",
+        core__b="def f():\n    from holdfast.core.a import x",
+        core__c="from holdfast.core import a",
+    )
+
+    assert [["holdfast.core.a", "holdfast.core.b"]] == circles(house)
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (impurities, "import time"),
+        (impurities, "import os.path"),
+        (impurities, "def f():\n    from random import choice"),
+        (impurities, "from datetime import datetime\nx = datetime.now()"),
+        (impurities, "from uuid import uuid4"),
+        (impurities, "def f(path):\n    return open(path)"),
+        (impurities, "import sys\nsys.stderr.write('')"),
+        (unsafe_code, "import pickle"),
+        (unsafe_code, "from yaml import load"),
+        (unsafe_code, "eval('1')"),
+        (built_sql, "c.execute(f'SELECT {x}')"),
+        (built_sql, "c.execute('SELECT ' + x)"),
+        (built_sql, "c.execute('SELECT %s' % x)"),
+        (built_sql, "c.execute('SELECT {}'.format(x))"),
+        (printing, "print('hello')"),
+        (module_state, "registry = {}"),
+        (module_state, "registry: dict[str, int] = dict()"),
+        (module_state, "try:\n    import x\nexcept ImportError:\n    cache = []"),
+        (module_state, "def f():\n    global x\n    x = 1"),
+    ],
+)
+def test_a_broken_rule_is_found(rule: Callable[[Module], Iterator[str]], source: str) -> None:
+    """Each rule fails for what it forbids."""
+    assert 1 == len(list(rule(house_of(core__x=source)["holdfast.core.x"])))
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (impurities, "import uuid\nfrom datetime import datetime, UTC\nx = uuid.UUID(int=1)"),
+        (impurities, "from holdfast.core import log\ndef f(path): ..."),
+        (unsafe_code, "import re\nx = re.compile('a')\nconnection.exec('…')"),
+        (built_sql, "c.execute('SELECT ?', [x])\nc.execute(QUERIES['claim'], f'{x}')\nd.copy()"),
+        (
+            module_state,
+            "KINDS = {}\n__all__ = ['x']\ndef f():\n    found = []\nPair = tuple[int, int]",
+        ),
+    ],
+)
+def test_a_kept_rule_is_left_alone(rule: Callable[[Module], Iterator[str]], source: str) -> None:
+    """No rule cries at what looks alike and is fine."""
+    assert [] == list(rule(house_of(core__x=source)["holdfast.core.x"]))
