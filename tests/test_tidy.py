@@ -25,6 +25,7 @@ FLOORS = (
     {"core"},
     {"store"},
     {"runtime", "control", "views"},
+    {"app"},  # the Holdfast object: one door to runtime, control and views
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"cli", "web", "mcp", "lua"},

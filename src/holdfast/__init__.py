@@ -1,40 +1,45 @@
 """Holdfast keeps an agent's run in a log outside the process, so that a crash becomes a pause.
 
-The names here are the public surface; everything else has a module of its own.
+The names here are the public surface; everything else has a module of its own. Each name is loaded
+when it is first used, so that `import holdfast` costs nothing and the command line starts at once.
 """
 
-from holdfast.app import AsyncHoldfast, Handle, Holdfast
-from holdfast.core.policy import Budget, Retry
-from holdfast.core.state import RunState
-from holdfast.errors import (
-    AlreadyDecided,
-    BudgetExceeded,
-    CallFailed,
-    CallTimeout,
-    DeadlineExceeded,
-    Diverged,
-    HoldfastError,
-    InputConflict,
-    InvalidInput,
-    LeaseLost,
-    LogDamaged,
-    NotDurable,
-    NotFound,
-    NotNow,
-    NotStorable,
-    Rejected,
-    RunBusy,
-    RunCancelled,
-    RunFailed,
-    RunWaiting,
-    StorageFull,
-    StoreError,
-    StoreUnavailable,
-)
-from holdfast.runtime.declare import Done
-from holdfast.runtime.engine import Options
-from holdfast.runtime.enter import agent, step, tool
-from holdfast.runtime.run import AsyncRun, Run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.app import AsyncHoldfast, Handle, Holdfast
+    from holdfast.core.policy import Budget, Retry
+    from holdfast.core.state import RunState
+    from holdfast.errors import (
+        AlreadyDecided,
+        BudgetExceeded,
+        CallFailed,
+        CallTimeout,
+        DeadlineExceeded,
+        Diverged,
+        HoldfastError,
+        InputConflict,
+        InvalidInput,
+        LeaseLost,
+        LogDamaged,
+        NotDurable,
+        NotFound,
+        NotNow,
+        NotStorable,
+        Rejected,
+        RunBusy,
+        RunCancelled,
+        RunFailed,
+        RunWaiting,
+        StorageFull,
+        StoreError,
+        StoreUnavailable,
+    )
+    from holdfast.runtime.declare import Done
+    from holdfast.runtime.engine import Options
+    from holdfast.runtime.enter import agent, step, tool
+    from holdfast.runtime.run import AsyncRun, Run
 
 __version__ = "0.1.0"
 
@@ -76,3 +81,28 @@ __all__ = [
     "step",
     "tool",
 ]
+
+_HOMES = {
+    "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
+    "holdfast.core.policy": ("Budget", "Retry"),
+    "holdfast.core.state": ("RunState",),
+    "holdfast.runtime.declare": ("Done",),
+    "holdfast.runtime.engine": ("Options",),
+    "holdfast.runtime.enter": ("agent", "step", "tool"),
+    "holdfast.runtime.run": ("AsyncRun", "Run"),
+}
+_HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
+_HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(home), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -135,10 +135,13 @@ class RunFailed(HoldfastError):
 
     def __init__(self, run_id: str, error_type: str, message: str, *, reason: str = "error") -> None:
         self.run_id, self.error_type, self.message, self.reason = run_id, error_type, message, reason
-        super().__init__(
-            f"run {run_id!r} failed: {error_type}: {message}\n"
-            f"  see why:   holdfast show {run_id}\n"
-            f"  try again: hf.resume({run_id!r}) goes on from the failed step"
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.error_type}: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  try again: hf.resume({self.run_id!r}) goes on from the failed step"
         )
 
 
@@ -152,6 +155,13 @@ class BudgetExceeded(RunFailed):
 
 class RunCancelled(RunFailed):
     """Somebody cancelled the run."""
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} was {self.message}\n"
+            f"  see more:  holdfast show {self.run_id}\n"
+            f"  try again: hf.rerun({self.run_id!r}) begins anew, with the state kept"
+        )
 
 
 class RunWaiting(HoldfastError):

@@ -12,11 +12,13 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from holdfast.errors import NotDurable
+from holdfast.errors import NotDurable, StoreError
 from holdfast.runtime.context import CURRENT
-from holdfast.runtime.flow import Effect, Flow, Invoke, Pause, StoreEffect
+from holdfast.runtime.flow import Effect, Flow, Invoke, Pause, Refused, StoreEffect
+from holdfast.runtime.session import Pending
 
 
 def drive(flow: Flow) -> Any:
@@ -65,11 +67,15 @@ def _thrower(flow: Flow, error: BaseException) -> Callable[[], Effect]:
 def _perform(effect: Effect) -> Any:
     session = effect.session
     match effect:
-        case StoreEffect(work=work, label=label):
+        case StoreEffect(build=build, label=label):
             session.point(f"before commit {label}")
-            session.store.append(work)
+            pending, wait = session.submitted(build, session.store.submit)
+            try:
+                wait()
+            except StoreError as error:
+                raise Refused(pending, error) from error
             session.point(f"after commit {label}")
-            return None
+            return pending
         case Invoke():
             session.point(f"before {effect.fn.__name__}")
             result = _invoke(effect)
@@ -136,11 +142,19 @@ def _within(seconds: float, effect: Invoke) -> Any:
 async def _perform_async(effect: Effect) -> Any:
     session = effect.session
     match effect:
-        case StoreEffect(work=work, label=label):
+        case StoreEffect(build=build, label=label):
             session.point(f"before commit {label}")
-            await session.store.append_async(work)
+            pending, durable = session.submitted(build, session.store.append_async)
+            try:
+                await asyncio.shield(durable)
+            except StoreError as error:
+                raise Refused(pending, error) from error
+            except asyncio.CancelledError:
+                # The append goes on without us; the session must know when it has arrived.
+                asyncio.ensure_future(durable).add_done_callback(partial(_arrived, pending))
+                raise
             session.point(f"after commit {label}")
-            return None
+            return pending
         case Invoke():
             session.point(f"before {effect.fn.__name__}")
             result = await _invoke_async(effect)
@@ -149,6 +163,11 @@ async def _perform_async(effect: Effect) -> Any:
         case Pause(seconds=seconds):
             await asyncio.to_thread(session.sleep, seconds)
             return None
+
+
+def _arrived(pending: Pending, durable: asyncio.Future[None]) -> None:
+    if not durable.cancelled() and durable.exception() is None:
+        pending.session.committed(pending)
 
 
 async def _invoke_async(effect: Invoke) -> Any:

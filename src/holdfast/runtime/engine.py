@@ -31,7 +31,7 @@ from holdfast.errors import (
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.execute import execute, outcome_error
+from holdfast.runtime.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
@@ -203,7 +203,7 @@ class Engine:
                 case e.RunFailed():
                     raise outcome_error(row.id, event.reason, event.error.type, event.error.message)
                 case e.RunCancelled():
-                    raise outcome_error(row.id, "cancelled", "cancelled", event.why or "cancelled")
+                    raise cancelled_error(row.id, event.by, event.why)
                 case _:
                     continue
         raise InvalidInput(f"run {row.id!r} has not ended")

@@ -150,15 +150,21 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
         asked = session.journal.cancel
         by, why = (asked.by, asked.why) if asked else ("", "")
         yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
-    else:
-        info = ErrorInfo(type=signal.reason, message=signal.message)
-        yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
+        raise cancelled_error(session.run_id, by, why)
+    info = ErrorInfo(type=signal.reason, message=signal.message)
+    yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message)
+
+
+def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
+    """The exception for a run that was cancelled, and by whom."""
+    said = "cancelled" + (f" by {by}" if by else "") + (f": {why}" if why else "")
+    return RunCancelled(run_id, "cancelled", said, reason="cancelled")
 
 
 def outcome_error(run_id: str, reason: str, error_type: str, message: str) -> RunFailed:
     """The exception for a run that ended without a result."""
-    kind = {"deadline": DeadlineExceeded, "budget": BudgetExceeded, "cancelled": RunCancelled}
+    kind = {"deadline": DeadlineExceeded, "budget": BudgetExceeded}
     return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason)
 
 
@@ -191,4 +197,4 @@ def _undone(session: Session) -> Flow:
     yield from compensate(session)
     why = "undone" + (f": {asked.why}" if asked.why else "")
     yield from _settle(session, e.RunCancelled(by=asked.by, why=why), "cancelled")
-    raise RunCancelled(session.run_id, "cancelled", why, reason="cancelled")
+    raise cancelled_error(session.run_id, asked.by, why)

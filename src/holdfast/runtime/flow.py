@@ -39,6 +39,7 @@ from holdfast.errors import (
     NotStorable,
     Rejected,
     RunWaiting,
+    Signal,
     Stop,
     StoreError,
     Suspend,
@@ -56,7 +57,7 @@ from holdfast.runtime.declare import (
     Done,
 )
 from holdfast.runtime.session import Pending, Session
-from holdfast.store.base import Append, RowChange
+from holdfast.store.base import RowChange
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
@@ -71,10 +72,10 @@ Flow = Generator["Effect", Any, Any]
 
 @dataclass(slots=True)
 class StoreEffect:
-    """Make this append durable."""
+    """Build an append, make it durable, and return it."""
 
     session: Session
-    work: Append
+    build: Callable[[], Pending]
     label: str
 
 
@@ -655,27 +656,49 @@ def commit(
     If the log has grown from outside, what came is read first; with `recheck` (before an effect) the
     gate is asked again, so that nothing begins after a cancellation.
     """
-    pending = session.build(events, change=change, blobs=blobs, claims_key=claims_key, urgent=urgent)
     label = events[-1].kind if events else "notes"
+
+    def build() -> Pending:
+        return session.build(events, change=change, blobs=blobs, claims_key=claims_key, urgent=urgent)
+
     while True:
         try:
-            yield StoreEffect(session, pending.work, label)
-        except Conflict:
-            pending = session.rebuild(pending)
-            if recheck:
-                gate(session)
+            pending = yield StoreEffect(session, build, label)
+        except Refused as refused:
+            build = yield from _refused(refused, recheck, evidence)
             continue
-        except KeyTaken:
-            session.withdraw(pending)
-            raise
-        except LeaseLost as lost:
-            if evidence is not None:
-                yield from _leave_evidence(evidence, events[-1])
-            raise session.stop(Abandon(lost)) from lost
-        except StoreError as error:
-            raise session.stop(Abandon(error)) from error
         session.committed(pending)
         return None
+
+
+class Refused(Exception):
+    """An append was not written: which one, and why."""
+
+    def __init__(self, pending: Pending, error: StoreError) -> None:
+        self.pending, self.error = pending, error
+        super().__init__(str(error))
+
+
+def _refused(refused: Refused, recheck: bool, evidence: Asked | None) -> Generator[Effect, Any, Callable[[], Pending]]:
+    """What to send instead, or what to raise."""
+    pending, error = refused.pending, refused.error
+    session = pending.session
+    match error:
+        case Conflict():
+            session.learn(pending, error)
+            if recheck:
+                try:
+                    gate(session)
+                except Signal:
+                    session.withdraw(pending)
+                    raise
+            return lambda: session.again(pending)
+        case KeyTaken():
+            session.withdraw(pending)
+            raise error
+        case LeaseLost() if evidence is not None:
+            yield from _leave_evidence(evidence, pending.events[-1])
+    raise session.stop(Abandon(error)) from error
 
 
 def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
@@ -692,11 +715,11 @@ def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
         error=receipt.error if isinstance(receipt, e.CallFailed) else None,
     )
     for _ in range(5):
-        work = session.outside(said)
         try:
-            yield StoreEffect(session, work, said.kind)
-        except Conflict:
-            continue
+            yield StoreEffect(session, lambda: session.outside(said), said.kind)
+        except Refused as refused:
+            if isinstance(refused.error, Conflict):
+                continue
         except HoldfastError:
             return
         return

@@ -24,6 +24,7 @@ from holdfast.core.replay import Entry, Journal
 from holdfast.core.state import Draft, RunState, change, plain
 from holdfast.errors import (
     Abandon,
+    Conflict,
     Diverged,
     HoldfastError,
     LeaseLost,
@@ -36,6 +37,7 @@ from holdfast.store.base import Append, RowChange, RunRow, Store
 PAGE: Final = 1000
 
 N = TypeVar("N", bound=Noted)
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Setting:
 class Pending:
     """An append on its way, and what is needed to build it again if the log has grown meanwhile."""
 
+    session: Session
     work: Append
     events: Sequence[Event]
     generation: int
@@ -100,6 +103,7 @@ class Session:
         self._complete = False
         self._foreign = -1
         self._mine: dict[bytes, Event] = {}
+        self._fed: set[bytes] = set()
         self._arrived: dict[int, Record] = {}
         self._ahead: list[tuple[int, Noted]] = []
         self._read_head = self.head
@@ -140,6 +144,8 @@ class Session:
                     self._foreign = record.seq
             elif isinstance(event, Noted):
                 self._flying.remove(event)
+            elif record.hash in self._fed:
+                self._fed.remove(record.hash)
             else:
                 self.journal.feed(record.seq, record.time, record.epoch, event)
             self._unseen.append((record.seq, record.time, event))
@@ -275,11 +281,23 @@ class Session:
             all_blobs = [*self._noted_blobs, *blobs]
             self._flying += self._noted
             self._noted, self._noted_blobs = [], []
-            after = self.head.seq
-            self.head, records = log.seal(self.head, new, epoch=self.epoch, time=self.store.now())
-            self._mine.update(zip((r.hash for r in records), new, strict=True))
-            work = Append(self.run_id, after, records, self.epoch, change, all_blobs, claims_key, urgent)
-            return Pending(work, new, self._generation)
+            return self._seal(new, change, all_blobs, claims_key, urgent)
+
+    def _seal(
+        self,
+        new: Sequence[Event],
+        change: RowChange | None,
+        blobs: Sequence[Blob],
+        claims_key: str,
+        urgent: bool,
+    ) -> Pending:
+        before = self.head
+        self.head, records = log.seal(before, new, epoch=self.epoch, time=self.store.now())
+        self._mine.update(zip((r.hash for r in records), new, strict=True))
+        work = Append(
+            self.run_id, before.seq, records, self.epoch, change, blobs, claims_key, urgent, before.hash
+        )  # fmt: skip
+        return Pending(self, work, new, self._generation)
 
     def withdraw(self, *refused: Pending) -> None:
         """These were not written and will not be: what was noted with them waits for the next commit."""
@@ -296,44 +314,59 @@ class Session:
             self.refresh()
             self._generation += 1
 
-    def outside(self, event: Event) -> Append:
+    def outside(self, event: Event) -> Pending:
         """An event of somebody who does not own the run (any more)."""
-        head = log.origin(self.run_id)
-        for record in self.store.read(self.run_id, after=self._read_head.seq):
+        head = self._read_head
+        for record in self.store.read(self.run_id, after=head.seq):
             head = Head(record.seq, record.hash, record.time)
-        head = head if head.seq >= 0 else self._read_head
-        _, records = log.seal(head, [event], epoch=self.epoch, time=self.store.now())
-        return Append(self.run_id, head.seq, records, None)
+        _, records = log.seal(head, [event], epoch=self._read_head_epoch(), time=self.store.now())
+        work = Append(self.run_id, head.seq, records, None, before=head.hash)
+        return Pending(self, work, [event], self._generation)
 
-    def rebuild(self, pending: Pending) -> Pending:
-        """The same events after the log has grown from outside."""
+    def _read_head_epoch(self) -> int:
+        row = self.store.get(self.run_id)
+        return self.epoch if row is None else row.epoch
+
+    def learn(self, pending: Pending, conflict: Conflict) -> None:
+        """The log has grown from outside: read what came."""
         with self._mutex:
-            if pending.generation == self._generation:
+            if conflict.head < self._read_head.seq:
+                lost = LogRegressed(self.run_id, conflict.head + 1, "the store lost what it had acknowledged")
+                raise self.stop(Abandon(lost))
+            if pending.generation == self._generation:  # else another branch has done it already
                 self.refresh()
                 self._generation += 1
-            if self.head.seq < pending.work.after and self._generation == pending.generation + 1:
-                seq = self.head.seq + 1
-                raise self.stop(Abandon(LogRegressed(self.run_id, seq, "the store lost what it had acknowledged")))
             if self.journal.terminal is not None:
-                raise Abandon(RunWaiting(self.run_id, "nothing: it has ended", "look at it"))
+                raise self.stop(Abandon(RunWaiting(self.run_id, "nothing: it has ended", "look at it")))
+
+    def again(self, pending: Pending) -> Pending:
+        """The same events, chained to the log as it is now known."""
+        with self._mutex:
+            self._disown(pending.work)
             old = pending.work
-            self._disown(old)
-            after, new = self.head.seq, pending.events
-            self.head, records = log.seal(self.head, new, epoch=self.epoch, time=self.store.now())
-            self._mine.update(zip((r.hash for r in records), new, strict=True))
-            work = Append(old.run_id, after, records, old.epoch, old.change, old.blobs, old.claims_key, old.urgent)
-            return Pending(work, pending.events, self._generation)
+            return self._seal(pending.events, old.change, old.blobs, old.claims_key, old.urgent)
 
     def _disown(self, work: Append) -> None:
         for record in work.records:
             self._mine.pop(record.hash, None)
 
+    def submitted(self, build: Callable[[], Pending], submit: Callable[[Append], S]) -> tuple[Pending, S]:
+        """Build an append and take its place in the store's queue, in one: so the order in which
+        branches are chained to each other is the order in which they are committed."""
+        with self._mutex:
+            pending = build()
+            return pending, submit(pending.work)
+
     def committed(self, pending: Pending) -> None:
         """The append is durable: the code may see it, and everything before it."""
         with self._mutex:
-            for record in pending.work.records:
-                if record.seq > self._read_head.seq:
-                    self._arrived[record.seq] = record
+            for record, event in zip(pending.work.records, pending.events, strict=True):
+                if record.hash not in self._mine:
+                    continue  # it was read back from the store before we heard of it here
+                self._arrived[record.seq] = record
+                if not isinstance(event, Noted):
+                    self.journal.feed(record.seq, record.time, record.epoch, event)
+                    self._fed.add(record.hash)
             # Branches may hear of their commits in another order than the log has them.
             while (record := self._arrived.pop(self._read_head.seq + 1, None)) is not None:
                 self._take_in((record,))

@@ -91,6 +91,9 @@ class Append:
     """A caller's own idempotency key, to be unique over all runs."""
     urgent: bool = False
     """A receipt: its effect has happened, so it may use the space that is held in reserve."""
+    before: bytes = b""
+    """The hash that the first record is chained to: the log must not only be as long as the caller
+    believes, but the same. Empty if the caller knows that nobody else could have written."""
 
 
 class Filter(NamedTuple):
@@ -167,6 +170,13 @@ class Store(Protocol):
 
     def append(self, work: Append) -> None:
         """Durable when it returns. Conflict, LeaseLost, KeyTaken: nothing was written."""
+        ...
+
+    def submit(self, work: Append) -> Callable[[], None]:
+        """Take a place in the queue now; call what is returned to wait until it is durable.
+
+        Appends are committed in the order in which they took their places.
+        """
         ...
 
     def append_async(self, work: Append) -> Awaitable[None]:
@@ -328,6 +338,7 @@ class Standing(NamedTuple):
 
     epoch: int
     head: int
+    hash: bytes = b""
 
 
 def refusals(
@@ -342,7 +353,7 @@ def refusals(
     of the same run, which were built upon it). `claim_key` is asked to take the key of an append that
     passes so far and has one; its refusal counts like the others.
     """
-    heads = {run_id: at.head for run_id, at in standing.items()}
+    heads = {run_id: (at.head, at.hash) for run_id, at in standing.items()}
     refused: list[Exception | None] = []
     for work in batch:
         at = standing.get(work.run_id)
@@ -350,11 +361,17 @@ def refusals(
             refused.append(NotFound(f"there is no run {work.run_id!r}"))
         elif work.epoch is not None and work.epoch != at.epoch:
             refused.append(LeaseLost(work.run_id, work.epoch, at.epoch))
-        elif work.after != heads[work.run_id]:
-            refused.append(Conflict(work.run_id, work.after, heads[work.run_id]))
+        elif work.after != heads[work.run_id][0] or not _follows(work, heads[work.run_id][1]):
+            refused.append(Conflict(work.run_id, work.after, heads[work.run_id][0]))
         elif work.claims_key and claim_key and (error := claim_key(work)):
             refused.append(error)
         else:
-            heads[work.run_id] += len(work.records)
+            if work.records:
+                heads[work.run_id] = (work.records[-1].seq, work.records[-1].hash)
             refused.append(None)
     return refused
+
+
+def _follows(work: Append, end: bytes) -> bool:
+    """Whether an append is chained to what really stands at the log's end."""
+    return not work.before or not end or work.before == end

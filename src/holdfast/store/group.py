@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from holdfast.errors import StoreUnavailable
@@ -60,6 +61,25 @@ class GroupCommit:
         ticket = _Ticket(work)
         try:
             self._enter(ticket)
+            self._finish(ticket)
+        except BaseException:  # Ctrl-C between the two
+            self._leave(ticket)
+            raise
+
+    def submit(self, work: Append) -> Callable[[], None]:
+        """Take a place in the queue; call what is returned to commit it, or wait until it is."""
+        ticket = _Ticket(work)
+        self._enter(ticket)
+        return partial(self._finish, ticket)
+
+    def _enter(self, ticket: _Ticket) -> None:
+        with self._mutex:
+            self._refuse_if_closed()
+            self._queue.append(ticket)
+
+    def _finish(self, ticket: _Ticket) -> None:
+        try:
+            self._stand_in_line(ticket)
             self._await_turn(ticket)
             if not ticket.settled:
                 self._lead(ticket)
@@ -75,7 +95,7 @@ class GroupCommit:
         ticket = _Ticket(work, loop)
         with self._mutex:
             self._refuse_if_closed()
-            first = not self._queue
+            first = all(queued.loop is None for queued in self._queue)
             self._queue.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
@@ -93,15 +113,16 @@ class GroupCommit:
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────
 
-    def _enter(self, ticket: _Ticket) -> None:
+    def _stand_in_line(self, ticket: _Ticket) -> None:
+        """Lead if nobody does. Not before: a caller that is interrupted until now must not be leading."""
         with self._mutex:
-            self._refuse_if_closed()
+            if ticket.settled:
+                return
             if self._leader is None:
                 self._leader = ticket
             else:
                 ticket.turn = threading.Lock()
                 ticket.turn.acquire()
-            self._queue.append(ticket)
 
     def _await_turn(self, ticket: _Ticket) -> None:
         if ticket.turn is None:
@@ -181,7 +202,7 @@ class GroupCommit:
             if heir is not None and heir.turn is not None:
                 heir.turn.release()
                 return
-            orphans = bool(self._queue)
+            orphans = any(ticket.loop is not None for ticket in self._queue)
         if orphans:
             self._start_thread_leading()
 

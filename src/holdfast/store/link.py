@@ -70,6 +70,7 @@ _LOOK_AROUND: Final = """
 _RETRIED: Final = {
     "40001",  # serialization failure
     "40P01",  # deadlock
+    "23505",  # two writers at one place; only met when the server's default isolation is not ours
     "53300",  # too many connections
     "57P03",  # the server is starting up
 }
@@ -224,6 +225,10 @@ class Route:
                 )
                 self._watching.start()
 
+    def unwatch(self, link: Link) -> None:
+        with self._mutex:
+            self._watched.discard(link)
+
     def _watch(self) -> None:
         # TCP's own timers do not see a peer whose machine answers while its process does not.
         while not self.closed.wait(1.0):
@@ -265,7 +270,7 @@ class Link:
                 try:
                     connection = self._ready()
                     sent = True
-                    with self._timed():
+                    with self.timed():
                         return work(connection, unsure)
                 except psycopg.Error as error:
                     lost = self._clean_up()
@@ -298,6 +303,7 @@ class Link:
     def close(self) -> None:
         with self._using:
             self._drop()
+        self._route.unwatch(self)
 
     def break_if_stuck(self) -> None:
         """Break the connection if its answer is overdue; the thread that waits for it then sees so."""
@@ -319,7 +325,8 @@ class Link:
         return self._connection
 
     @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
+        """Around what must not wait for ever: see `break_if_stuck`."""
         with self._guard:
             self._busy_since = time.monotonic()
         try:
@@ -401,6 +408,12 @@ def sever(connection: Connection) -> None:
         twin = socket.socket(fileno=os.dup(connection.fileno()))
         with twin:
             twin.shutdown(socket.SHUT_RDWR)
+
+
+def is_about_one(error: StoreError) -> bool:
+    """Whether one row of a statement was to blame, so that the others may pass without it."""
+    code = getattr(error.__cause__, "sqlstate", None) or ""
+    return code[:2] in ("22", "23", "54") or code == "55P03"
 
 
 def _is_hopeless(error: psycopg.Error, sent: bool) -> bool:

@@ -18,7 +18,7 @@ from holdfast.errors import StoreError
 from holdfast.store.link import Connection, sever
 
 ANY: Final = ""
-"""The subject of those who wait for whatever happens."""
+"""The subject of those who wait for any run to become due."""
 
 RECONNECT_SECONDS: Final = 1.0
 
@@ -44,12 +44,15 @@ class Bell:
                 if not self._waiting[subject]:
                     del self._waiting[subject]
 
-    def ring(self, subject: str) -> None:
-        """Wake those who wait for this subject, or for any."""
+    def ring(self, subject: str, *, due: bool = True) -> None:
+        """Wake those who wait for this subject and, if it may be due now, for any."""
         if not self._waiting:  # the usual case on the way of every append: no lock
             return
         with self._mutex:
-            for rung in (*self._waiting.get(subject, ()), *self._waiting.get(ANY, ())):
+            for rung in (
+                *self._waiting.get(subject, ()),
+                *(self._waiting.get(ANY, ()) if due else ()),
+            ):
                 rung.set()
 
     def ring_all(self) -> None:

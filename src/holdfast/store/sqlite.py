@@ -202,7 +202,8 @@ class SQLiteStore:
             try:
                 db.execute("BEGIN IMMEDIATE")
                 yield db
-                db.execute("COMMIT")
+                if db.in_transaction:  # not after a tool's receipt, which commits
+                    db.execute("COMMIT")
             except BaseException as error:
                 with contextlib.suppress(apsw.Error):
                     if db.in_transaction:
@@ -300,6 +301,10 @@ class SQLiteStore:
         check_append(work)
         self._group.append(work)
 
+    def submit(self, work: Append) -> Callable[[], None]:
+        check_append(work)
+        return self._group.submit(work)
+
     def append_async(self, work: Append) -> Awaitable[None]:
         check_append(work)
         return self._group.append_async(work)
@@ -354,7 +359,7 @@ class SQLiteStore:
             found = db.execute(_Q["fence_one"], (known[0],)).fetchall()
         else:
             found = db.execute(_Q["fence"], (json.dumps(known),)).fetchall()
-        by_key = {key: Standing(epoch, head) for key, epoch, head in found}
+        by_key = {key: Standing(*standing) for key, *standing in found}
         stale = [run_id for run_id, key in keys.items() if key and key not in by_key]
         if stale:  # deleted by another process, and perhaps created anew
             for run_id in stale:
@@ -416,9 +421,9 @@ class SQLiteStore:
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
         with self._transaction() as db:
-            keys, standing = self._standing(db, [probe := Append(run_id, -2, (), epoch)])
-            error = refusals([probe], standing)[0]
-            if error is not None and not (run_id in standing and standing[run_id].epoch == epoch):
+            _, standing = self._standing(db, [Append(run_id, -1, ())])
+            after = standing[run_id].head if run_id in standing else -1
+            if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
                 raise error
             opened = _OpenAppend(self, db)
             yield opened
@@ -611,6 +616,8 @@ class _OpenAppend:
             self._db.authorizer = None
 
     def _refuse_if_over(self) -> None:
+        if self.done:
+            raise StoreError("this transaction is over: its receipt has been written")
         if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
             raise StoreError("a statement of the tool rolled its transaction back; nothing was written")
 
@@ -627,6 +634,7 @@ class _OpenAppend:
         store._insert_blobs(db, key, work.blobs)
         if work.change is not None:
             store._change(db, key, work.change)
+        db.execute("COMMIT")
         self.done = True
 
 

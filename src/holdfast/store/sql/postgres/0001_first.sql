@@ -89,7 +89,8 @@ $$;
 -- other, and stays locked until the commit: no claim can raise an epoch between the check and the
 -- commit. The logs' ends are read in a statement of their own, after the locks: it sees what was
 -- committed by whoever held them before. The function keeps its plans in the session, so that it
--- is fast without prepared statements, which a transaction pooler would lose.
+-- is fast without prepared statements, which a transaction pooler would lose; scans are off, because
+-- a plan that was made for an empty table would be kept while the table grows.
 CREATE FUNCTION holdfast.append_events(
   p_ids text[], p_fences bigint[], p_afters bigint[],
   p_logs bigint[], p_seqs bigint[], p_times bigint[], p_epochs bigint[], p_kinds text[],
@@ -97,6 +98,7 @@ CREATE FUNCTION holdfast.append_events(
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
 SET lock_timeout = '5s'
 AS $$
 DECLARE

@@ -38,9 +38,9 @@ CREATE TABLE events (
   seq   INTEGER NOT NULL,
   time  INTEGER NOT NULL,
   epoch INTEGER NOT NULL,
+  hash  BLOB    NOT NULL,  -- before the data: the end of a log is read at every append
   kind  TEXT    NOT NULL,
-  data  BLOB    NOT NULL,
-  hash  BLOB    NOT NULL
+  data  BLOB    NOT NULL
 ) STRICT;
 
 CREATE UNIQUE INDEX events_by_run ON events (run, seq);

@@ -19,12 +19,15 @@ SELECT key FROM runs WHERE id = ?;
 
 -- name: fence
 -- What an append is checked against, for the runs of a batch (a JSON list of keys).
-SELECT r.key, r.epoch, coalesce((SELECT max(e.seq) FROM events e WHERE e.run = r.key), -1)
-FROM json_each(?) AS k JOIN runs r ON r.key = k.value;
+SELECT r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
+FROM json_each(?) AS k JOIN runs r ON r.key = k.value
+LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1);
 
 -- name: fence_one
-SELECT r.key, r.epoch, coalesce((SELECT max(e.seq) FROM events e WHERE e.run = r.key), -1)
-FROM runs r WHERE r.key = ?;
+SELECT r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
+FROM runs r
+LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1)
+WHERE r.key = ?;
 
 -- name: insert_event
 INSERT INTO events (run, seq, time, epoch, kind, data, hash) VALUES (?, ?, ?, ?, ?, ?, ?);

@@ -1,0 +1,93 @@
+"""The command line: `holdfast run`, `show`, `approve` and the rest, each loaded when it is used.
+
+This module knows the verbs' names and nothing of what they do, so that `holdfast --version` and
+`--help` start at once. A verb lives in the module that VERBS names; what one refuses comes out as
+one message on stderr and exit code 1 (2 if it was called wrongly), never as a traceback.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from holdfast import __version__
+from holdfast.errors import HoldfastError
+
+# verb: (module below this one, the command in it, what it does in a few words)
+VERBS: Final = {
+    "demo": ("demo", "demo", "See a run survive a crash, offline, in a few seconds."),
+    "run": ("running", "run", "Run an agent of a file; the same id resumes."),
+    "resume": ("running", "resume", "Go on with a run that waits, was interrupted or failed."),
+    "worker": ("running", "worker", "Execute runs that are due, until stopped."),
+    "list": ("looking", "list_runs", "Runs, newest first."),
+    "show": ("looking", "show", "Where a run is, and what happened to get there."),
+    "trace": ("looking", "trace", "A run's timeline, in words."),
+    "events": ("looking", "events", "A run's log, event by event."),
+    "diff": ("looking", "diff", "What changed in a run between two steps."),
+    "verify": ("looking", "verify", "Check a run's log against its hash chain."),
+    "replay": ("running", "replay", "Run the code against the log; no tool executes."),
+    "approve": ("deciding", "approve", "Say yes to what a run asks for."),
+    "reject": ("deciding", "reject", "Say no to what a run asks for."),
+    "answer": ("deciding", "answer", "Answer the question that a run asks."),
+    "signal": ("deciding", "signal", "Send a signal to a run."),
+    "resolve": ("deciding", "resolve", "Settle a call that may or may not have happened."),
+    "pause": ("deciding", "pause", "Stop a run at its next call, until it is resumed."),
+    "cancel": ("deciding", "cancel", "End a run at its next call."),
+    "undo": ("deciding", "undo", "Take back what a run did, newest first."),
+    "fork": ("deciding", "fork", "A new run that begins with another one's first steps."),
+    "doctor": ("keeping", "doctor", "Examine the store: weak settings and damaged runs."),
+    "gc": ("keeping", "gc", "Delete runs that ended long ago."),
+    "export": ("keeping", "export", "Write a run into one file."),
+    "import": ("keeping", "import_run", "Take in a run from a file, checked and not trusted."),
+}
+
+
+class Refused(click.ClickException):
+    """What Holdfast refuses or cannot do, as one message."""
+
+    def show(self, file: Any = None) -> None:
+        from holdfast.cli.text import visible
+
+        said = visible(self.message, lines=True)
+        click.echo(f"{click.style('error:', fg='red')} {said}", file=file, err=file is None)
+
+
+class Verbs(click.Group):
+    """The verbs of VERBS, imported when one is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, attribute, _ = VERBS[cmd_name]
+        found: click.Command = getattr(import_module(f"holdfast.cli.{module}"), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, short) for verb, (_, _, short) in VERBS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            raise Refused(str(error)) from error
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="holdfast")
+def cli() -> None:
+    """Durable runs of AI agents: a crash becomes a pause, and nothing dangerous happens twice.
+
+    Every command takes --url (or --db): a path, or postgresql://…; by default HOLDFAST_URL, or
+    .holdfast/holdfast.db in this folder. Those that print data take --json.
+    """
+
+
+def main() -> None:
+    """The command `holdfast`."""
+    cli(prog_name="holdfast")

@@ -1,0 +1,139 @@
+"""What the verbs share: the options, opening the store, printing for programs, asking people."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.app import DEFAULT_FILE, open_store
+from holdfast.cli import text
+from holdfast.errors import NotFound, NotNow
+from holdfast.store.base import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def store_option(command: F) -> F:
+    """`--url`, also called `--db`."""
+    return click.option(
+        "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL",
+        help="A path, or postgresql://…; default HOLDFAST_URL, or .holdfast/holdfast.db here.",
+    )(command)  # fmt: skip
+
+
+def json_option(command: F) -> F:
+    """`--json`, for programs."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="For programs; times are microseconds since 1970."
+    )(command)
+
+
+def run_argument(command: F) -> F:
+    return click.argument("run_id", metavar="ID")(command)
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────
+
+
+def sqlite_file(url: str | None) -> Path | None:
+    """The file that a URL names, or None if it names a server (or memory, or nothing we know)."""
+    where = url or str(DEFAULT_FILE)
+    if where == ":memory:" or ("://" in where and not where.startswith("sqlite:///")):
+        return None
+    return Path(where.removeprefix("sqlite:///"))
+
+
+@contextmanager
+def existing_store(url: str | None) -> Iterator[Store]:
+    """The store, for verbs that look or decide: they never make a new one."""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise NotFound(
+            f"there is no store at {file}; name one with --db PATH or HOLDFAST_URL. "
+            "The first `holdfast run` makes one"
+        )
+    store = open_store(url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def command(url: str | None, *words: object) -> str:
+    """A command that a person can paste, for the store that this one was given."""
+    said = ["holdfast", *map(str, words)]
+    if url and url != os.environ.get("HOLDFAST_URL"):
+        said += ["--db", re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)]
+    # A placeholder in capitals, and … for the reader to fill in, stay as they are.
+    return " ".join(word if word.isupper() or "…" in word else shlex.quote(word) for word in said)
+
+
+# ── values that people type ──────────────────────────────────────────────────────────────────
+
+
+def json_or_text(value: str) -> Any:
+    """JSON if it reads as JSON, else the text itself."""
+    try:
+        return json.loads(value, parse_constant=_not_json)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _not_json(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def pair(text_: str) -> tuple[str, str]:
+    """`key=value`, split."""
+    key, equals, value = text_.partition("=")
+    if not equals or not key.strip():
+        raise click.UsageError(f"{text_!r} is not of the form key=value")
+    return key.strip(), value
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────
+
+
+def who() -> str:
+    """The name under which a decision is recorded, if none is given."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without users
+        return ""
+
+
+def decision_options(command_: F) -> F:
+    """`--by`, `--why` and `--yes`."""
+    command_ = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command_)
+    command_ = click.option("--why", default="", help="The reason, kept in the log.")(command_)
+    return click.option("--by", default=who, help="Who decides; default: you.")(command_)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if a person says yes."""
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        raise NotNow("nobody answered, so nothing was done; --yes skips the question") from None
+    if not agreed:
+        raise NotNow("nothing was done")
+
+
+def say(as_json: bool, data: Any, *lines: str) -> None:
+    """What a verb did: data for programs, sentences for people."""
+    if as_json:
+        click.echo(text.as_json(data))
+        return
+    for line in lines:
+        click.echo(text.visible(line))

@@ -1,0 +1,258 @@
+"""The verbs that decide: approve, reject, answer, signal, resolve, pause, cancel, undo, fork.
+
+Each shows exactly what it is about before it asks, and binds the decision to what was shown: if the
+run has moved on meanwhile, the decision is refused.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import click
+
+from holdfast import control, views
+from holdfast.cli import describe, text
+from holdfast.cli.asking import option_or_value, show_request
+from holdfast.cli.common import (
+    command,
+    confirm,
+    decision_options,
+    existing_store,
+    json_option,
+    json_or_text,
+    pair,
+    run_argument,
+    say,
+    store_option,
+)
+from holdfast.core.state import Call, Waiting
+from holdfast.store.base import Store
+
+request_option = click.option(
+    "--request", default="", metavar="REQUEST", help="Which one, if the run asks for several."
+)
+
+
+def _open_request(store: Store, run_id: str, kind: str, request: str) -> Waiting | None:
+    """The request that a decision would be about; None leaves it to `control` to say why not."""
+    waits = [w for w in views.get(store, run_id).waits if w.wait == kind and not w.decided]
+    named = [w for w in waits if request in ("", w.id)]
+    return named[0] if len(named) == 1 else None
+
+
+def _report(store: Store, run_id: str, did: str, url: str | None, as_json: bool) -> None:
+    """What was done, and how the run goes on."""
+    state = views.get(store, run_id)
+    data = {"run": run_id, "did": did, "status": state.status}
+    lines = [f"{run_id}: {did}"]
+    if state.status in ("waiting", "pending", "interrupted"):
+        lines.append(f"  a worker goes on with it; or here: {command(url, 'resume', 'FILE', run_id)}")
+    say(as_json, data, *lines)
+
+
+# ── people in the loop ───────────────────────────────────────────────────────────────────────
+
+
+def _approval(run_id: str, request: str, approved: bool, by: str, why: str, yes: bool,
+              url: str | None, as_json: bool) -> None:  # fmt: skip
+    word = "approve" if approved else "reject"
+    act = control.approve if approved else control.reject
+    with existing_store(url) as store:
+        wait = _open_request(store, run_id, "approval", request)
+        if wait is not None:
+            show_request(store, run_id, wait)
+            confirm(f"{word} this?", yes=yes)
+        digest = wait.digest if wait is not None else ""
+        act(store, run_id, wait.id if wait else request, by=by, why=why, digest=digest)
+        _report(store, run_id, "approved" if approved else "rejected", url, as_json)
+
+
+@click.command()
+@run_argument
+@request_option
+@decision_options
+@store_option
+@json_option
+def approve(run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+    """Say yes to what a run asks for."""
+    _approval(run_id, request, True, by, why, yes, url, as_json)
+
+
+@click.command()
+@run_argument
+@request_option
+@decision_options
+@store_option
+@json_option
+def reject(run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+    """Say no to what a run asks for."""
+    _approval(run_id, request, False, by, why, yes, url, as_json)
+
+
+@click.command()
+@run_argument
+@click.argument("value")
+@click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
+@request_option
+@decision_options
+@store_option
+@json_option
+def answer(run_id: str, value: str, as_text: bool, request: str, by: str, why: str, yes: bool,
+           url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Answer the question that a run asks. VALUE is JSON if it reads as JSON, else text."""
+    with existing_store(url) as store:
+        wait = _open_request(store, run_id, "answer", request)
+        said = value if as_text else option_or_value(value, wait)
+        if wait is not None:
+            show_request(store, run_id, wait)
+            confirm(f"answer {text.compact(said)}?", yes=yes)
+        control.answer(store, run_id, said, wait.id if wait else request, by=by, why=why)
+        _report(store, run_id, f"answered {text.compact(said)}", url, as_json)
+
+
+@click.command()
+@run_argument
+@click.argument("name")
+@click.argument("value", required=False)
+@click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
+@click.option("--signal-id", default="", help="The same id counts once, however often it is sent.")
+@decision_options
+@store_option
+@json_option
+def signal(run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, by: str, why: str,
+           yes: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Send a signal to a run. It is kept if nobody waits for it yet."""
+    _ = why, yes  # taken so that all decisions take the same options; a signal is never asked about
+    content = value if value is None or as_text else json_or_text(value)
+    with existing_store(url) as store:
+        control.signal(store, run_id, name, content, signal_id=signal_id, by=by)
+        _report(store, run_id, f"signal {name} sent", url, as_json)
+
+
+# ── doubt ────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@run_argument
+@click.argument("call", required=False, metavar="[STEP]")
+@click.option("--done", metavar="RESULT", help="It happened, with this result (JSON, or text).")
+@click.option("--failed", metavar="WHY", help="It did not happen.")
+@click.option("--retry", is_flag=True, help="Try it again.")
+@decision_options
+@store_option
+@json_option
+def resolve(run_id: str, call: str | None, done: str | None, failed: str | None, retry: bool, by: str,
+            why: str, yes: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Settle a call that may or may not have happened."""
+    if (done is not None) + (failed is not None) + retry != 1:
+        raise click.UsageError("say exactly one of --done RESULT, --failed WHY and --retry")
+    which: int | str | None = int(call) if call is not None and call.isdecimal() else call
+    how: dict[str, Any] = {"failed": failed, "retry": retry}
+    if done is not None:
+        how["done"] = json_or_text(done)
+    with existing_store(url) as store:
+        target = _doubtful(store, run_id, which)
+        if target is not None:
+            _show_call(store, run_id, target)
+            word = "done" if done is not None else "not done" if failed is not None else "to be tried again"
+            confirm(f"settle it as {word}?", yes=yes)
+            which = target.step
+        control.resolve(store, run_id, which, by=by, why=why, **how)
+        _report(store, run_id, f"step {which} settled", url, as_json)
+
+
+def _doubtful(store: Store, run_id: str, which: int | str | None) -> Call | None:
+    """The call that a decision would be about; None leaves it to `control` to say why not."""
+    state = views.get(store, run_id)
+    found = [c for c in state.in_doubt if which in (None, c.step, c.name, c.id)]
+    return found[0] if len(found) == 1 else None
+
+
+def _show_call(store: Store, run_id: str, call: Call) -> None:
+    lines = [
+        f"run {run_id}, step {call.step}: {text.visible(call.name)} may or may not have happened",
+        f"  began {text.clock(call.started_at)}, attempt {len(call.attempts)}, key {text.visible(call.key)}",
+        *(f"    {line}" for line in text.pretty(describe.content(store, run_id, call.args)).splitlines()),
+        *(f"  evidence: {text.visible(said)}" for said in call.evidence),
+    ]
+    for line in lines:
+        click.echo(line, err=True)
+
+
+# ── the run's course ─────────────────────────────────────────────────────────────────────────
+
+
+def _summary(store: Store, run_id: str) -> str:
+    state = views.get(store, run_id)
+    return f"{run_id} of {text.visible(state.agent)} ({state.status}, {text.visible(str(describe.position(state)))})"
+
+
+@click.command()
+@run_argument
+@decision_options
+@store_option
+@json_option
+def pause(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+    """Stop a run at its next call, until it is resumed."""
+    _ = yes  # a pause harms nobody: it is never asked about
+    with existing_store(url) as store:
+        control.pause(store, run_id, by=by, why=why)
+        live = views.row_of(store, run_id).is_live(store.now())
+        _report(store, run_id, "will pause at its next call" if live else "paused", url, as_json)
+        if not as_json:
+            click.echo(f"  to go on: {command(url, 'resume', 'FILE', run_id)}")
+
+
+@click.command()
+@run_argument
+@decision_options
+@store_option
+@json_option
+def cancel(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+    """End a run at its next call. A call that is under way is not torn apart."""
+    with existing_store(url) as store:
+        confirm(f"cancel {_summary(store, run_id)}?", yes=yes)
+        control.cancel(store, run_id, by=by, why=why)
+        _report(store, run_id, "will be cancelled at its next call", url, as_json)
+
+
+@click.command()
+@run_argument
+@decision_options
+@store_option
+@json_option
+def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+    """Take back what a run did, newest first; a worker with the agent's code does it."""
+    with existing_store(url) as store:
+        steps = [c for c in views.get(store, run_id).calls if c.undoable and c.status == "done" and not c.undone]
+        for call in reversed(steps):
+            shown = text.compact(describe.content(store, run_id, call.args), 200)
+            click.echo(f"  would undo step {call.step}, {text.visible(call.name)} {shown}", err=True)
+        confirm(f"undo {len(steps)} calls of {_summary(store, run_id)}?", yes=yes)
+        control.undo(store, run_id, by=by, why=why)
+        _report(store, run_id, f"{len(steps)} calls will be undone", url, as_json)
+
+
+@click.command()
+@run_argument
+@click.argument("step", type=int)
+@click.option("--id", "new_id", metavar="ID", help="The new run's id; default: one is made up.")
+@click.option("--state", "changes", multiple=True, metavar="KEY=VALUE", help="Change the state it begins with.")
+@decision_options
+@store_option
+@json_option
+def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], by: str, why: str, yes: bool,
+         url: str | None, as_json: bool) -> None:  # fmt: skip
+    """A new run that begins with this one's log up to the end of STEP, and goes its own way."""
+    _ = yes  # the old run stays as it is: nothing to ask about
+    state = {key: json_or_text(value) for key, value in map(pair, changes)}
+    with existing_store(url) as store:
+        made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
+        control.fork(store, run_id, step, made, state, by=by, why=why)
+        inherited = views.get(store, made).inherited_effects
+    data = {"run": made, "forked_from": run_id, "step": step, "inherited_effects": inherited}
+    lines = [f"{made}: forked from {run_id} after step {step}"]
+    if inherited:
+        lines.append(f"  it inherits what was done: {'; '.join(inherited)}")
+    say(as_json, data, *lines, f"  to go on: {command(url, 'resume', 'FILE', made)}")

@@ -1,0 +1,161 @@
+"""A run in words: its position, what it waits for, and the commands with which it goes on.
+
+Only words; printing is up to the verbs. Nothing here needs the agent's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import views
+from holdfast.cli.common import command
+from holdfast.cli.text import span, visible
+from holdfast.core import values
+from holdfast.core.events import Value
+from holdfast.core.state import Call, RunState, Waiting
+from holdfast.errors import NotFound
+from holdfast.store.base import RunRow, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run is: step 6 of 9, 1–5 committed. `of` is None for a run without a plan."""
+
+    step: int
+    of: int | None
+    name: str
+    committed: str
+
+    def __str__(self) -> str:
+        place = f"step {self.step}" + (f" of {self.of}" if self.of else "")
+        name = f", {self.name}" if self.name else ""
+        return f"{place}{name}; {self.committed or 'none'} committed"
+
+
+def position(state: RunState) -> Position:
+    """By the plan if there is one, else by the calls."""
+    if state.plan:
+        done = [n for n, step in enumerate(state.plan, 1) if step.status == "done"]
+        doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
+        left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
+        now = (doing or left or [len(state.plan)])[0]
+        return Position(now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done))
+    over = [c.step for c in state.calls if c.status in ("done", "failed")]
+    under_way = [c for c in state.calls if c.status not in ("done", "failed")]
+    if under_way:
+        return Position(under_way[0].step, None, under_way[0].name, ranges(over))
+    # Between two calls: the next one has no name yet. After the end there is no next one.
+    return Position(state.steps + (state.status not in ENDED), None, "", ranges(over))
+
+
+ENDED = ("completed", "failed", "cancelled")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1–5, 7, 9–10."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+# ── values, also the big ones ────────────────────────────────────────────────────────────────
+
+
+def content(store: Store, run_id: str, value: Value | None) -> Any:
+    """What a Value holds, fetched if it is kept beside the log."""
+    if value is None:
+        return None
+    if not value.blob:
+        return views.to_plain(value)
+    data = store.blob(run_id, value.blob)
+    if data is None or values.digest(data) != value.blob:
+        raise NotFound(f"run {run_id!r}: the value with hash {value.blob} is missing or damaged")
+    return values.decode(data)
+
+
+# ── waiting ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request to people, and the run that asks (a child's is its parent's concern too)."""
+
+    run_id: str
+    wait: Waiting
+
+
+def requests(store: Store, state: RunState) -> Iterator[Asked]:
+    """What a run and its children wait for."""
+    for wait in state.waits:
+        if not wait.decided:
+            yield Asked(state.id, wait)
+    for call in state.calls:
+        if call.child and call.status not in ("done", "failed") and store.get(call.child):
+            yield from requests(store, views.get(store, call.child))
+
+
+def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
+    """The commands with which a run goes on."""
+    go_on = command(url, "resume", file, state.id)
+    match state.status:
+        case "completed" | "cancelled" | "running":
+            return []
+        case "failed" | "paused" | "quarantined" | "interrupted" | "pending":
+            return [*_doubts(state, url), go_on]
+    found = [line for asked in requests(store, state) for line in _ways(asked, url)]
+    found += _doubts(state, url)
+    worker = command(url, "worker", file)
+    return found or [f"{go_on}   (or, by itself when it is time: {worker})"]
+
+
+def _ways(asked: Asked, url: str | None) -> list[str]:
+    wait, run_id = asked.wait, asked.run_id
+    which = ["--request", wait.id] if wait.branch else []
+    match wait.wait:
+        case "approval":
+            return [command(url, verb, run_id, *which) for verb in ("approve", "reject")]
+        case "answer":
+            return [command(url, "answer", run_id, wait.options[0] if wait.options else "…", *which)]
+        case "signal":
+            return [command(url, "signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
+    return []
+
+
+def _doubts(state: RunState, url: str | None) -> list[str]:
+    # A call that is safe to repeat settles itself on resume; these are for people.
+    open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
+    return [
+        command(url, "resolve", state.id, call.step, "--done", "…") + "   (or --failed … or --retry)"
+        for call in open_ones
+    ]
+
+
+def waits_for(state: RunState, row: RunRow, now: int) -> str:
+    """What the run waits for, in words; empty if it does not wait."""
+    if state.status == "interrupted":
+        return f"anybody to take it up: {row.owner} has not renewed its lease"
+    if state.status == "running":
+        left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
+        return f"{row.owner}, which is executing it{left}"
+    if state.status == "pending":
+        return "a worker"
+    said = state.waiting_for or row.waiting_for
+    if state.wake_at is not None and state.status == "waiting":
+        said += f" (in {span(max(0, state.wake_at - now))})"
+    return visible(said)
+
+
+def doubt_of(call: Call) -> str:
+    """What becomes of a call in doubt."""
+    match call.effect:
+        case "keyed":
+            return "on resume it is called again with the same key"
+        case "checked":
+            return "on resume its check is asked"
+    return "it is not repeated: a person settles it"

@@ -1,0 +1,174 @@
+"""Load a file's agents, and convert what was typed on the command line to an agent's parameters."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.common import json_or_text, pair
+from holdfast.core import values
+from holdfast.core.values import Codec
+from holdfast.errors import InvalidInput, NotFound, NotStorable
+from holdfast.runtime.declare import AgentSpec, spec_of
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file, the agents in it by name, and the one that was named, if any."""
+
+    file: str
+    agents: dict[str, Callable[..., Any]]
+    name: str
+    own: tuple[str, ...]
+
+    def chosen(self) -> Callable[..., Any]:
+        """The agent that was named, or the only one."""
+        if self.name:
+            return self.agents[self.name]
+        names = self.own or tuple(self.agents)
+        if len(names) != 1:
+            raise InvalidInput(f"{self.file} has several agents; say which: " + _choices(self.file, names))
+        return self.agents[names[0]]
+
+
+def _choices(file: str, names: Iterable[str]) -> str:
+    return ", ".join(f"{file}:{name}" for name in names)
+
+
+def is_file(target: str) -> bool:
+    """Whether an argument names a file (with or without an agent) rather than a run."""
+    return target.endswith(".py") or ".py:" in target or Path(target).is_file()
+
+
+def load(target: str) -> Loaded:
+    """FILE or FILE:agent."""
+    file, colon, name = target, "", ""
+    if not Path(target).is_file():
+        file, colon, name = target.rpartition(":")
+        if not colon:
+            file = target
+    path = Path(file)
+    if not path.is_file():
+        raise NotFound(f"there is no file {file}")
+    module = _import(path)
+    agents, own = {}, []
+    for key, value in vars(module).items():
+        spec = spec_of(value)
+        if isinstance(spec, AgentSpec):
+            agents[spec.name] = value
+            if value.__module__ == module.__name__:
+                own.append(spec.name)
+            if key == name:
+                name = spec.name
+    if not agents:
+        raise InvalidInput(f"{file} has no agent; decorate a function with @agent")
+    if name and name not in agents:
+        raise NotFound(f"{file} has no agent {name!r}; it has {_choices(file, agents)}")
+    return Loaded(file, agents, name, tuple(own))
+
+
+def _import(path: Path) -> types.ModuleType:
+    """Run the file as Python would: its folder first on the path, under its own name if that is free."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem.isidentifier() else "agent_file"
+    if name in sys.stdlib_module_names or name in sys.modules:
+        name = f"holdfast_file_{name}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise InvalidInput(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses and type hints look their module up here
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidInput(f"{path} cannot be loaded: {type(error).__name__}: {error}{_place(error, path)}") from error
+    return module
+
+
+def _place(error: Exception, path: Path) -> str:
+    """The line of the user's file where loading failed."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" (line {lines[-1]})" if lines else ""
+
+
+# ── parameters ───────────────────────────────────────────────────────────────────────────────
+
+
+def parameters(spec: AgentSpec, given: Iterable[str]) -> dict[str, Any]:
+    """`k=v` texts as the agent's parameters; a usage error that lists all that is wrong, and what is
+    wanted."""
+    wanted = spec.params.signature.parameters
+    loose = any(p.kind is p.VAR_KEYWORD for p in wanted.values())
+    named = {n: p for n, p in wanted.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    found: dict[str, Any] = {}
+    wrong: list[str] = []
+    for key, value in map(pair, given):
+        if key in found:
+            wrong.append(f"{key} is given twice")
+        elif key not in named and not loose:
+            wrong.append(f"{key} is not a parameter")
+        else:
+            try:
+                found[key] = converted(value, spec.params.types.get(key, Any))
+            except NotStorable:
+                wrong.append(f"{key}={value!r} is not {_shown(spec.params.types[key])}")
+    given_names = {key for key, _ in map(pair, given)}
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in given_names]
+    wrong += [f"{name} is missing" for name in missing]
+    if wrong:
+        listed = "\n".join(f"  {_described(p, spec.params.types.get(n))}" for n, p in named.items())
+        takes = f"{spec.name} takes:\n{listed}" if named else f"{spec.name} takes no parameters"
+        raise click.UsageError("; ".join(wrong) + f"\n{takes}\ngive each as --param name=value")
+    return found
+
+
+def _described(parameter: inspect.Parameter, declared: Any) -> str:
+    kind = f": {_shown(declared)}" if declared is not None else ""
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{parameter.name}{kind}{default}"
+
+
+def _shown(declared: Any) -> str:
+    return declared.__name__ if isinstance(declared, type) and not typing.get_args(declared) else str(declared)
+
+
+def converted(text: str, declared: Any) -> Any:
+    """A text as a value of the declared type: text where text is wanted, else what its JSON or the
+    text itself (a date, an enum's value) reads as; NotStorable if neither does."""
+    if declared is Any or declared is object:
+        return json_or_text(text)
+    choices = typing.get_args(declared) if _is_union(declared) else (declared,)
+    if str in choices:
+        return None if text == "null" and type(None) in choices else text
+    if bool in choices and text.lower() in ("yes", "no"):
+        return text.lower() == "yes"
+    codec = Codec(declared)
+    try:
+        return _typed(codec, text.encode())
+    except NotStorable:
+        return _typed(codec, values.encode(text))
+
+
+def _typed(codec: Codec, data: bytes) -> Any:
+    # A plain dict or list is read without a look at its type, so that is looked at here.
+    value = codec.decode(data)
+    plain = typing.get_origin(codec.declared) or codec.declared
+    if plain in (dict, list) and not isinstance(value, plain):
+        raise NotStorable(f"{value!r} is not a {plain.__name__}")
+    return value
+
+
+def _is_union(declared: Any) -> bool:
+    return typing.get_origin(declared) in (typing.Union, types.UnionType)

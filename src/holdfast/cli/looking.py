@@ -1,0 +1,367 @@
+"""The verbs that look: list, show, trace, events, diff, verify. They change nothing, and need none
+of the agent's code.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from holdfast import views
+from holdfast.cli import describe, text
+from holdfast.cli.common import (
+    command,
+    existing_store,
+    json_option,
+    run_argument,
+    say,
+    store_option,
+)
+from holdfast.cli.timeline import sentence
+from holdfast.core.state import Call, RunState
+from holdfast.store.base import Filter, RunRow, Store
+
+STATUSES = ("pending", "running", "interrupted", "waiting", "paused", "quarantined", "completed",
+            "failed", "cancelled")  # fmt: skip
+
+
+# ── list ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command("list")
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status.")
+@click.option("--agent", default="", help="Only runs of this agent.")
+@click.option("--parent", default="", help="Only child runs of this one.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--cursor", type=int, help="Where the next page begins (`next` of the page before).")
+@store_option
+@json_option
+def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: int | None,
+              url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Runs, newest first."""
+    with existing_store(url) as store:
+        found, after = _page(store, status or "", Filter(agent=agent, parent=parent), limit, cursor)
+        now = store.now()
+    if as_json:
+        data = [{**_fields(row), "status": standing(row, now)} for row in found]
+        click.echo(text.as_json({"runs": data, "next": after}))
+        return
+    if not found:
+        click.echo("no runs" + (" that match" if status or agent or parent or cursor else " yet"))
+        return
+    text.table(
+        ("id", "agent", "status", "changed", "waits for"),
+        [
+            (row.id, text.visible(row.agent), standing(row, now), f"{text.span(now - row.updated_at)} ago",
+             text.visible(row.waiting_for) or "–")
+            for row in found
+        ],
+    )  # fmt: skip
+    if after is not None:
+        click.echo(f"more: {command(url, 'list', '--cursor', after)}")
+
+
+def standing(row: RunRow, now: int) -> str:
+    """The row's status; `interrupted` if its worker has let the lease end."""
+    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+
+
+def _fields(row: RunRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in RunRow.__slots__}
+
+
+def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | None
+          ) -> tuple[list[RunRow], int | None]:  # fmt: skip
+    """Up to `limit` runs, and where the next page begins. The store does not tell `interrupted` from
+    `running`, as only the lease does; so pages are read until there are enough."""
+    asked = "running" if status == "interrupted" else status
+    found: list[RunRow] = []
+    while True:
+        rows = store.runs(which._replace(status=asked), limit=limit + 1, cursor=cursor)
+        now = store.now()
+        for row in rows[:limit]:
+            if not status or standing(row, now) == status:
+                found.append(row)
+            cursor = row.cursor
+            if len(found) == limit:
+                break
+        more = bool(rows) and cursor != rows[-1].cursor
+        if len(found) == limit or not more:
+            return found, cursor if more else None
+
+
+# ── show ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@run_argument
+@click.option("--step", type=int, help="The state as it was at this step, not as it is now.")
+@click.option("--before", is_flag=True, help="With --step: before the step; default is after it.")
+@store_option
+@json_option
+def show(run_id: str, step: int | None, before: bool, url: str | None, as_json: bool) -> None:
+    """Where a run is, and what happened to get there."""
+    with existing_store(url) as store:
+        row = views.row_of(store, run_id)
+        if step is None:
+            state = views.get(store, run_id)
+        else:
+            state = views.at(store, run_id, step, "before" if before else "after")
+        steps = describe.next_steps(store, state, url) if step is None else []
+        waits = describe.waits_for(state, row, store.now()) if step is None else ""
+        now = store.now()
+    place = describe.position(state)
+    if as_json:
+        data = views.to_plain(state)
+        data["position"] = {"step": place.step, "of": place.of, "name": place.name, "committed": place.committed}
+        data["owner"] = row.owner
+        data["continue"] = steps
+        click.echo(text.as_json(data))
+        return
+    _head(state, place, waits, steps, now)
+    _calls(state)
+    _knowledge(state)
+    _failure(state)
+    _ending(state)
+
+
+def _head(state: RunState, place: describe.Position, waits: str, steps: list[str], now: int) -> None:
+    took = text.span((state.updated_at if state.status in describe.ENDED else now) - state.created_at)
+    lines = [
+        ("run", f"{state.id}  {text.status(state.status)}"),
+        ("agent", text.visible(state.agent) + (f" (version {text.visible(state.code_version)})" if state.code_version else "")),
+        ("position", text.visible(str(place))),
+        ("stage", _stages(state)),
+        ("began", f"{text.clock(state.created_at)}, {took} ago" if state.status not in describe.ENDED
+                  else f"{text.clock(state.created_at)}, ended after {took}"),
+        ("taken up", f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}" if state.workers else ""),
+        ("parent", text.visible(state.parent)),
+        ("forked", f"from {text.visible(state.forked_from)}" if state.forked_from else ""),
+        ("inherits", "; ".join(map(text.visible, state.inherited_effects))),
+        ("waits for", waits),
+        ("input", text.compact(state.input, 200)),
+    ]  # fmt: skip
+    for name, said in lines:
+        if said:
+            click.echo(f"{click.style(f'{name:<10}', dim=True)}  {said}")
+    for number, line in enumerate(steps):
+        label = "continue" if not number else ""
+        click.echo(f"{click.style(f'{label:<10}', dim=True)}  {click.style(text.visible(line), bold=True)}")
+
+
+def _stages(state: RunState) -> str:
+    if not state.stages:
+        return ""
+    return " → ".join(
+        click.style(f"[{text.visible(s)}]", fg="cyan") if s == state.stage else text.visible(s) for s in state.stages
+    )
+
+
+def _calls(state: RunState) -> None:
+    if not state.calls:
+        return
+    text.heading("calls")
+    text.table(
+        ("step", "call", "status", "tries", "took", "arguments", "result"),
+        [
+            (str(c.step), text.visible(c.name), _standing(c), str(len(c.attempts)),
+             text.span(c.duration_us) if c.ended_at else "–", _arguments(c), _outcome(c))
+            for c in state.calls
+        ],
+        indent=2,
+    )  # fmt: skip
+    for call in state.calls:
+        for line in _story(call):
+            click.echo(f"  step {call.step}: {line}")
+
+
+def _standing(call: Call) -> str:
+    return "undone" if call.undone else call.status.replace("_", " ")
+
+
+def _arguments(call: Call) -> str:
+    args = views.to_plain(call.args)
+    return text.one_line(args, 60) if isinstance(args, dict) else "–"
+
+
+def _outcome(call: Call) -> str:
+    if call.error is not None and call.status == "failed":
+        return text.cut(text.visible(f"{call.error.type}: {call.error.message}"), 60)
+    return text.compact(call.result, 60) if call.result is not None else "–"
+
+
+def _story(call: Call) -> list[str]:
+    """What the table has no room for: failed attempts, doubt, and how it was settled."""
+    lines = []
+    for attempt in call.attempts:
+        if attempt.error is not None:
+            said = text.visible(f"{attempt.error.type}: {attempt.error.message}")
+            again = ""
+            if attempt.retry_at is not None and attempt.ended_at is not None:
+                again = f"; next attempt after {text.span(attempt.retry_at - attempt.ended_at)}"
+            lines.append(f"attempt {attempt.number} failed: {text.cut(said, 120)}{again}")
+    if call.status == "in_doubt":
+        lines.append(click.style(
+            f"in doubt: it may or may not have happened; {describe.doubt_of(call)} (key {text.visible(call.key)})",
+            fg="magenta"))  # fmt: skip
+    lines += [f"evidence: {text.visible(said)}" for said in call.evidence]
+    if call.resolved:
+        lines.append(f"doubt settled: {text.visible(call.resolved)}")
+    return lines
+
+
+def _knowledge(state: RunState) -> None:
+    """What the agent knows and decided, and what people said."""
+    _section("plan", [f"{'✓' if p.status == 'done' else '▸' if p.status == 'doing' else '·'} {text.visible(p.name)}"
+                      for p in state.plan])  # fmt: skip
+    _section("decisions", [
+        f"{text.visible(d.name)}: {text.compact(d.choice)}" + (f", because {text.visible(d.why)}" if d.why else "")
+        for d in state.decisions
+    ])  # fmt: skip
+    _section("state", [f"{text.visible(k)} = {text.compact(v)}" for k, v in state.state.items()])
+    _section("facts", [
+        f"{text.visible(f.key)} = {text.compact(f.value)}" + (f"  (from {text.visible(f.source)})" if f.source else "")
+        for f in state.facts
+    ])  # fmt: skip
+    _section("open questions", [text.visible(q) for q in state.questions])
+    _section("notes", [f"{text.visible(k)} = {text.compact(v)}" for k, v in state.notes.items()])
+    _section("artifacts", [
+        f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
+        for a in state.artifacts
+    ])  # fmt: skip
+    _section("messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages])
+    _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
+                       for line in state.lines])  # fmt: skip
+
+
+def _section(title: str, lines: list[str]) -> None:
+    if lines:
+        text.heading(title)
+        for line in lines:
+            click.echo(f"  {line}")
+
+
+def _failure(state: RunState) -> None:
+    failure = state.failure
+    if failure is None:
+        return
+    text.heading("failure")
+    where = f" at step {failure.step}" + (f", {text.visible(failure.tool)}" if failure.tool else "") if failure.step else ""
+    click.echo(f"  {text.clock(failure.time)}  {failure.reason}{where}")
+    click.secho(f"  {text.visible(f'{failure.error.type}: {failure.error.message}')}", fg="red")
+    if failure.input is not None:
+        click.echo(f"  input  {text.compact(failure.input, 300)}")
+    click.echo(f"  state  {text.compact(failure.state, 300)}")
+    if failure.error.traceback:
+        for line in text.visible(failure.error.traceback.rstrip(), lines=True).splitlines():
+            click.secho(f"  {line}", dim=True)
+
+
+def _ending(state: RunState) -> None:
+    used = state.usage
+    if used.input_tokens or used.output_tokens or used.cost_usd:
+        text.heading("used")
+        click.echo(f"  {used.input_tokens:,} tokens in, {used.output_tokens:,} out, ${used.cost_usd:.4f}")
+    if state.result is not None:
+        text.heading("result")
+        click.echo(f"  {text.compact(state.result, 500)}")
+
+
+# ── trace, events, diff ──────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@run_argument
+@store_option
+@json_option
+def trace(run_id: str, url: str | None, as_json: bool) -> None:
+    """A run's timeline, in words."""
+    with existing_store(url) as store:
+        found = list(views.events(store, run_id))
+    if as_json:
+        data = [
+            {"seq": r.seq, "time": r.time, "epoch": r.epoch, "what": said.what, "text": said.text}
+            for r, said in ((r, sentence(event)) for r, event in found)
+        ]
+        click.echo(text.as_json({"run": run_id, "timeline": data}))
+        return
+    start, epoch = found[0][0].time, found[0][0].epoch
+    click.echo(f"{run_id}, {text.clock(start)}")
+    for record, event in found:
+        said = sentence(event)
+        if record.epoch != epoch:
+            epoch = record.epoch
+            click.secho(f"{'':>8}  ── another worker (epoch {epoch}) ──", dim=True)
+        at = f"+{(record.time - start) / 1_000_000:.3f}"
+        click.echo(f"{at:>8}  {click.style(f'{said.what:<20}', bold=True)}  {click.style(said.text, fg=said.colour)}")
+
+
+@click.command()
+@run_argument
+@click.option("--after", type=int, default=-1, help="Only events after this number.")
+@store_option
+@json_option
+def events(run_id: str, after: int, url: str | None, as_json: bool) -> None:
+    """A run's log, event by event, as it is kept."""
+    with existing_store(url) as store:
+        found = list(views.events(store, run_id, after=after))
+    if as_json:
+        data = [
+            {"seq": r.seq, "time": r.time, "epoch": r.epoch, "kind": r.kind, "hash": r.hash.hex(),
+             "data": views.to_plain(event)}
+            for r, event in found
+        ]  # fmt: skip
+        click.echo(text.as_json({"run": run_id, "events": data}))
+        return
+    wide = 10_000 if not sys.stdout.isatty() else 160
+    text.table(
+        ("seq", "time", "epoch", "kind", "data"),
+        [
+            (str(r.seq), text.clock(r.time), str(r.epoch), r.kind, text.cut(text.visible(r.data.decode()), wide))
+            for r, _ in found
+        ],
+    )
+
+
+@click.command()
+@run_argument
+@click.argument("step_a", type=int, metavar="STEP_A")
+@click.argument("step_b", type=int, metavar="STEP_B")
+@store_option
+@json_option
+def diff(run_id: str, step_a: int, step_b: int, url: str | None, as_json: bool) -> None:
+    """What changed in a run between the ends of two steps."""
+    with existing_store(url) as store:
+        changes = views.diff(store, run_id, step_a, step_b)
+    if as_json:
+        data = [{"path": c.path, "before": c.before, "after": c.after} for c in changes]
+        click.echo(text.as_json({"run": run_id, "from": step_a, "to": step_b, "changes": data}))
+        return
+    if not changes:
+        click.echo(f"nothing changed between step {step_a} and step {step_b}")
+        return
+    text.table(
+        ("what", "before", "after"),
+        [(text.visible(c.path), text.compact(c.before, 60), text.compact(c.after, 60)) for c in changes],
+    )
+
+
+# ── verify ───────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@run_argument
+@store_option
+@json_option
+def verify(run_id: str, url: str | None, as_json: bool) -> None:
+    """Check a run's log against its hash chain. Exit code 1 if it does not hold."""
+    with existing_store(url) as store:
+        found = views.verify(store, run_id)
+    data = {"run": run_id, "ok": found.ok, "events": found.events, "head": found.head, "problem": found.problem}
+    if found.ok:
+        say(as_json, data, f"ok: {run_id}, {found.events} events, chained to {found.head[:16]}…")
+        return
+    say(as_json, data, f"DAMAGED: {found.problem}")
+    raise click.exceptions.Exit(1)

@@ -1,0 +1,357 @@
+"""Appending to logs in PostgreSQL: the one part of the store where speed and certainty meet.
+
+Appends of concurrent runs share one statement, which checks every fence and writes every event or
+none (`append_events` in `sql/postgres`). If one does not fit, it is taken out and the others are
+sent again.
+
+An append whose answer was lost is sent again too. That is safe because it says where the log must
+end: if the first one was committed, the second does not fit, and the hash that stands in its place
+tells that it is ours. The second waits for the first one's locks, so the first is over by then.
+
+Not here: how batches form (`group.py`), the rule of the fence (`base.refusals`), lost connections
+(`link.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+
+from holdfast.core.log import Record
+from holdfast.errors import Conflict, KeyTaken, StoreError, StoreUnavailable
+from holdfast.store.arrays import blobs, longs, texts
+from holdfast.store.base import Append, Standing, Transaction, check_append, refusals
+from holdfast.store.link import Connection, Link, Route, is_about_one
+from holdfast.store.listen import Bell
+
+REFUSALS_MAX: Final = 100
+
+_BLANKS: Final = " \t\r\n\f\v;"
+_TRANSACTION_CONTROL: Final = re.compile(
+    r"(BEGIN|START|COMMIT|END|ABORT|ROLLBACK(?!\s+(WORK\s+|TRANSACTION\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
+    re.IGNORECASE,
+)
+
+
+class Appends:
+    """Writes batches of appends, and the receipts of tools that take `tx`."""
+
+    def __init__(
+        self,
+        route: Route,
+        queries: dict[str, str],
+        *,
+        bell: Bell,
+        channel: str,
+        fixed_now: Callable[[], int | None],
+    ) -> None:
+        self._route = route
+        self._q = queries
+        self._bell = bell
+        self._channel = channel
+        self._fixed_now = fixed_now
+        self._link = Link(route)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
+        """Commit a batch; called by one thread at a time."""
+        outcome: list[Exception | None] = [None] * len(batch)
+        left = list(range(len(batch)))
+        while left:
+            going, left = _going_together(batch, left)
+            for i, error in zip(going, self._write([batch[i] for i in going]), strict=True):
+                outcome[i] = error
+        for work in batch:
+            self._ring(work)
+        return outcome
+
+    def _ring(self, work: Append) -> None:
+        self._bell.ring(work.run_id, due=work.change is not None)
+        if work.change is not None:
+            for run_id in work.change.wakes:
+                self._bell.ring(run_id)
+
+    def _write(self, works: Sequence[Append]) -> Sequence[Exception | None]:
+        """Commit appends of which each run has one chain; for each None or why not."""
+        try:
+            return self._link.run(lambda db, unsure: self._write_fitting(db, works, unsure))
+        except StoreError as error:
+            # A statement fails as a whole for one bad value or one locked run: find out whose.
+            if len(works) > 1 and is_about_one(error):
+                return [self._write([work])[0] for work in works]
+            return [error] * len(works)
+
+    def _write_fitting(
+        self, db: Connection, works: Sequence[Append], unsure: bool
+    ) -> Sequence[Exception | None]:
+        """Write all that fit. All are sent; if some do not fit none is written, and the rest is sent."""
+        outcome: list[Exception | None] = [None] * len(works)
+        left = list(range(len(works)))
+        for _ in range(REFUSALS_MAX):
+            sending = [works[i] for i in left]
+            if not sending or self._write_all(db, sending):
+                return outcome
+            refused = self._refused(db, sending)
+            stored = self.are_stored(db, sending) if unsure else [False] * len(sending)
+            for i, error, there in zip(left, refused, stored, strict=True):
+                outcome[i] = None if there else error
+            left = [
+                i
+                for i, error, there in zip(left, refused, stored, strict=True)
+                if error is None and not there
+            ]
+        raise StoreUnavailable(
+            f"{self._route.url}: other writers were faster {REFUSALS_MAX} times in a row"
+        )
+
+    def _write_all(self, db: Connection, works: Sequence[Append]) -> bool:
+        """Write all of them durably, or none; whether they fitted."""
+        if all(_is_plain(work) for work in works):
+            (fits,) = db.rows(self._q["append"], self._arrays(works))[0]
+            return bool(fits)
+        with db.pipeline():
+            db.begin()
+            fits = self._put(db, works)
+            db.execute("COMMIT" if fits else "ROLLBACK")
+        return fits
+
+    def _put(self, db: Connection, works: Sequence[Append]) -> bool:
+        """Inside a transaction and a pipeline: write appends and what goes with them, if they fit."""
+        changes = [(work.run_id, work.change) for work in works if work.change is not None]
+        woken = [run_id for run_id, change in changes if change.wake]
+        woken += [run_id for _, change in changes for run_id in change.wakes]
+        # All locks first and in one order, also those of runs that are only woken.
+        db.execute(self._q["lock"], ([*(work.run_id for work in works), *woken],))
+        answers = [db.execute(self._q["append"], self._arrays(works, woken), binary=True)]
+        answers += [
+            db.execute(self._q["insert_key"], (work.claims_key, work.records[-1].seq, work.run_id))
+            for work in sorted(works, key=lambda work: work.claims_key)
+            if work.claims_key
+        ]
+        if not all(row and row[0] for row in [answer.fetchone() for answer in answers]):
+            return False
+        kept = [(work.run_id, *blob) for work in works for blob in work.blobs]
+        if kept:
+            ids, hashes, datas = zip(*kept, strict=True)
+            db.execute(self._q["insert_blobs"], (texts(ids), texts(hashes), blobs(datas)))
+        settled = [
+            (i, c.status, c.due_at, c.waiting_for) for i, c in changes if c.status is not None
+        ]
+        if settled:
+            columns = [list(column) for column in zip(*settled, strict=True)]
+            db.execute(self._q["settle"], (self._fixed_now(), *columns))
+        if woken:
+            db.execute(self._q["wake"], (self._fixed_now(), woken))
+        return True
+
+    def _arrays(self, works: Sequence[Append], woken: Sequence[str] = ()) -> tuple[Any, ...]:
+        """The parameters of `append_events`: the logs, then the events with their log's place."""
+        logs: dict[str, list[int]] = {}  # id: place, fence, after
+        places: list[int] = []
+        records: list[Record] = []
+        notes = list(woken)
+        for work in works:
+            log = logs.get(work.run_id)
+            if log is None:
+                logs[work.run_id] = log = [len(logs) + 1, -1, work.after]
+            if work.epoch is not None:
+                log[1] = work.epoch
+            # Others are told of what they may be waiting for; a worker's plain step is not that.
+            if work.epoch is None or work.change is not None:
+                notes.append(work.run_id)
+            places += [log[0]] * len(work.records)
+            records += work.records
+        return (
+            texts(list(logs)),
+            longs([log[1] for log in logs.values()]),
+            longs([log[2] for log in logs.values()]),
+            longs(places),
+            *columns(records).values(),
+            self._channel,
+            texts(notes),
+        )
+
+    def _refused(self, db: Connection, works: Sequence[Append]) -> list[Exception | None]:
+        """Why appends did not fit; None for those that would have."""
+        found = db.rows(self._q["standing"], ([work.run_id for work in works],))
+        standing = {run_id: Standing(epoch, head) for run_id, epoch, head in found}
+
+        def taken(work: Append) -> KeyTaken | None:
+            holder = db.rows(self._q["find_key"], (work.claims_key,))
+            return KeyTaken(work.claims_key, *holder[0]) if holder else None
+
+        return refusals(works, standing, taken)
+
+    def are_stored(self, db: Connection, works: Sequence[Append]) -> list[bool]:
+        """Whether these very records stand in their logs, by the hashes of the last ones."""
+        places = [(work.run_id, last.seq) for work in works for last in work.records[-1:]]
+        params = ([run_id for run_id, _ in places], [seq for _, seq in places])
+        found = db.rows(self._q["stored_hashes"], params)
+        stored = {(run_id, seq, digest) for run_id, seq, digest in found}
+        return [
+            any((work.run_id, last.seq, last.hash) in stored for last in work.records[-1:])
+            for work in works
+        ]
+
+    @contextlib.contextmanager
+    def open(self, link: Link, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
+        """See `base.Store.open_append`."""
+        with link.held() as db:
+            # The run's row is not locked while the tool works: its lease must be renewed meanwhile.
+            # The fence is looked at now, so as not to work in vain, and checked in the commit.
+            with db.pipeline():
+                db.begin(idle_seconds_max=0)
+                found = db.execute(self._q["standing"], ([run_id],))
+            standing = {row[0]: Standing(*row[1:]) for row in found.fetchall()}
+            after = standing[run_id].head if standing else -1
+            if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
+                raise error
+            opened = _OpenAppend(self, link, db)
+            yield opened
+            if not opened.done:
+                raise StoreError("a transaction for a tool ended without its receipt")
+
+    def _finish(self, db: Connection, work: Append) -> None:
+        """End a tool's transaction with its receipt, or leave nothing of it."""
+        if db.info.transaction_status == pq.TransactionStatus.INERROR:
+            raise StoreError(
+                "a statement of this tool failed, so its transaction cannot be committed"
+            )
+        try:
+            with db.pipeline():
+                db.set_up_transaction()
+                fits = self._put(db, [work])
+                db.execute("COMMIT" if fits else "ROLLBACK")
+            refused = None if fits else self._refused(db, [work])[0]
+        except psycopg.Error as error:
+            if not db.closed:
+                raise self._route.translated(error) from error
+            if not self._was_stored(work):
+                raise StoreUnavailable(
+                    f"{self._route.describe(error)}. Nothing was written"
+                ) from error
+            return
+        if not fits:
+            raise refused or Conflict(work.run_id, work.after, work.after)
+
+    def _was_stored(self, work: Append) -> bool:
+        """How a transaction ended whose answer was lost. It held the run's lock until its end, so
+        whoever gets the lock now sees the end."""
+
+        def look(db: Connection, _unsure: bool) -> bool:
+            with db.pipeline():
+                db.begin()
+                db.execute(self._q["lock"], ([work.run_id],))
+            there = self.are_stored(db, [work])[0]
+            db.execute("ROLLBACK")
+            return there
+
+        link = Link(self._route)  # not from the pool, which may be empty because of this very tool
+        try:
+            return link.run(look)
+        finally:
+            link.close()
+
+
+class _OpenAppend:
+    """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
+
+    def __init__(self, appends: Appends, link: Link, db: Connection) -> None:
+        self._appends, self._link, self._db = appends, link, db
+        self.tx: Transaction = self
+        self.done = False
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement with parameters; its rows."""
+        if self.done:
+            raise StoreError("this transaction is over: its receipt has been written")
+        if _ends_transaction(sql):
+            raise StoreError(
+                "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
+            )
+        with self._db.pipeline():  # where the protocol takes one statement at a time, and no second
+            cursor = self._db.execute(sql, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def commit(self, work: Append) -> None:
+        check_append(work)
+        with self._link.timed():
+            self._appends._finish(self._db, work)
+        self.done = True
+        self._appends._ring(work)
+
+
+def _ends_transaction(statement: str) -> bool:
+    """Whether one SQL statement would begin or end a transaction (a savepoint is the tool's own)."""
+    rest = statement.lstrip(_BLANKS)
+    while rest.startswith(("--", "/*")):
+        rest = _after_comment(rest).lstrip(_BLANKS)
+    return bool(_TRANSACTION_CONTROL.match(rest))
+
+
+def _after_comment(text: str) -> str:
+    if text.startswith("--"):
+        return re.sub(r"[^\r\n]*", "", text, count=1)
+    depth = 0  # in PostgreSQL comments stand within comments
+    for mark in re.finditer(r"/\*|\*/", text):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return text[mark.end() :]
+    return ""
+
+
+def columns(records: Sequence[Record]) -> dict[str, bytes]:
+    """Records as arrays, one a column, in the order of their fields."""
+    seqs, times, epochs, kinds, datas, hashes = zip(*records, strict=True) if records else ((),) * 6
+    return {
+        "seqs": longs(seqs),
+        "times": longs(times),
+        "epochs": longs(epochs),
+        "kinds": texts(kinds),
+        "datas": blobs(datas),
+        "hashes": blobs(hashes),
+    }
+
+
+def _is_plain(work: Append) -> bool:
+    return work.change is None and not work.blobs and not work.claims_key
+
+
+def _going_together(batch: Sequence[Append], left: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Which appends go into the next statement, and which have to wait for the one after.
+
+    Of one run only those that follow each other without a gap: `append_events` compares a log's end
+    once. Of those that claim one key the first. Nothing overtakes an earlier append of its run.
+    """
+    going: list[int] = []
+    later: list[int] = []
+    last: dict[str, Append | None] = {}
+    keys: set[str] = set()
+    for i in left:
+        work = batch[i]
+        before = last.get(work.run_id)
+        fits = work.run_id not in last or (before is not None and _follows(before, work))
+        if fits and work.claims_key not in keys:
+            last[work.run_id] = work
+            going.append(i)
+        else:
+            last[work.run_id] = None
+            later.append(i)
+        if work.claims_key:
+            keys.add(work.claims_key)
+    return going, later
+
+
+def _follows(before: Append, work: Append) -> bool:
+    return (
+        before.change is None
+        and work.after == before.after + len(before.records)
+        and work.epoch == before.epoch
+    )
