@@ -56,7 +56,7 @@ def _refuse_ended(state: RunState, row: RunRow, what: str) -> None:
 
 def signal(store: Store, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "") -> None:
     """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
-    if not isinstance(name, str) or not name.strip():
+    if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a name that is not empty")
     wrapped, blob = log.wrap(values.encode(value))
     signal_id = signal_id or uuid.uuid4().hex
@@ -210,17 +210,23 @@ def _doubtful(state: RunState, call: int | str | None) -> Call:
 def patch(store: Store, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (),
           by: str = "", why: str = "") -> None:  # fmt: skip
     """Change the run's state from outside. The agent sees it when its next call returns."""
-    ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
-    ops += [{"op": "delete", "key": key} for key in delete]
-    wrapped, blob = log.wrap(values.encode(ops))
-    if blob is not None:
-        raise InvalidInput(f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {blob.data.__len__():,}")
+    wrapped = _operations(changes, delete)
 
     def decide(state: RunState, row: RunRow) -> Act:
         _refuse_ended(state, row, "a patch")
         return [e.StatePatched(changes=wrapped, by=by, why=why)], None, []
 
     act(store, run_id, decide)
+
+
+def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
+    """Changes of state as a patch keeps them: inside the event, so that a fold needs nothing else."""
+    ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
+    ops += [{"op": "delete", "key": key} for key in delete]
+    wrapped, blob = log.wrap(values.encode(ops))
+    if blob is not None:
+        raise InvalidInput(f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}")
+    return wrapped
 
 
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -248,7 +254,20 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             return [e.RunReopened(by=by, why=why)], RowChange("pending", now), []
         return _NOTHING
 
+    for child in _failed_children(store, run_id):
+        reopen(store, child, by=by, why=why)
     _act_unless_nothing(store, run_id, decide)
+
+
+def _failed_children(store: Store, run_id: str) -> list[str]:
+    """The child runs whose failure a failed run has failed by: they go on before it does."""
+    row = store.get(run_id)
+    if row is None or row.status != "failed":
+        return []
+    state = fold(RunState(), log.verify(run_id, log.origin(run_id), store.read(run_id)))
+    failed = {state.failure.step, *state.failure.also} if state.failure else set()
+    children = [store.get(c.child) for c in state.calls if c.step in failed and c.child]
+    return [child.id for child in children if child is not None and child.status == "failed"]
 
 
 def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -319,7 +338,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     created = kept[0]
     assert isinstance(created, e.RunCreated)
     finished = {(c.branch, c.index) for c in whole.calls if c.last_seq <= last.last_seq and c.status in ("done", "failed")}
-    past = [x for x in kept[1:] if _belongs(x, finished)]
+    gated = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitBegan) and x.tool}
+    past = [x for x in kept[1:] if _belongs(x, finished, gated)]
     effects = tuple(
         f"step {c.step}: {c.name}" for c in whole.calls if (c.branch, c.index) in finished and c.effect != "repeatable"
     )
@@ -328,8 +348,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     )
     new: list[Event] = [first, *past]
     if state:
-        ops = [{"op": "set", "key": key, "value": value} for key, value in state.items()]
-        new.append(e.StatePatched(changes=log.wrap(values.encode(ops))[0], by=by, why=why or "forked"))
+        new.append(e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
     blobs = [Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None]
     made, fresh = store.create(NewRun(new_id, row.agent, row.input_digest, row.code_version), sealed, blobs=blobs)
@@ -337,7 +356,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
 
 
-def _belongs(event: Event, finished: set[tuple[str, int]]) -> bool:
+def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str, int]]) -> bool:
     """Whether a fork inherits this: facts, and calls and waits that were over. Not decisions about
     calls that had not begun: a fork asks anew."""
     if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
@@ -345,8 +364,9 @@ def _belongs(event: Event, finished: set[tuple[str, int]]) -> bool:
         return False
     if isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved):
         return (event.branch, event.index) in finished
-    if isinstance(event, e.WaitBegan | e.ApprovalDecided) and getattr(event, "tool", ""):
-        return (event.branch, event.index) in finished
+    if isinstance(event, e.WaitBegan | e.ApprovalDecided):
+        place = (event.branch, event.index)
+        return place in finished or place not in gated
     return True
 
 

@@ -182,8 +182,13 @@ class CallFailed(HoldfastError):
     It stands in for the tool's own exception, which is never rebuilt from the log by name.
     """
 
-    def __init__(self, name: str, error_type: str, message: str, *, attempts: int = 1) -> None:
+    def __init__(
+        self, name: str, error_type: str, message: str, *, attempts: int = 1, step: int = 0
+    ) -> None:
         self.name, self.error_type, self.message, self.attempts = name, error_type, message, attempts
+        self.step = step
+        self.also: tuple[int, ...] = ()
+        """Other steps that failed beside this one, in other branches."""
         tries = "" if attempts == 1 else f" after {attempts} attempts"
         super().__init__(f"{name} failed{tries}: {error_type}: {message}")
 

@@ -35,7 +35,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store import group, sqlite
+from holdfast.store import group, sqlite, sqlite_file
 from holdfast.store.base import Append, NewRun
 from holdfast.store.sqlite import SQLiteStore
 from support import workload
@@ -56,7 +56,9 @@ class Log:
         )
         store.create(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=10**12)
 
-    def append(self, text: str = "x", *, urgent: bool = False, store: SQLiteStore | None = None) -> None:
+    def append(
+        self, text: str = "x", *, urgent: bool = False, store: SQLiteStore | None = None
+    ) -> None:
         head, records = self.sealed(text)
         work = Append(self.run_id, self.head.seq, records, epoch=1, urgent=urgent)
         (store or self.store).append(work)
@@ -72,7 +74,9 @@ class Log:
 
 def texts(store: SQLiteStore, run_id: str) -> list[str]:
     verified = log.verify(run_id, log.origin(run_id), store.read(run_id))
-    return [e.text for e in (record.event for record in verified) if isinstance(e, events.LogWritten)]
+    return [
+        e.text for e in (record.event for record in verified) if isinstance(e, events.LogWritten)
+    ]
 
 
 @pytest.fixture
@@ -102,8 +106,12 @@ def injected(path: Path, acks: Path, fault: str, *options: str) -> dict[str, str
 
 
 @needs_strace
-@pytest.mark.parametrize("number", [12, 17, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(11, 24))])
-def test_a_failed_sync_breaks_the_store_until_it_is_opened_again(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number", [12, 17, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(11, 24))]
+)
+def test_a_failed_sync_breaks_the_store_until_it_is_opened_again(
+    number: int, tmp_path: Path
+) -> None:
     """FAULTS 23: a second fsync that succeeds proves nothing, so there is no second one."""
     path, acks = tmp_path / "a.db", tmp_path / "acks"
     said = injected(path, acks, f"fdatasync:error=EIO:when={number}", "--die")
@@ -136,7 +144,9 @@ def test_a_failed_write_is_a_typed_error_and_nothing_acked_is_lost(tmp_path: Pat
 
 @needs_strace
 @pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT"])
-def test_a_write_without_space_is_storage_full_and_breaks_nothing(error: str, tmp_path: Path) -> None:
+def test_a_write_without_space_is_storage_full_and_breaks_nothing(
+    error: str, tmp_path: Path
+) -> None:
     """FAULTS 24: a disk or a quota that is full is not a disk that fails."""
     path, acks = tmp_path / "a.db", tmp_path / "acks"
     said = injected(path, acks, f"pwrite64:error={error}:when=90")
@@ -166,9 +176,15 @@ def small_disk() -> Iterator[Callable[[int], Path]]:
 
         def mount(size: int) -> Path:
             command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
-            done = subprocess.run(command, capture_output=True, text=True) if shutil.which("mount") else None
+            done = (
+                subprocess.run(command, capture_output=True, text=True)
+                if shutil.which("mount")
+                else None
+            )
             if done is None or done.returncode:
-                pytest.skip(f"cannot mount a small disk here: {done.stderr.strip() if done else 'no mount'}")
+                pytest.skip(
+                    f"cannot mount a small disk here: {done.stderr.strip() if done else 'no mount'}"
+                )
             mounted.append(folder)
             return Path(folder)
 
@@ -218,10 +234,12 @@ def test_a_full_disk_refuses_intents_and_still_takes_their_receipts(
 
         assert ["before", *["y" * 2000] * count, *(f"receipt {i}" for i in range(20))] == full
         assert [*full, "after"] == run.texts()
-        assert sqlite.RESERVE_BYTES == (disk / "a.db-reserve").stat().st_size
+        assert sqlite_file.RESERVE_BYTES == (disk / "a.db-reserve").stat().st_size
 
 
-def test_without_room_for_the_reserve_no_intent_is_written(small_disk: Callable[[int], Path]) -> None:
+def test_without_room_for_the_reserve_no_intent_is_written(
+    small_disk: Callable[[int], Path],
+) -> None:
     """The disk is too small from the first append on; what has happened can be told all the same."""
     disk = small_disk(2 * MEGABYTE)
     with contextlib.closing(SQLiteStore(disk / "a.db")) as store:
@@ -233,7 +251,9 @@ def test_without_room_for_the_reserve_no_intent_is_written(small_disk: Callable[
         assert ["receipt"] == run.texts()
 
 
-def test_a_reserve_that_another_process_used_up_is_missed(small_disk: Callable[[int], Path]) -> None:
+def test_a_reserve_that_another_process_used_up_is_missed(
+    small_disk: Callable[[int], Path],
+) -> None:
     """No process believes in a reserve that it once had."""
     disk = small_disk(8 * MEGABYTE)
     with contextlib.closing(SQLiteStore(disk / "a.db")) as store:
@@ -246,7 +266,9 @@ def test_a_reserve_that_another_process_used_up_is_missed(small_disk: Callable[[
             run.append("intent")
 
 
-def test_a_disk_that_is_full_at_the_first_open_is_storage_full(small_disk: Callable[[int], Path]) -> None:
+def test_a_disk_that_is_full_at_the_first_open_is_storage_full(
+    small_disk: Callable[[int], Path],
+) -> None:
     """Nothing can be created; once there is room, the same file opens."""
     disk = small_disk(MEGABYTE)
     filler = fill(disk)
@@ -262,7 +284,7 @@ def test_a_file_size_limit_is_storage_full_and_lifted_it_is_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RLIMIT_FSIZE, as some supervisors set it: EFBIG is no reason to distrust the disk."""
-    monkeypatch.setattr(sqlite, "RESERVE_BYTES", 4096)
+    monkeypatch.setattr(sqlite_file, "RESERVE_BYTES", 4096)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with contextlib.closing(SQLiteStore(path)) as store:
         run = Log(store)
@@ -301,7 +323,9 @@ def assert_reads_and_refuses(path: Path, wanted: list[str]) -> None:
         assert wanted == texts(store, "a")
         assert ["a"] == [row.id for row in store.runs()]
         head = store.read("a")[-1]
-        _, records = log.seal(Head(head.seq, head.hash, head.time), [events.RunPaused()], epoch=1, time=1)
+        _, records = log.seal(
+            Head(head.seq, head.hash, head.time), [events.RunPaused()], epoch=1, time=1
+        )
         with pytest.raises(ReadOnlyStore):
             store.append(Append("a", head.seq, records, epoch=1))
         with pytest.raises(ReadOnlyStore):
@@ -368,7 +392,7 @@ def test_a_read_only_mount_never_hides_events_that_it_cannot_read(
     (disk / "a.db-shm").unlink()
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
 
-    with pytest.raises(ReadOnlyStore, match="a.db-wal"):
+    with pytest.raises(ReadOnlyStore, match=r"a\.db-wal"):
         SQLiteStore(disk / "a.db")
 
 
@@ -405,7 +429,7 @@ def test_a_writer_that_never_ends_is_a_typed_error_and_no_more(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait is bounded; the store is not broken by it."""
-    monkeypatch.setattr(sqlite, "BUSY_MS", 20)
+    monkeypatch.setattr(sqlite_file, "BUSY_MS", 20)
     with contextlib.closing(SQLiteStore(path)) as store:
         run = Log(store)
         with write_lock(path), pytest.raises(StoreUnavailable, match="write lock"):
@@ -575,7 +599,9 @@ def test_durability_is_full_and_read_back(store: SQLiteStore) -> None:
 def test_weaker_durability_has_a_name_and_is_shown(path: Path) -> None:
     """Nobody gets it without asking, and whoever asks sees it in the self-examination."""
     with contextlib.closing(SQLiteStore(path, synchronous="NORMAL")) as store:
-        assert [("NORMAL", False)] == [(f.value, f.ok) for f in store.examine() if f.name == "durability"]
+        assert [("NORMAL", False)] == [
+            (f.value, f.ok) for f in store.examine() if f.name == "durability"
+        ]
 
 
 @pytest.mark.parametrize("level", ["OFF", "off", "", "1"])
@@ -594,7 +620,12 @@ def test_a_closed_store_says_so(path: Path) -> None:
     store.close()
     store.close()
 
-    for use_it in (run.append, run.texts, store.runs, lambda: store.claim("a", worker="w", lease_us=1)):
+    for use_it in (
+        run.append,
+        run.texts,
+        store.runs,
+        lambda: store.claim("a", worker="w", lease_us=1),
+    ):
         with pytest.raises(StoreUnavailable, match="closed"):
             use_it()
 
@@ -605,7 +636,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
 class Interrupter:
     """Ctrl-C at the k-th line of the store's code: the worst a person can do."""
 
-    FILES = (group.__file__, sqlite.__file__)
+    FILES = (group.__file__, sqlite.__file__, sqlite_file.__file__)
 
     def __init__(self, at: int) -> None:
         self.at, self.count = at, 0
@@ -621,20 +652,19 @@ class Interrupter:
     def trace(self, frame: FrameType, event: str, arg: object) -> "Callable[..., object] | None":
         if frame.f_code.co_filename not in self.FILES:
             return None
-        if event == "line" and not self.leaves_a_block(frame):
+        if event == "line" and not self.cannot_be(frame):
             self.count += 1
             if self.count == self.at:
                 raise KeyboardInterrupt
         return self.trace
 
-    def leaves_a_block(self, frame: FrameType) -> bool:
-        """The line of a `with` is traced again when its block ends; no signal is handled there."""
+    def cannot_be(self, frame: FrameType) -> bool:
+        """Lines that are traced, but where Python handles no signal: `try:`, and the end of a `with`."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         place = id(frame), frame.f_lineno
-        if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
-            return False
-        again = place in self.inside
+        ends = line.startswith("with ") and place in self.inside
         self.inside.add(place)
-        return again
+        return ends or line == "try:"
 
 
 def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import apsw
@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.core import events, log
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.store import sqlite
+from holdfast.store import sqlite_file
 from holdfast.store.base import Append
 from holdfast.store.sqlite import SQLiteStore
 from support import workload
@@ -53,14 +53,14 @@ class Killer:
 
     def watch(self) -> None:
         """Also count every SQL statement from now on, in this process, before it runs."""
-        connect = sqlite._connect
+        connect = sqlite_file.connect
 
         def traced(path: str) -> apsw.Connection:
             db = connect(path)
             db.exec_trace = lambda cursor, statement, bindings: self(statement) or True
             return db
 
-        sqlite._connect = traced
+        sqlite_file.connect = traced
 
 
 def work(path: Path, acks: Path, steps: range, *, writer: int = 0, kill_at: int = 0) -> int:
@@ -79,7 +79,7 @@ def count_boundaries(folder: Path, steps: range) -> int:
     child = fork(lambda: os.write(write, str(work(folder / "n.db", folder / "n", steps)).encode()))
     assert 0 == ended(child)
     os.close(write)
-    with open(read) as answer:
+    with os.fdopen(read) as answer:
         return int(answer.read())
 
 
@@ -122,9 +122,8 @@ def test_a_kill_during_the_first_open_leaves_no_schema_or_the_whole_schema(tmp_p
     found = []
     for at in range(1, count_boundaries(tmp_path, range(0)) + 1):
         path = tmp_path / f"{at}.db"
-        assert -signal.SIGKILL == ended(
-            fork(lambda: work(path, tmp_path / "a", range(0), kill_at=at))
-        )  # noqa: B023
+        child = fork(lambda: work(path, tmp_path / "a", range(0), kill_at=at))  # noqa: B023 - as above
+        assert -signal.SIGKILL == ended(child)
         found.append(objects(path))
         assert whole == objects(opened(path))
 
@@ -215,7 +214,7 @@ def test_many_writers_are_killed_at_any_time_and_one_goes_on(tmp_path: Path) -> 
         assert -signal.SIGKILL == ended(pid)
     last = fork(lambda: write_to_pipe(path, write, range(6), writer=4))
     os.close(write)
-    with open(read, "rb") as rest:
+    with os.fdopen(read, "rb") as rest:
         acks += rest.read()
 
     assert 0 == ended(last)
@@ -314,9 +313,10 @@ def test_a_child_works_although_other_threads_were_committing_when_it_was_forked
     threads = [threading.Thread(target=hammer, args=(writer,)) for writer in (1, 2)]
     for thread in threads:
         thread.start()
-    codes = []
-    for writer in range(3, 13):
-        codes.append(ended(fork(lambda: Workload(store, acks, writer=writer).go(range(4)))))  # noqa: B023
+    codes = [
+        ended(fork(lambda: Workload(store, acks, writer=writer).go(range(4))))  # noqa: B023 - runs at once
+        for writer in range(3, 13)
+    ]
     stop.set()
     for thread in threads:
         thread.join()
@@ -423,5 +423,5 @@ def test_a_process_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
     os.close(holding)
     os.close(say_holding)
 
-    assert time.monotonic() - began < sqlite.BUSY_MS / 1000
+    assert time.monotonic() - began < sqlite_file.BUSY_MS / 1000
     check_acks(path, acks)

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.invariants import Evidence, check_all, is_of
-from support.ledger import Ledger
-
 from holdfast import Holdfast, HoldfastError, Options, RunWaiting, views
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import Call
 from holdfast.store.base import Store
+from support.invariants import Evidence, check_all, is_of
+from support.ledger import Ledger
 
 LEASE_SECONDS = 30.0
 

@@ -235,7 +235,12 @@ class Crash(NamedTuple):
 
 
 def crashes(
-    ops: Sequence[Op], *, seed: int, every: int = 1, first: int = 0, variants: Sequence[str] = VARIANTS
+    ops: Sequence[Op],
+    *,
+    seed: int,
+    every: int = 1,
+    first: int = 0,
+    variants: Sequence[str] = VARIANTS,
 ) -> Iterator[Crash]:
     """The states after call `first` and every `every`-th one from there; the seed fixes the chance."""
     disk = Disk()

@@ -6,10 +6,9 @@ import asyncio
 import random
 from typing import Any
 
+from holdfast import AsyncRun, CallFailed, Holdfast, Retry, Run, agent, step, tool
 from support.kill import Scenario
 from support.ledger import Ledger
-
-from holdfast import AsyncRun, CallFailed, Holdfast, Retry, Run, agent, step, tool
 
 _HERE: dict[str, Ledger] = {}
 

@@ -34,7 +34,7 @@ from holdfast.core.events import Event
 from holdfast.core.log import Blob, Head
 from holdfast.core.values import digest
 from holdfast.errors import Conflict, HoldfastError, LogDamaged
-from holdfast.store import sqlite
+from holdfast.store import sqlite_file
 from holdfast.store.base import Append, NewRun, RowChange, Snapshot
 from holdfast.store.sqlite import SQLiteStore
 
@@ -78,17 +78,29 @@ class Workload:
                 value = json.dumps(chance.randbytes(36_000).hex()).encode()
                 result, blob = log.wrap(value)
                 assert blob is not None
-                self._append(run_id, number, [events.NoteTaken(key="big", value=result)], blobs=[blob])
+                self._append(
+                    run_id, number, [events.NoteTaken(key="big", value=result)], blobs=[blob]
+                )
             case 4:
-                self._append(run_id, number, [events.RunSuspended("later")],
-                             change=RowChange("waiting", due_at=number))
+                self._append(
+                    run_id,
+                    number,
+                    [events.RunSuspended("later")],
+                    change=RowChange("waiting", due_at=number),
+                )
                 self._claim(run_id)
             case 5:
                 self._append_shared(number)
             case 6:
                 signal = events.SignalReceived(f"{self.writer}-{number}", "hello", events.NULL)
-                self._append(run_id, number, [signal], outside=True, change=RowChange(wake=True),
-                             claims_key=f"key-{self.writer}-{number}")
+                self._append(
+                    run_id,
+                    number,
+                    [signal],
+                    outside=True,
+                    change=RowChange(wake=True),
+                    claims_key=f"key-{self.writer}-{number}",
+                )
             case 7:
                 self._append(run_id, number, [line] * MANY)
                 head = self.heads[run_id]
@@ -248,7 +260,9 @@ def _is_kept(store: SQLiteStore, epochs: dict[str, int], line: str) -> bool:
 def _faults_of_file(path: str) -> list[str]:
     db = apsw.Connection(path)
     try:
-        return [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall() if row[0] != "ok"]
+        return [
+            str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall() if row[0] != "ok"
+        ]
     finally:
         db.close()
 
@@ -331,7 +345,7 @@ def main() -> None:
     parser.add_argument("--unsettled", action="store_true", help="trust the log that is found")
     options = parser.parse_args()
     if options.unsettled:
-        sqlite._settle_log = lambda db, path: None
+        sqlite_file.settle_log = lambda db, path: None
     said: dict[str, str] = {}
     store = None
     try:
@@ -355,8 +369,9 @@ def main() -> None:
 
 def _try_again(store: SQLiteStore) -> str:
     run = NewRun("again", "agent", "digest")
-    _, records = log.seal(log.origin("again"), [events.NoteTaken(key="a", value=events.NULL)],
-                          epoch=0, time=1)
+    _, records = log.seal(
+        log.origin("again"), [events.NoteTaken(key="a", value=events.NULL)], epoch=0, time=1
+    )
     try:
         store.create(run, records)
     except HoldfastError as error:

@@ -57,17 +57,17 @@ class Refused(click.ClickException):
 class Verbs(click.Group):
     """The verbs of VERBS, imported when one is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
         module, attribute, _ = VERBS[cmd_name]
         found: click.Command = getattr(import_module(f"holdfast.cli.{module}"), attribute)
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(verb, short) for verb, (_, _, short) in VERBS.items()])
 

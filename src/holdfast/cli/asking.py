@@ -20,7 +20,9 @@ from holdfast.store.base import Store
 def show_request(store: Store, run_id: str, wait: Waiting) -> None:
     """The request with its exact arguments, on stderr."""
     agent = views.row_of(store, run_id).agent
-    click.echo(f"run {run_id} of {text.visible(agent)} asks, since {text.clock(wait.since)}:", err=True)
+    click.echo(
+        f"run {run_id} of {text.visible(agent)} asks, since {text.clock(wait.since)}:", err=True
+    )
     if wait.tool:
         said = f"  may it call {click.style(text.visible(wait.tool), bold=True)} with exactly this?"
     else:

@@ -47,7 +47,9 @@ def _report(store: Store, run_id: str, did: str, url: str | None, as_json: bool)
     data = {"run": run_id, "did": did, "status": state.status}
     lines = [f"{run_id}: {did}"]
     if state.status in ("waiting", "pending", "interrupted"):
-        lines.append(f"  a worker goes on with it; or here: {command(url, 'resume', 'FILE', run_id)}")
+        lines.append(
+            f"  a worker goes on with it; or here: {command(url, 'resume', 'FILE', run_id)}"
+        )
     say(as_json, data, *lines)
 
 
@@ -74,7 +76,9 @@ def _approval(run_id: str, request: str, approved: bool, by: str, why: str, yes:
 @decision_options
 @store_option
 @json_option
-def approve(run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+def approve(
+    run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool
+) -> None:
     """Say yes to what a run asks for."""
     _approval(run_id, request, True, by, why, yes, url, as_json)
 
@@ -85,7 +89,9 @@ def approve(run_id: str, request: str, by: str, why: str, yes: bool, url: str | 
 @decision_options
 @store_option
 @json_option
-def reject(run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+def reject(
+    run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool
+) -> None:
     """Say no to what a run asks for."""
     _approval(run_id, request, False, by, why, yes, url, as_json)
 
@@ -155,7 +161,13 @@ def resolve(run_id: str, call: str | None, done: str | None, failed: str | None,
         target = _doubtful(store, run_id, which)
         if target is not None:
             _show_call(store, run_id, target)
-            word = "done" if done is not None else "not done" if failed is not None else "to be tried again"
+            word = (
+                "done"
+                if done is not None
+                else "not done"
+                if failed is not None
+                else "to be tried again"
+            )
             confirm(f"settle it as {word}?", yes=yes)
             which = target.step
         control.resolve(store, run_id, which, by=by, why=why, **how)
@@ -173,7 +185,10 @@ def _show_call(store: Store, run_id: str, call: Call) -> None:
     lines = [
         f"run {run_id}, step {call.step}: {text.visible(call.name)} may or may not have happened",
         f"  began {text.clock(call.started_at)}, attempt {len(call.attempts)}, key {text.visible(call.key)}",
-        *(f"    {line}" for line in text.pretty(describe.content(store, run_id, call.args)).splitlines()),
+        *(
+            f"    {line}"
+            for line in text.pretty(describe.content(store, run_id, call.args)).splitlines()
+        ),
         *(f"  evidence: {text.visible(said)}" for said in call.evidence),
     ]
     for line in lines:
@@ -225,10 +240,16 @@ def cancel(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: 
 def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Take back what a run did, newest first; a worker with the agent's code does it."""
     with existing_store(url) as store:
-        steps = [c for c in views.get(store, run_id).calls if c.undoable and c.status == "done" and not c.undone]
+        steps = [
+            c
+            for c in views.get(store, run_id).calls
+            if c.undoable and c.status == "done" and not c.undone
+        ]
         for call in reversed(steps):
             shown = text.compact(describe.content(store, run_id, call.args), 200)
-            click.echo(f"  would undo step {call.step}, {text.visible(call.name)} {shown}", err=True)
+            click.echo(
+                f"  would undo step {call.step}, {text.visible(call.name)} {shown}", err=True
+            )
         confirm(f"undo {len(steps)} calls of {_summary(store, run_id)}?", yes=yes)
         control.undo(store, run_id, by=by, why=why)
         _report(store, run_id, f"{len(steps)} calls will be undone", url, as_json)
@@ -238,7 +259,13 @@ def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bo
 @run_argument
 @click.argument("step", type=int)
 @click.option("--id", "new_id", metavar="ID", help="The new run's id; default: one is made up.")
-@click.option("--state", "changes", multiple=True, metavar="KEY=VALUE", help="Change the state it begins with.")
+@click.option(
+    "--state",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change the state it begins with.",
+)
 @decision_options
 @store_option
 @json_option

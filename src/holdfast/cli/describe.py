@@ -41,7 +41,9 @@ def position(state: RunState) -> Position:
         doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
         left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
         now = (doing or left or [len(state.plan)])[0]
-        return Position(now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done))
+        return Position(
+            now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done)
+        )
     over = [c.step for c in state.calls if c.status in ("done", "failed")]
     under_way = [c for c in state.calls if c.status not in ("done", "failed")]
     if under_way:
@@ -121,7 +123,9 @@ def _ways(asked: Asked, url: str | None) -> list[str]:
         case "approval":
             return [command(url, verb, run_id, *which) for verb in ("approve", "reject")]
         case "answer":
-            return [command(url, "answer", run_id, wait.options[0] if wait.options else "…", *which)]
+            return [
+                command(url, "answer", run_id, wait.options[0] if wait.options else "…", *which)
+            ]
         case "signal":
             return [command(url, "signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
     return []
@@ -131,7 +135,8 @@ def _doubts(state: RunState, url: str | None) -> list[str]:
     # A call that is safe to repeat settles itself on resume; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
     return [
-        command(url, "resolve", state.id, call.step, "--done", "…") + "   (or --failed … or --retry)"
+        command(url, "resolve", state.id, call.step, "--done", "…")
+        + "   (or --failed … or --retry)"
         for call in open_ones
     ]
 
@@ -145,6 +150,8 @@ def waits_for(state: RunState, row: RunRow, now: int) -> str:
         return f"{row.owner}, which is executing it{left}"
     if state.status == "pending":
         return "a worker"
+    if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):
+        return "a worker: what it waited for is decided"
     said = state.waiting_for or row.waiting_for
     if state.wake_at is not None and state.status == "waiting":
         said += f" (in {span(max(0, state.wake_at - now))})"

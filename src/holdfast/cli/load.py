@@ -37,7 +37,9 @@ class Loaded:
             return self.agents[self.name]
         names = self.own or tuple(self.agents)
         if len(names) != 1:
-            raise InvalidInput(f"{self.file} has several agents; say which: " + _choices(self.file, names))
+            raise InvalidInput(
+                f"{self.file} has several agents; say which: " + _choices(self.file, names)
+            )
         return self.agents[names[0]]
 
 
@@ -85,7 +87,7 @@ def _import(path: Path) -> types.ModuleType:
     name = path.stem if path.stem.isidentifier() else "agent_file"
     if name in sys.stdlib_module_names or name in sys.modules:
         name = f"holdfast_file_{name}"
-    found = importlib.util.spec_from_file_location(name, path)
+    found = importlib.util.spec_from_file_location(name, path.absolute())
     if found is None or found.loader is None:
         raise InvalidInput(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(found)
@@ -93,13 +95,16 @@ def _import(path: Path) -> types.ModuleType:
     try:
         found.loader.exec_module(module)
     except Exception as error:
-        raise InvalidInput(f"{path} cannot be loaded: {type(error).__name__}: {error}{_place(error, path)}") from error
+        raise InvalidInput(
+            f"{path} cannot be loaded: {type(error).__name__}: {error}{_place(error, path)}"
+        ) from error
     return module
 
 
 def _place(error: Exception, path: Path) -> str:
     """The line of the user's file where loading failed."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path.absolute())]
     return f" (line {lines[-1]})" if lines else ""
 
 
@@ -141,7 +146,11 @@ def _described(parameter: inspect.Parameter, declared: Any) -> str:
 
 
 def _shown(declared: Any) -> str:
-    return declared.__name__ if isinstance(declared, type) and not typing.get_args(declared) else str(declared)
+    return (
+        declared.__name__
+        if isinstance(declared, type) and not typing.get_args(declared)
+        else str(declared)
+    )
 
 
 def converted(text: str, declared: Any) -> Any:

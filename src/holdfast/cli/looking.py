@@ -99,9 +99,12 @@ def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | No
 @run_argument
 @click.option("--step", type=int, help="The state as it was at this step, not as it is now.")
 @click.option("--before", is_flag=True, help="With --step: before the step; default is after it.")
+@click.option("--short", is_flag=True, help="Only where it is, and how it goes on.")
 @store_option
 @json_option
-def show(run_id: str, step: int | None, before: bool, url: str | None, as_json: bool) -> None:
+def show(
+    run_id: str, step: int | None, before: bool, short: bool, url: str | None, as_json: bool
+) -> None:
     """Where a run is, and what happened to get there."""
     with existing_store(url) as store:
         row = views.row_of(store, run_id)
@@ -115,20 +118,31 @@ def show(run_id: str, step: int | None, before: bool, url: str | None, as_json: 
     place = describe.position(state)
     if as_json:
         data = views.to_plain(state)
-        data["position"] = {"step": place.step, "of": place.of, "name": place.name, "committed": place.committed}
+        data["position"] = {
+            "step": place.step,
+            "of": place.of,
+            "name": place.name,
+            "committed": place.committed,
+        }
         data["owner"] = row.owner
         data["continue"] = steps
         click.echo(text.as_json(data))
         return
     _head(state, place, waits, steps, now)
+    if short:
+        return
     _calls(state)
     _knowledge(state)
     _failure(state)
     _ending(state)
 
 
-def _head(state: RunState, place: describe.Position, waits: str, steps: list[str], now: int) -> None:
-    took = text.span((state.updated_at if state.status in describe.ENDED else now) - state.created_at)
+def _head(
+    state: RunState, place: describe.Position, waits: str, steps: list[str], now: int
+) -> None:
+    took = text.span(
+        (state.updated_at if state.status in describe.ENDED else now) - state.created_at
+    )
     lines = [
         ("run", f"{state.id}  {text.status(state.status)}"),
         ("agent", text.visible(state.agent) + (f" (version {text.visible(state.code_version)})" if state.code_version else "")),
@@ -148,14 +162,17 @@ def _head(state: RunState, place: describe.Position, waits: str, steps: list[str
             click.echo(f"{click.style(f'{name:<10}', dim=True)}  {said}")
     for number, line in enumerate(steps):
         label = "continue" if not number else ""
-        click.echo(f"{click.style(f'{label:<10}', dim=True)}  {click.style(text.visible(line), bold=True)}")
+        click.echo(
+            f"{click.style(f'{label:<10}', dim=True)}  {click.style(text.visible(line), bold=True)}"
+        )
 
 
 def _stages(state: RunState) -> str:
     if not state.stages:
         return ""
     return " → ".join(
-        click.style(f"[{text.visible(s)}]", fg="cyan") if s == state.stage else text.visible(s) for s in state.stages
+        click.style(f"[{text.visible(s)}]", fg="cyan") if s == state.stage else text.visible(s)
+        for s in state.stages
     )
 
 
@@ -196,6 +213,10 @@ def _story(call: Call) -> list[str]:
     """What the table has no room for: failed attempts, doubt, and how it was settled."""
     lines = []
     for attempt in call.attempts:
+        if attempt.error is None and attempt.ended_at is None and attempt is not call.attempts[-1]:
+            lines.append(
+                f"attempt {attempt.number} began and left no receipt: its process died, or lost the run"
+            )
         if attempt.error is not None:
             said = text.visible(f"{attempt.error.type}: {attempt.error.message}")
             again = ""
@@ -231,7 +252,9 @@ def _knowledge(state: RunState) -> None:
         f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
         for a in state.artifacts
     ])  # fmt: skip
-    _section("messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages])
+    _section(
+        "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
+    )
     _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
                        for line in state.lines])  # fmt: skip
 
@@ -248,7 +271,11 @@ def _failure(state: RunState) -> None:
     if failure is None:
         return
     text.heading("failure")
-    where = f" at step {failure.step}" + (f", {text.visible(failure.tool)}" if failure.tool else "") if failure.step else ""
+    where = (
+        f" at step {failure.step}" + (f", {text.visible(failure.tool)}" if failure.tool else "")
+        if failure.step
+        else ""
+    )
     click.echo(f"  {text.clock(failure.time)}  {failure.reason}{where}")
     click.secho(f"  {text.visible(f'{failure.error.type}: {failure.error.message}')}", fg="red")
     if failure.input is not None:
@@ -263,7 +290,9 @@ def _ending(state: RunState) -> None:
     used = state.usage
     if used.input_tokens or used.output_tokens or used.cost_usd:
         text.heading("used")
-        click.echo(f"  {used.input_tokens:,} tokens in, {used.output_tokens:,} out, ${used.cost_usd:.4f}")
+        click.echo(
+            f"  {used.input_tokens:,} tokens in, {used.output_tokens:,} out, ${used.cost_usd:.4f}"
+        )
     if state.result is not None:
         text.heading("result")
         click.echo(f"  {text.compact(state.result, 500)}")
@@ -295,7 +324,9 @@ def trace(run_id: str, url: str | None, as_json: bool) -> None:
             epoch = record.epoch
             click.secho(f"{'':>8}  ── another worker (epoch {epoch}) ──", dim=True)
         at = f"+{(record.time - start) / 1_000_000:.3f}"
-        click.echo(f"{at:>8}  {click.style(f'{said.what:<20}', bold=True)}  {click.style(said.text, fg=said.colour)}")
+        click.echo(
+            f"{at:>8}  {click.style(f'{said.what:<20}', bold=True)}  {click.style(said.text, fg=said.colour)}"
+        )
 
 
 @click.command()
@@ -319,7 +350,13 @@ def events(run_id: str, after: int, url: str | None, as_json: bool) -> None:
     text.table(
         ("seq", "time", "epoch", "kind", "data"),
         [
-            (str(r.seq), text.clock(r.time), str(r.epoch), r.kind, text.cut(text.visible(r.data.decode()), wide))
+            (
+                str(r.seq),
+                text.clock(r.time),
+                str(r.epoch),
+                r.kind,
+                text.cut(text.visible(r.data.decode()), wide),
+            )
             for r, _ in found
         ],
     )
@@ -344,7 +381,10 @@ def diff(run_id: str, step_a: int, step_b: int, url: str | None, as_json: bool) 
         return
     text.table(
         ("what", "before", "after"),
-        [(text.visible(c.path), text.compact(c.before, 60), text.compact(c.after, 60)) for c in changes],
+        [
+            (text.visible(c.path), text.compact(c.before, 60), text.compact(c.after, 60))
+            for c in changes
+        ],
     )
 
 
@@ -359,7 +399,13 @@ def verify(run_id: str, url: str | None, as_json: bool) -> None:
     """Check a run's log against its hash chain. Exit code 1 if it does not hold."""
     with existing_store(url) as store:
         found = views.verify(store, run_id)
-    data = {"run": run_id, "ok": found.ok, "events": found.events, "head": found.head, "problem": found.problem}
+    data = {
+        "run": run_id,
+        "ok": found.ok,
+        "events": found.events,
+        "head": found.head,
+        "problem": found.problem,
+    }
     if found.ok:
         say(as_json, data, f"ok: {run_id}, {found.events} events, chained to {found.head[:16]}…")
         return

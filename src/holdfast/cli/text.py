@@ -50,7 +50,13 @@ def _escape(char: str) -> str:
     code = ord(char)
     if char in _NAMED:
         return _NAMED[char]
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def compact(value: Any, limit: int = 100) -> str:
@@ -104,7 +110,9 @@ def seconds_of(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", text)
     if found is None:
         raise ValueError(f"{text!r} is not an age; write 90, 30s, 15m, 12h, 30d or 4w")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[found[2]]
+    return (
+        float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[found[2]]
+    )
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +139,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int 
     widths = [max(map(_width, column)) for column in columns]
     for number, row in enumerate([list(headers), *cells]):
         line = "  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True))
-        click.echo(" " * indent + (click.style(line.rstrip(), dim=True) if not number else line.rstrip()))
+        click.echo(
+            " " * indent + (click.style(line.rstrip(), dim=True) if not number else line.rstrip())
+        )
 
 
 def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> None:
@@ -143,7 +153,9 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for head in headers:
-        shown.add_column(Text(head), overflow="fold", no_wrap=head in ("step", "id", "status", "seq"))
+        shown.add_column(
+            Text(head), overflow="fold", no_wrap=head in ("step", "id", "status", "seq")
+        )
     for row in rows:
         # Text, never markup: square brackets in data mean nothing.
         shown.add_row(*(

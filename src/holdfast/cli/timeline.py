@@ -48,7 +48,11 @@ def _call(x: Any) -> str:
 
 
 def _created(x: e.RunCreated) -> Said:
-    origin = f", forked from {visible(x.forked_from)} after step {x.forked_step}" if x.forked_from else ""
+    origin = (
+        f", forked from {visible(x.forked_from)} after step {x.forked_step}"
+        if x.forked_from
+        else ""
+    )
     return Said("run", f"created: {visible(x.agent)} {_args(x.input)}{origin}")
 
 
@@ -97,7 +101,10 @@ def _resolved(x: e.CallResolved) -> Said:
 
 
 def _evidence(x: e.CallEvidence) -> Said:
-    return Said(_call(x), f"{visible(x.worker)} (epoch {x.epoch}), which had lost the run, says: {x.outcome}")
+    return Said(
+        _call(x),
+        f"{visible(x.worker)} (epoch {x.epoch}), which had lost the run, says: {x.outcome}",
+    )
 
 
 # ── waits ────────────────────────────────────────────────────────────────────────────────────

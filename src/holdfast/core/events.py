@@ -16,6 +16,7 @@ calls and waits its branch had made before. So the same fact has the same place 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, ClassVar, Final
 
@@ -23,6 +24,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import values
+from holdfast.errors import InvalidInput
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -68,6 +70,15 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     output_tokens: int = 0
     cost_usd: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_finite("cost_usd", self.cost_usd, "use 0 for a cost that is not known")
+
+
+def _check_finite(name: str, number: float, advice: str) -> None:
+    """NaN and infinity would be stored as null, and such an event could never be read again."""
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name} is {number}, which has no JSON form; {advice}")
+
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of all facts. `kind` and `version` name the JSON form; both are stored beside it."""
@@ -96,6 +107,10 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     forked_step: int = 0
     inherited_effects: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name, limit in self.budget.items():
+            _check_finite(name, limit, "leave it out for no limit")
+
 
 class RunClaimed(Event, frozen=True, omit_defaults=True):
     """A worker took the run up (again)."""
@@ -122,6 +137,7 @@ class RunFailed(Event, frozen=True, omit_defaults=True):
     error: ErrorInfo
     reason: str = "error"
     step: int = 0
+    also: tuple[int, ...] = ()  # other steps that failed beside it, in other branches
 
 
 class RunCancelled(Event, frozen=True, omit_defaults=True):

@@ -20,14 +20,18 @@ PRESSURE: Final = 0.8
 """Above this share of any limit the run is under budget pressure."""
 
 
-def microseconds(seconds: float, what: str) -> int:
+def microseconds(seconds: object, what: str) -> int:
     """A span of time in microseconds, or InvalidInput for one that makes no sense."""
-    ok = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not ok or not math.isfinite(seconds) or not 0 <= seconds <= SECONDS_MAX:
-        raise InvalidInput(
-            f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (a hundred years), not {seconds!r}"
-        )
-    return round(seconds * MICROSECONDS)
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        if math.isfinite(seconds) and 0 <= seconds <= SECONDS_MAX:
+            return round(seconds * MICROSECONDS)
+    raise InvalidInput(
+        f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (a hundred years), not {seconds!r}"
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Retry:
     give_up_on: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or not 1 <= self.attempts <= 10_000:
+        if not _is_count(self.attempts):
             raise InvalidInput(f"Retry.attempts must be a whole number from 1 to 10,000, not {self.attempts!r}")
         microseconds(self.initial, "Retry.initial")
         microseconds(self.max_delay, "Retry.max_delay")

@@ -52,6 +52,7 @@ class Entry:
     answer_seq: int = 0
     granted: bool = False
     """A failed run was resumed: this call may be tried again, with a fresh set of attempts."""
+    granted_seq: int = 0
     attempts_before: int = 0
     seq: int = 0
     """The seq of its last event: what the code may see when it has returned from here."""
@@ -110,7 +111,7 @@ class Journal:
         self._entries: dict[Place, Entry] = {}
         self._noted: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
         self._last_index: dict[str, int] = {}
-        self._failed_step = 0
+        self._failed_steps: set[int] = set()
         self.mail: deque[Mail] = deque()
         self.cancel: e.CancelRequested | None = None
         self.undo: e.UndoRequested | None = None
@@ -168,12 +169,13 @@ class Journal:
                 self.paused = event
             case e.RunReopened():
                 self.paused = self.terminal = None
-                self._reopen_failures()
+                self._reopen_failures(seq)
             case e.RunRestarted():
                 self._restart()
             case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
                 self.terminal = event
-                self._failed_step = event.step if isinstance(event, e.RunFailed) else 0
+                failed = isinstance(event, e.RunFailed)
+                self._failed_steps = {event.step, *event.also} if failed else set()
 
     def _feed_call(
         self,
@@ -236,13 +238,13 @@ class Journal:
             self._last_index[branch] = index
         return entry
 
-    def _reopen_failures(self) -> None:
+    def _reopen_failures(self, seq: int) -> None:
         """A failed run goes on from its failed step, which may be tried again."""
         for entry in self._entries.values():
-            if entry.step == self._failed_step and entry.failed_finally:
-                entry.granted = True
+            if entry.step in self._failed_steps and entry.failed_finally:
+                entry.granted, entry.granted_seq = True, seq
                 entry.attempts_before = entry.attempts
-        self._failed_step = 0
+        self._failed_steps = set()
 
     def _restart(self) -> None:
         self._entries.clear()

@@ -155,6 +155,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     tool: str
     input: Value | None
     state: dict[str, Any]
+    also: tuple[int, ...] = ()
 
 
 class Signal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -258,9 +259,41 @@ class Draft:
     more memory than what its agent can still read.
     """
 
+    id: str
+    agent: str
+    status: str
+    code_version: str
+    input: Value | None
+    result: Value | None
+    failure: Failure | None
+    stage: str
+    stages: tuple[str, ...]
+    stage_history: list[str]
+    plan: list[PlanStep]
+    steps: int
+    decisions: list[Decision]
+    facts: list[Fact]
+    questions: list[str]
+    messages: list[Message]
+    artifacts: list[Artifact]
+    lines: list[Line]
+    usage: Usage
+    budget: dict[str, float]
+    deadline_at: int | None
+    waiting_for: str
+    wake_at: int | None
+    cancel_requested: bool
+    parent: str
+    forked_from: str
+    inherited_effects: tuple[str, ...]
+    workers: list[str]
+    restarts: int
+    created_at: int
+    updated_at: int
+    seq: int
+
     def __init__(self, start: RunState = RunState(), *, keep_calls: bool = True) -> None:
         self.keep_calls = keep_calls
-        self.id = start.id
         for name in _PLAIN:
             setattr(self, name, getattr(start, name))
         for name in _LISTS:
@@ -274,15 +307,14 @@ class Draft:
             past_calls=[c for c in start.calls if c.index < 0],
         )
 
-    def __getattr__(self, name: str) -> Any:  # the fields set above; mypy cannot see them
-        raise AttributeError(name)
-
     def freeze(self) -> RunState:
         """The state now, as an immutable value."""
         parts = self.open
+        same: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
+        lists: dict[str, Any] = {name: tuple(getattr(self, name)) for name in _LISTS}
         return RunState(
-            **{name: getattr(self, name) for name in _PLAIN},
-            **{name: tuple(getattr(self, name)) for name in _LISTS},
+            **same,
+            **lists,
             state=FrozenDict(parts.state),
             notes=FrozenDict(parts.notes),
             calls=tuple(sorted([*parts.past_calls, *parts.calls.values()], key=lambda c: c.step)),
@@ -327,6 +359,7 @@ class Draft:
             tool=call.name if call else "",
             input=call.args if call else None,
             state=FrozenDict(self.open.state),
+            also=x.also,
         )
 
     def _cancelled(self, seq: int, time: int, x: e.RunCancelled) -> None:
@@ -587,12 +620,11 @@ def change(state: dict[str, Any], op: str, key: str, value: Any) -> None:
     elif op == "delete":
         state.pop(key, None)
     elif op == "increment":
-        before = state.get(key)
-        state[key] = (before if _is_number(before) else 0) + (value if _is_number(value) else 0)
+        state[key] = _number(state.get(key)) + _number(value)
     elif op == "append":
         before = state.get(key)
         state[key] = FrozenList([*(before if isinstance(before, list) else ()), value])
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> int | float:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0

@@ -4,6 +4,9 @@ A `Branch` is one line of execution within a run: the agent's own, a task it sta
 `run.map`. Calls are numbered within their branch, so branches that finish in another order on replay
 still find their own calls. While the body of a step or tool executes, an `Inside` stands in the
 variable instead: what is called there belongs to that call.
+
+A branch that has to wait stays so, and so do those it was started from: code that catches everything
+cannot go on past a wait.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from holdfast.errors import Suspend
     from holdfast.runtime.session import Session
+    from holdfast.runtime.tasks import Together
 
 
 @dataclass(slots=True)
@@ -24,9 +29,15 @@ class Branch:
     path: str = ""
     index: int = 0
     forks: int = 0
+    parent: Branch | None = None
+    together: Together | None = None
+    waiting: Suspend | None = None
+    """What this branch, or one that was started from it, has to wait for."""
 
     def take(self) -> int:
         """The position of the call that is being made now."""
+        if self.waiting is not None:
+            raise self.waiting
         index = self.index
         self.index += 1
         return index
@@ -35,7 +46,15 @@ class Branch:
         """A line of execution that starts here; named by the order in which the code starts them."""
         self.forks += 1
         dot = "." if self.path else ""
-        return Branch(self.session, f"{self.path}{dot}{self.index}-{self.forks}")
+        path = f"{self.path}{dot}{self.index}-{self.forks}"
+        return Branch(self.session, path, parent=self, together=self.together)
+
+    def suspend(self, signal: Suspend) -> None:
+        """Nothing of this branch goes on before what the signal names has come."""
+        branch: Branch | None = self
+        while branch is not None:
+            branch.waiting = branch.waiting or signal
+            branch = branch.parent
 
 
 @dataclass(frozen=True, slots=True)

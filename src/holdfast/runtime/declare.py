@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
@@ -66,8 +67,27 @@ class Params:
             defaults={p.name: p.default for p in parameters if p.default is not p.empty},
             hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
             simple=kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
-            types=_hints(fn),
+            types=_types(fn, parameters),
         )
+
+    def by_name(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, to be called with what `bind` gives: every parameter by its name."""
+        if self.simple:
+            return fn
+
+        @functools.wraps(fn)
+        def called(*first: Any, **bound: Any) -> Any:
+            args, kwargs = self.split(bound)
+            return fn(*first, *args, **kwargs)
+
+        return called
+
+    def split(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments by name as positional and keyword ones again."""
+        if self.simple:
+            return (), dict(bound)
+        filled = inspect.BoundArguments(self.signature, OrderedDict(bound))
+        return filled.args, filled.kwargs
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults filled in; TypeError as Python would raise it."""
@@ -97,6 +117,17 @@ def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Para
     ]
 
 
+def _types(fn: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+    """Declared types by name; of `*rest` and `**more` the types of what they collect."""
+    types = _hints(fn)
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            types[p.name] = list[types.get(p.name, Any)]  # type: ignore[misc]
+        elif p.kind is p.VAR_KEYWORD:
+            types[p.name] = dict[str, types.get(p.name, Any)]  # type: ignore[misc]
+    return types
+
+
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn)
@@ -123,6 +154,11 @@ class CallSpec:
     on_doubt: str | Callable[..., Any] = "wait"
     redact: frozenset[str] = frozenset()
     version: str = ""
+
+    @property
+    def body(self) -> Callable[..., Any]:
+        """The function, to be called with its arguments by name."""
+        return self.fn if self.effect == CHILD else self.params.by_name(self.fn)
 
     @property
     def has_intent(self) -> bool:

@@ -138,7 +138,7 @@ class Engine:
         spec, row = taken.spec, taken.row
         setting = Setting(
             approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._child_async if spec.is_async else self._child,
+            run_child=self._run_child,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
@@ -184,7 +184,7 @@ class Engine:
             return await asyncio.to_thread(self.execute, taken)
         session, root = await asyncio.to_thread(self._open, taken)
         try:
-            with branching_tasks():
+            with branching_tasks(root):
                 return await drive_async(execute(session, taken.spec, AsyncRun(session, root), root))
         finally:
             await asyncio.shield(asyncio.to_thread(self._close, session))
@@ -213,10 +213,16 @@ class Engine:
     def _child_taken(
         self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
     ) -> Taken | RunRow:
-        made = self.create(spec, child_id, kwargs, parent=parent)
+        args, by_name = spec.params.split(kwargs)
+        made = self.create(spec, child_id, by_name, args=args, parent=parent)
         if isinstance(made, Taken):
             return made
         return made if made.status in ("completed", "failed", "cancelled") else self.take(made, spec)
+
+    def _run_child(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
+        """The child's result; for an async agent, something to await."""
+        how = self._child_async if spec.is_async else self._child
+        return how(spec, child_id, parent, kwargs)
 
     def _child(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
         taken = self._child_taken(spec, child_id, parent, kwargs)

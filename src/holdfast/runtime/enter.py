@@ -11,8 +11,8 @@ from typing import Any, Final
 from holdfast.errors import NotDurable
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
-from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.flow import call, nested
+from holdfast.runtime.tasks import drive_async_here, drive_here
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -27,7 +27,7 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         spec = _as_child(spec, here)
     if isinstance(here, Branch):
         flow = call(here, spec, spec.params.bind(args, kwargs))
-        return drive_async(flow) if spec.is_async else drive(flow)
+        return drive_async_here(here, flow) if spec.is_async else drive_here(here, flow)
     if isinstance(here, Inside):
         nested(here, spec)
     return spec.fn(*args, **_with_key(spec, kwargs))

@@ -7,6 +7,7 @@ status, committed together with the end of the lease.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
@@ -31,6 +32,7 @@ from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.flow import Flow, Invoke, commit, error_info, gate
 from holdfast.runtime.session import Session
+from holdfast.runtime.tasks import whole
 from holdfast.runtime.undo import compensate
 from holdfast.store.base import RowChange
 
@@ -41,8 +43,10 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
     assert created is not None
     kwargs = spec.decode_input(session.unwrap(created.input))
     try:
-        raw = yield Invoke(session, spec.fn, kwargs, root, spec.is_async, args=(run,))
+        raw = yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,))
         session.check_alive()
+        if root.waiting is not None:
+            raise root.waiting  # the code caught it and went on
         _check_all_asked(session)
         if session.journal.undo is not None:
             return (yield from _undone(session))
@@ -52,10 +56,16 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         signal = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
-        if signal is None and session.stopped is not None:
-            signal = session.stopped
+        if signal is None:
+            signal = session.stopped or root.waiting
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
         raise AssertionError("unreachable") from error
+
+
+def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:
+    """The agent's function, to be called with the run and its input by name."""
+    fn = spec.params.by_name(spec.fn)
+    return whole(fn, root) if spec.is_async else fn
 
 
 def find_signal(error: BaseException) -> Signal | None:
@@ -182,12 +192,22 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
 
 def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
     session.check_alive()
-    step = session.journal.steps if isinstance(error, CallFailed) else 0
+    step, *also = failed_steps(error) or [0]
     if spec.on_failure == "undo":
         yield from compensate(session)
     info = error_info(error)
-    yield from _settle(session, e.RunFailed(error=info, step=step), "failed")
+    yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")
     raise RunFailed(session.run_id, info.type, info.message) from error
+
+
+def failed_steps(error: BaseException) -> list[int]:
+    """The steps whose failure an exception tells of: its own, its cause's, or those of a group."""
+    if isinstance(error, CallFailed):
+        return [step for step in (error.step, *error.also) if step]
+    if isinstance(error, BaseExceptionGroup):
+        return [step for part in error.exceptions for step in failed_steps(part)]
+    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return failed_steps(below) if below is not None else []
 
 
 def _undone(session: Session) -> Flow:

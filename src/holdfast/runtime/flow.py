@@ -209,13 +209,13 @@ def _recorded(asked: Asked, entry: Entry) -> Any:
     if resolved is not None and resolved.how == "done":
         return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
-    raise failure(asked.spec.name, error, entry.attempts)
+    raise failure(asked.spec.name, error, entry.attempts, entry.step)
 
 
-def failure(name: str, error: ErrorInfo, attempts: int) -> CallFailed:
+def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
     """A recorded failure as the exception that code sees, the first time and on every replay."""
     kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
-    return kind(name, error.type, error.message, attempts=max(1, attempts))
+    return kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
 
 
 def _unavailable(asked: Asked, why: str) -> CallFailed:
@@ -261,7 +261,8 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     used = entry is not None and entry.intent is not None
     if spec.risk not in setting.approve or asked.undoes or used:
         return None
-    if entry is None or entry.wait is None:
+    anew = entry is not None and entry.granted and entry.wait_seq < entry.granted_seq
+    if entry is None or entry.wait is None or anew:
         until = None
         if setting.approval_ttl is not None:
             until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
@@ -306,7 +307,7 @@ def _reject(asked: Asked, why: str) -> Flow:
     )
     yield from commit(session, [receipt])
     session.journal.forget(asked.branch.path, asked.index)
-    raise Rejected(spec.name, "Rejected", why)
+    raise Rejected(spec.name, "Rejected", why, step=step)
 
 
 # ── attempts ─────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +348,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         if spec.effect == TRANSACTIONAL:
             return (yield from _transact(asked, number, step, started))
         raw = yield Invoke(
-            session, spec.fn, _filled(asked, intent), Inside(spec.name, spec.effect, session.run_id),
+            session, spec.body, _filled(asked, intent), Inside(spec.name, spec.effect, session.run_id),
             spec.is_async, spec.timeout,
         )
     except RunWaiting as child:
@@ -452,7 +453,7 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
         built: list[Pending] = []
         try:
             result, pending = yield Invoke(
-                session, spec.fn, asked.bound, Inside(spec.name, spec.effect, session.run_id), False,
+                session, spec.body, asked.bound, Inside(spec.name, spec.effect, session.run_id), False,
                 spec.timeout, finish=lambda raw: finish(raw, built),
             )
             break
@@ -535,7 +536,7 @@ def _failed(asked: Asked, error: Exception, number: int, step: int, started: int
     if retry_at is not None:
         return receipt
     session.journal.forget(asked.branch.path, asked.index)
-    raise failure(spec.name, info, number) from error
+    raise failure(spec.name, info, number, step) from error
 
 
 def error_info(error: BaseException, secrets: Sequence[str] = ()) -> ErrorInfo:

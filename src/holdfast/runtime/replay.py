@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.execute import find_signal
+from holdfast.runtime.execute import body_of, find_signal
 from holdfast.runtime.flow import Flow, Invoke
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
@@ -54,7 +54,7 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
         import asyncio
 
         async def awaited() -> Replayed:
-            with branching_tasks():
+            with branching_tasks(root):
                 result: Replayed = await drive_async(flow)
                 return result
 
@@ -74,7 +74,7 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
     kwargs = spec.decode_input(session.unwrap(created.input))
     steps = session.steps
     try:
-        raw = yield Invoke(session, spec.fn, kwargs, root, spec.is_async, args=(run,))
+        raw = yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,))
     except BaseException as error:
         signal = find_signal(error)
         if isinstance(signal, Abandon) and isinstance(signal.cause, Diverged):

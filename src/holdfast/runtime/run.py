@@ -25,10 +25,10 @@ from holdfast.core.events import Value
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
 from holdfast.core.state import Artifact, Fact, Message, PlanStep
 from holdfast.core.values import Codec, FrozenDict
-from holdfast.errors import InvalidInput, NotStorable, Rejected, Signal, UnknownStage
+from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
 from holdfast.runtime.context import CURRENT, Branch, current_branch
-from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.session import Session
+from holdfast.runtime.tasks import drive_async_here, drive_here
 from holdfast.runtime.waits import Request, content, wait
 
 T = TypeVar("T")
@@ -221,7 +221,11 @@ class RunBase:
     @property
     def _here(self) -> Branch:
         branch = current_branch()
-        return branch if branch is not None and branch.session is self._session else self._root
+        if branch is None or branch.session is not self._session:
+            branch = self._root
+        if branch.waiting is not None:
+            raise branch.waiting  # the code caught the wait and went on; its notes are not the run's
+        return branch
 
     def _content(self, value: Value) -> Any:
         return values.freeze(values.decode(self._session.unwrap(value)))
@@ -437,25 +441,30 @@ class RunBase:
 class Run(RunBase):
     """A run, as its agent (a plain function) sees it."""
 
+    def _wait(self, request: Request) -> e.WaitEnded:
+        here = self._here
+        ended: e.WaitEnded = drive_here(here, wait(here, request))
+        return ended
+
     def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
-        drive(wait(self._here, self._timer(seconds)))
+        self._wait(self._timer(seconds))
 
     def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
-        return self._end_of_signal(drive(wait(self._here, self._signals([signal], timeout))))
+        return self._end_of_signal(self._wait(self._signals([signal], timeout)))
 
     def wait_any(self, *signals: str, timeout: float | None = None) -> tuple[str, Any] | None:
         """Wait for the first of several signals: its name and value, or None when time is up."""
-        return self._end_of_any(drive(wait(self._here, self._signals(signals, timeout))))
+        return self._end_of_any(self._wait(self._signals(signals, timeout)))
 
     def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve; True or False. Rejected is raised if nobody decides in time."""
-        return self._end_of_approval(prompt, drive(wait(self._here, self._approval(prompt, show, timeout))))
+        return self._end_of_approval(prompt, self._wait(self._approval(prompt, show, timeout)))
 
     def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
         """Ask a person a question; the answer, or None when time is up."""
-        return self._end_of_signal(drive(wait(self._here, self._question(prompt, options, timeout))))
+        return self._end_of_signal(self._wait(self._question(prompt, options, timeout)))
 
     def map(self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS) -> list[T]:
         """Call `fn` for each item, in parallel; results in the order of the items.
@@ -477,6 +486,8 @@ class Run(RunBase):
         errors = [x for x in (future.exception() for future in futures) if x is not None]
         signals = [x for x in errors if isinstance(x, Signal)]
         for error in (*signals, *errors):
+            if isinstance(error, CallFailed):
+                error.also = tuple(x.step for x in errors if isinstance(x, CallFailed) and x is not error)
             raise error
         return [future.result() for future in futures]
 
@@ -484,26 +495,31 @@ class Run(RunBase):
 class AsyncRun(RunBase):
     """A run, as its agent (an `async def`) sees it."""
 
+    async def _wait(self, request: Request) -> e.WaitEnded:
+        here = self._here
+        ended: e.WaitEnded = await drive_async_here(here, wait(here, request))
+        return ended
+
     async def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
-        await drive_async(wait(self._here, self._timer(seconds)))
+        await self._wait(self._timer(seconds))
 
     async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
-        return self._end_of_signal(await drive_async(wait(self._here, self._signals([signal], timeout))))
+        return self._end_of_signal(await self._wait(self._signals([signal], timeout)))
 
     async def wait_any(self, *signals: str, timeout: float | None = None) -> tuple[str, Any] | None:
         """Wait for the first of several signals: its name and value, or None when time is up."""
-        return self._end_of_any(await drive_async(wait(self._here, self._signals(signals, timeout))))
+        return self._end_of_any(await self._wait(self._signals(signals, timeout)))
 
     async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve; True or False. Rejected is raised if nobody decides in time."""
-        ended = await drive_async(wait(self._here, self._approval(prompt, show, timeout)))
+        ended = await self._wait(self._approval(prompt, show, timeout))
         return self._end_of_approval(prompt, ended)
 
     async def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
         """Ask a person a question; the answer, or None when time is up."""
-        return self._end_of_signal(await drive_async(wait(self._here, self._question(prompt, options, timeout))))
+        return self._end_of_signal(await self._wait(self._question(prompt, options, timeout)))
 
     async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]:
         """Call `fn` for each item, concurrently; results in the order of the items."""

@@ -3,6 +3,9 @@
 `asyncio.gather` and `TaskGroup` make tasks; which of them comes first at its next call depends on the
 weather. So each task gets a branch when it is *created*, in the order of the code, by a task factory
 that is installed on the loop while runs execute there. Tasks that no agent started are not touched.
+
+An agent is over when its tasks are: a call that is under way in one of them is not torn apart because
+another branch has to wait or has failed, so what came of it is recorded and not in doubt.
 """
 
 from __future__ import annotations
@@ -10,10 +13,105 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Coroutine, Iterator
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-from holdfast.runtime.context import CURRENT, current_branch
+from holdfast.errors import Suspend
+from holdfast.runtime.context import CURRENT, Branch, current_branch
+from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.flow import Flow
+
+
+def drive_here(branch: Branch, flow: Flow) -> Any:
+    """Run a flow of this branch to its end, blocking."""
+    return drive(_noticing(branch, flow))
+
+
+async def drive_async_here(branch: Branch, flow: Flow) -> Any:
+    """The same on this event loop. A branch that has to wait lets the others finish their calls."""
+    flow = _noticing(branch, flow)
+    together = branch.together
+    if together is None or together.loop is not asyncio.get_running_loop():
+        return await drive_async(flow)
+    return await together.drive(flow)
+
+
+def _noticing(branch: Branch, flow: Flow) -> Flow:
+    try:
+        return (yield from flow)
+    except Suspend as signal:
+        branch.suspend(signal)
+        raise
+
+
+class Together:
+    """The tasks of one async agent, and how many of their calls are under way."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._calls = 0
+        self._quiet = asyncio.Event()
+        self._ended = False
+
+    async def drive(self, flow: Flow) -> Any:
+        """Run a flow of one branch."""
+        if self._ended:
+            raise asyncio.CancelledError("the agent's code has ended")
+        self._calls += 1
+        try:
+            return await drive_async(flow)
+        except Suspend:
+            self._leave()
+            await self._all_quiet()
+            self._calls += 1
+            raise
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._quiet.set()
+
+    async def _all_quiet(self) -> None:
+        while self._calls:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def finish(self) -> None:
+        """The code has returned: what it started and did not wait for is part of the run too."""
+        while left := {task for task in self.tasks if not task.done()}:
+            await asyncio.wait(left)
+
+    async def end(self) -> None:
+        """The code has failed or must wait: calls under way come to their end, and none begins."""
+        self._ended = True
+        await self._all_quiet()
+        while left := {task for task in self.tasks if not task.done()}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
+
+def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:
+    """An async agent's function, over when the tasks that it started are."""
+
+    @functools.wraps(fn)
+    async def body(*args: Any, **kwargs: Any) -> Any:
+        together = root.together
+        try:
+            result = await fn(*args, **kwargs)
+        except BaseException:
+            if together is not None:
+                await together.end()
+            raise
+        if together is not None:
+            await together.finish()
+        return result
+
+    return body
 
 
 class _BranchingFactory:
@@ -33,15 +131,21 @@ class _BranchingFactory:
             context.run(CURRENT.set, branch.fork())
         if context is not None:
             kwargs["context"] = context
+        made: asyncio.Task[Any]
         if self.before is not None:
-            made: asyncio.Task[Any] = self.before(loop, coro, **kwargs)
-            return made
-        return asyncio.Task(coro, loop=loop, **kwargs)
+            made = self.before(loop, coro, **kwargs)
+        else:
+            made = asyncio.Task(coro, loop=loop, **kwargs)
+        if branch is not None and branch.together is not None:
+            branch.together.tasks.add(made)
+            made.add_done_callback(branch.together.tasks.discard)
+        return made
 
 
 @contextlib.contextmanager
-def branching_tasks() -> Iterator[None]:
-    """While this is open, tasks started by an agent on this loop are branches."""
+def branching_tasks(root: Branch) -> Iterator[None]:
+    """While this is open, tasks started by the agent on this loop are branches of its run."""
+    root.together = Together()
     loop = asyncio.get_running_loop()
     factory = loop.get_task_factory()
     if not isinstance(factory, _BranchingFactory):

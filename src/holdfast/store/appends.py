@@ -24,7 +24,7 @@ from psycopg import pq
 
 from holdfast.core.log import Record
 from holdfast.errors import Conflict, KeyTaken, StoreError, StoreUnavailable
-from holdfast.store.arrays import blobs, longs, texts
+from holdfast.store.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.base import Append, Standing, Transaction, check_append, refusals
 from holdfast.store.link import Connection, Link, Route, is_about_one
 from holdfast.store.listen import Bell
@@ -53,7 +53,8 @@ class Appends:
         self._route = route
         self._q = queries
         self._bell = bell
-        self._channel = channel
+        self._append = queries["append"].encode()
+        self._channel = Text(channel.encode())
         self._fixed_now = fixed_now
         self._link = Link(route)
 
@@ -114,8 +115,7 @@ class Appends:
     def _write_all(self, db: Connection, works: Sequence[Append]) -> bool:
         """Write all of them durably, or none; whether they fitted."""
         if all(_is_plain(work) for work in works):
-            (fits,) = db.rows(self._q["append"], self._arrays(works))[0]
-            return bool(fits)
+            return db.ask(self._append, self._arrays(works))
         with db.pipeline():
             db.begin()
             fits = self._put(db, works)
@@ -129,7 +129,9 @@ class Appends:
         woken += [run_id for _, change in changes for run_id in change.wakes]
         # All locks first and in one order, also those of runs that are only woken.
         db.execute(self._q["lock"], ([*(work.run_id for work in works), *woken],))
-        answers = [db.execute(self._q["append"], self._arrays(works, woken), binary=True)]
+        append = psycopg.RawCursor(db)
+        append.execute(self._append, self._arrays(works, woken))
+        answers: list[psycopg.Cursor[Any]] = [append]
         answers += [
             db.execute(self._q["insert_key"], (work.claims_key, work.records[-1].seq, work.run_id))
             for work in sorted(works, key=lambda work: work.claims_key)
@@ -151,37 +153,42 @@ class Appends:
             db.execute(self._q["wake"], (self._fixed_now(), woken))
         return True
 
-    def _arrays(self, works: Sequence[Append], woken: Sequence[str] = ()) -> tuple[Any, ...]:
+    def _arrays(self, works: Sequence[Append], woken: Sequence[str] = ()) -> list[Ready]:
         """The parameters of `append_events`: the logs, then the events with their log's place."""
-        logs: dict[str, list[int]] = {}  # id: place, fence, after
+        logs: dict[str, int] = {}  # id: place
+        fences: list[int] = []
+        afters: list[int] = []
+        befores: list[bytes] = []
         places: list[int] = []
         records: list[Record] = []
         notes = list(woken)
         for work in works:
-            log = logs.get(work.run_id)
-            if log is None:
-                logs[work.run_id] = log = [len(logs) + 1, -1, work.after]
-            if work.epoch is not None:
-                log[1] = work.epoch
+            place = logs.get(work.run_id)
+            if place is None:
+                logs[work.run_id] = place = len(logs) + 1
+                fences.append(-1 if work.epoch is None else work.epoch)
+                afters.append(work.after)
+                befores.append(work.before)
             # Others are told of what they may be waiting for; a worker's plain step is not that.
             if work.epoch is None or work.change is not None:
                 notes.append(work.run_id)
-            places += [log[0]] * len(work.records)
+            places += [place] * len(work.records)
             records += work.records
-        return (
+        return [
             texts(list(logs)),
-            longs([log[1] for log in logs.values()]),
-            longs([log[2] for log in logs.values()]),
+            longs(fences),
+            longs(afters),
+            blobs(befores),
             longs(places),
             *columns(records).values(),
             self._channel,
             texts(notes),
-        )
+        ]
 
     def _refused(self, db: Connection, works: Sequence[Append]) -> list[Exception | None]:
         """Why appends did not fit; None for those that would have."""
         found = db.rows(self._q["standing"], ([work.run_id for work in works],))
-        standing = {run_id: Standing(epoch, head) for run_id, epoch, head in found}
+        standing = {run_id: Standing(*at) for run_id, *at in found}
 
         def taken(work: Append) -> KeyTaken | None:
             holder = db.rows(self._q["find_key"], (work.claims_key,))
@@ -203,13 +210,10 @@ class Appends:
     @contextlib.contextmanager
     def open(self, link: Link, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
         """See `base.Store.open_append`."""
+        # The run's row is not locked while the tool works: its lease must be renewed meanwhile. The
+        # fence is looked at now, so as not to work in vain, and checked in the commit.
+        standing = link.run(lambda db, _: self._begin_for_tool(db, run_id))
         with link.held() as db:
-            # The run's row is not locked while the tool works: its lease must be renewed meanwhile.
-            # The fence is looked at now, so as not to work in vain, and checked in the commit.
-            with db.pipeline():
-                db.begin(idle_seconds_max=0)
-                found = db.execute(self._q["standing"], ([run_id],))
-            standing = {row[0]: Standing(*row[1:]) for row in found.fetchall()}
             after = standing[run_id].head if standing else -1
             if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
                 raise error
@@ -217,6 +221,12 @@ class Appends:
             yield opened
             if not opened.done:
                 raise StoreError("a transaction for a tool ended without its receipt")
+
+    def _begin_for_tool(self, db: Connection, run_id: str) -> dict[str, Standing]:
+        with db.pipeline():
+            db.begin(idle_seconds_max=0)
+            found = db.execute(self._q["standing"], ([run_id],), binary=True)
+        return {name: Standing(*at) for name, *at in found.fetchall()}
 
     def _finish(self, db: Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or leave nothing of it."""
@@ -307,7 +317,7 @@ def _after_comment(text: str) -> str:
     return ""
 
 
-def columns(records: Sequence[Record]) -> dict[str, bytes]:
+def columns(records: Sequence[Record]) -> dict[str, Ready]:
     """Records as arrays, one a column, in the order of their fields."""
     seqs, times, epochs, kinds, datas, hashes = zip(*records, strict=True) if records else ((),) * 6
     return {
@@ -352,6 +362,7 @@ def _going_together(batch: Sequence[Append], left: Sequence[int]) -> tuple[list[
 def _follows(before: Append, work: Append) -> bool:
     return (
         before.change is None
-        and work.after == before.after + len(before.records)
         and work.epoch == before.epoch
+        and work.after == before.after + len(before.records)
+        and (not work.before or bool(before.records and before.records[-1].hash == work.before))
     )

@@ -1,4 +1,4 @@
-"""Columns of values as PostgreSQL arrays, in the binary form that goes over the wire.
+"""Values for PostgreSQL in the binary form that goes over the wire; columns of them as arrays.
 
 psycopg can make arrays from lists, but looks at every element to find out what it is, which costs
 more than writing the rows. Here the kind is known, so a column is one or two calls into C.
@@ -8,31 +8,49 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-# Types of elements and of arrays of them, as fixed in PostgreSQL's catalogue.
-_BYTEA: Final = (17, 1001)
-_BIGINT: Final = (20, 1016)
-_TEXT: Final = (25, 1009)
+# Types of the elements, as fixed in PostgreSQL's catalogue.
+_BYTEA: Final = 17
+_BIGINT: Final = 20
+_TEXT: Final = 25
 
 _HEADER: Final = struct.Struct(">iiiii")  # dimensions, has nulls, type, length, first index
 _LENGTH: Final = struct.Struct(">i")
 
 
-class Longs(bytes):
-    """A bigint[], ready to send."""
+class Ready(bytes):
+    """A value in its binary form; `oid` is its type in PostgreSQL's catalogue."""
+
+    oid: ClassVar[int]
 
 
-class Texts(bytes):
-    """A text[], ready to send."""
+class Text(Ready):
+    """A text."""
+
+    oid = _TEXT
 
 
-class Blobs(bytes):
-    """A bytea[], ready to send."""
+class Texts(Ready):
+    """A text[]."""
+
+    oid = 1009
+
+
+class Longs(Ready):
+    """A bigint[]."""
+
+    oid = 1016
+
+
+class Blobs(Ready):
+    """A bytea[]."""
+
+    oid = 1001
 
 
 def longs(values: Sequence[int]) -> Longs:
@@ -40,19 +58,17 @@ def longs(values: Sequence[int]) -> Longs:
     count = len(values)
     fields = [8] * (2 * count)  # each element follows its length in bytes
     fields[1::2] = values
-    return Longs(
-        _HEADER.pack(1, 0, _BIGINT[0], count, 1) + struct.pack(">" + "iq" * count, *fields)
-    )
+    return Longs(_HEADER.pack(1, 0, _BIGINT, count, 1) + struct.pack(">" + "iq" * count, *fields))
 
 
 def texts(values: Sequence[str]) -> Texts:
     """Strings as text[]."""
-    return Texts(_variable(_TEXT[0], list(map(str.encode, values))))
+    return Texts(_variable(_TEXT, list(map(str.encode, values))))
 
 
 def blobs(values: Sequence[bytes]) -> Blobs:
     """Byte strings as bytea[]."""
-    return Blobs(_variable(_BYTEA[0], values))
+    return Blobs(_variable(_BYTEA, values))
 
 
 def _variable(kind: int, values: Sequence[bytes]) -> bytes:
@@ -64,29 +80,20 @@ def _variable(kind: int, values: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-class _Ready(Dumper):
+class _ReadyDumper(Dumper):
     format = Format.BINARY
 
-    def dump(self, obj: bytes) -> bytes:
+    def __init__(self, cls: type[Ready], context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        self.oid = cls.oid
+
+    def dump(self, obj: Ready) -> bytes:
         return obj
-
-
-class _LongsDumper(_Ready):
-    oid = _BIGINT[1]
-
-
-class _TextsDumper(_Ready):
-    oid = _TEXT[1]
-
-
-class _BlobsDumper(_Ready):
-    oid = _BYTEA[1]
 
 
 def register(context: AdaptContext) -> None:
     """Teach a connection to send these."""
     adapters = context.adapters
     if adapters is not None:
-        adapters.register_dumper(Longs, _LongsDumper)
-        adapters.register_dumper(Texts, _TextsDumper)
-        adapters.register_dumper(Blobs, _BlobsDumper)
+        for kind in (Text, Texts, Longs, Blobs):
+            adapters.register_dumper(kind, _ReadyDumper)

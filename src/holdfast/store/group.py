@@ -191,7 +191,9 @@ class GroupCommit:
                 ticket.turn.release()
         for loop, tickets in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_wake, tickets)  # once for all: each call writes to a pipe
+                loop.call_soon_threadsafe(
+                    _wake, tickets
+                )  # once for all: each call writes to a pipe
             except RuntimeError:
                 continue  # the loop was closed meanwhile; nobody is waiting there any more
 
@@ -211,7 +213,9 @@ class GroupCommit:
             if self._leader is not None or not self._queue:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._serve, name="holdfast-commit", daemon=True
+                )
                 self._thread.start()
             self._leader = self._thread
             self._thread_leads = True

@@ -80,7 +80,11 @@ _HOPELESS: Final = (
     "does not exist",
     "no pg_hba.conf entry",
     "permission denied",
+    "invalid",
 )
+
+
+_BINARY: Final = pq.Format.BINARY
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -102,6 +106,22 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             done = self.execute(query, params)
             self.execute("COMMIT")
         return done.fetchall()
+
+    def ask(self, query: bytes, values: Sequence[arrays.Ready]) -> bool:
+        """The truth value that one statement gives, in one call into libpq.
+
+        psycopg would hold this conversation step by step, and the interpreter's lock would have to
+        be won back at each step from an event loop that is busy making the next events.
+        """
+        types = [value.oid for value in values]
+        result = self.pgconn.exec_params(query, values, types, [_BINARY] * len(values), _BINARY)
+        if result.status == pq.ExecStatus.TUPLES_OK:
+            return result.get_value(0, 0) == b"\1"
+        code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        kind: type[psycopg.Error] = psycopg.OperationalError
+        with contextlib.suppress(KeyError):  # a code from the future
+            kind = psycopg.errors.lookup(code)
+        raise kind(result.get_error_message())
 
     def rows(self, query: str, params: Params = None) -> list[tuple[Any, ...]]:
         """The rows of one statement."""
@@ -145,7 +165,8 @@ class Route:
     def __init__(self, dsn: str, *, patience: float, require_fsync: bool) -> None:
         try:
             given = conninfo_to_dict(dsn)
-        except psycopg.Error:  # its text may hold the password
+            [int(port or 0) for port in str(given.get("port") or "").split(",")]
+        except (psycopg.Error, ValueError):  # the text of either may hold the password
             raise InvalidInput(
                 "the PostgreSQL URL cannot be read; it looks like postgresql://user:password@host:5432/database"
             ) from None
@@ -246,9 +267,9 @@ class Route:
 class Link:
     """One connection that is opened when needed and opened again when it broke."""
 
-    def __init__(self, route: Route, *, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
+    def __init__(self, route: Route, *, answer_seconds_max: float | None = None) -> None:
         self._route = route
-        self._limit = answer_seconds_max
+        self._limit = answer_seconds_max or ANSWER_SECONDS_MAX
         self._using = threading.Lock()
         self._guard = threading.Lock()
         self._connection: Connection | None = None

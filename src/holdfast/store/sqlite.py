@@ -12,7 +12,6 @@ Not here: what events mean, how concurrent appends form batches (`group.py`), th
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import threading
@@ -30,7 +29,6 @@ from holdfast.errors import (
     KeyTaken,
     NotFound,
     ReadOnlyStore,
-    SchemaMismatch,
     StorageFull,
     StoreError,
     StoreUnavailable,
@@ -53,15 +51,13 @@ from holdfast.store.base import (
     refusals,
 )
 from holdfast.store.group import GroupCommit
+from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
 
-APPLICATION_ID: Final = 0x486F6C64  # "Hold": a SQLite file with another one is not ours
-BUSY_MS: Final = 10_000
-RESERVE_BYTES: Final = 4 * 1024 * 1024
 ROWS_PER_INSERT: Final = 50
 POLL_SECONDS_MAX: Final = 0.25
 SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _INSERT_ONE: Final = _Q["insert_event"]
@@ -88,7 +84,9 @@ class SQLiteStore:
         clock: Callable[[], int] = system_clock,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
-            raise UnsafeStore(f"synchronous must be FULL, or NORMAL to risk the last commits, not {synchronous!r}")
+            raise UnsafeStore(
+                f"synchronous must be FULL, or NORMAL to risk the last commits, not {synchronous!r}"
+            )
         self.path = str(path)
         self.url = f"sqlite:///{self.path}"
         self.synchronous = synchronous
@@ -105,9 +103,11 @@ class SQLiteStore:
         self._readings = 0
         self._fork_is_safe = False
         self._connection: apsw.Connection | None = None
-        self._connection, self._readonly = _open(self.path, synchronous)
+        self._connection, self._readonly = open_database(self.path, synchronous)
         self._group = GroupCommit(self._commit)
-        self._reserve = _Reserve(Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly))
+        self._reserve = Reserve(
+            Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly)
+        )
         if not self._in_memory:
             _watch_forks(self)
 
@@ -133,7 +133,7 @@ class SQLiteStore:
             raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
         if self._connection is None:
             self._refuse_if_closed()
-            self._connection, self._readonly = _open(self.path, self.synchronous)
+            self._connection, self._readonly = open_database(self.path, self.synchronous)
         return self._connection
 
     def _refuse_if_closed(self) -> None:
@@ -197,8 +197,7 @@ class SQLiteStore:
             db = self._db
             if self._readonly:
                 raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
-            if db.in_transaction:  # by this thread, which holds the lock already
-                raise StoreError("a tool with `tx` cannot write to its run before its receipt is written")
+            _refuse_nested(db)
             try:
                 db.execute("BEGIN IMMEDIATE")
                 yield db
@@ -214,7 +213,7 @@ class SQLiteStore:
 
     def _failed(self, error: apsw.Error, db: apsw.Connection) -> StoreError:
         """What a failed transaction means; one that makes further commits unsafe breaks the store."""
-        meaning = _in_our_words(self.path, error, db.system_errno)
+        meaning = in_our_words(self.path, error, db.system_errno)
         if isinstance(error, apsw.IOError) and isinstance(meaning, StoreUnavailable):
             # After a failed fsync the kernel may have dropped the pages it could not write, so a
             # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
@@ -238,7 +237,7 @@ class SQLiteStore:
             try:
                 yield connection
             except apsw.Error as error:
-                raise _in_our_words(self.path, error, connection.system_errno) from error
+                raise in_our_words(self.path, error, connection.system_errno) from error
             finally:
                 self._readers.append(connection)
         finally:
@@ -249,9 +248,9 @@ class SQLiteStore:
     def _new_reader(self) -> apsw.Connection:
         self._refuse_if_closed()
         try:
-            return _open_reader(self.path, immutable=self._readonly == "immutable")
+            return open_reader(self.path, immutable=self._readonly == "immutable")
         except apsw.Error as error:
-            raise _in_our_words(self.path, error) from error
+            raise in_our_words(self.path, error) from error
 
     # ── writing ──────────────────────────────────────────────────────────────────────────
 
@@ -319,7 +318,9 @@ class SQLiteStore:
             # A receipt's effect has happened: it gets the space that was held back for it.
             self._reserve.give_up()
             refused = [
-                error if work.urgent else StorageFull(f"{self.path}: the disk is full; nothing was written")
+                error
+                if work.urgent
+                else StorageFull(f"{self.path}: the disk is full; nothing was written")
                 for work, error in zip(batch, self._write_urgent(batch), strict=True)
             ]
         self._notify()
@@ -335,7 +336,9 @@ class SQLiteStore:
             self._reserve.hold()
         with self._transaction() as db:
             keys, standing = self._standing(db, batch)
-            refused = refusals(batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id]))
+            refused = refusals(
+                batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id])
+            )
             rows: list[tuple[int, Sequence[Record]]] = []
             for work, error in zip(batch, refused, strict=True):
                 if error is not None:
@@ -355,10 +358,9 @@ class SQLiteStore:
         """The runs' keys, and where each log stands now, inside the transaction."""
         keys = {work.run_id: self._key(db, work.run_id) for work in batch}
         known = [key for key in keys.values() if key]
-        if len(known) == 1:
-            found = db.execute(_Q["fence_one"], (known[0],)).fetchall()
-        else:
-            found = db.execute(_Q["fence"], (json.dumps(known),)).fetchall()
+        alone = len(known) == 1
+        params = (known[0] if alone else json.dumps(known),)
+        found: Rows = db.execute(_Q["fence_one" if alone else "fence"], params).fetchall()
         by_key = {key: Standing(*standing) for key, *standing in found}
         stale = [run_id for run_id, key in keys.items() if key and key not in by_key]
         if stale:  # deleted by another process, and perhaps created anew
@@ -383,7 +385,9 @@ class SQLiteStore:
         flat = [(key, *record) for key, records in rows for record in records]
         full = len(flat) - len(flat) % ROWS_PER_INSERT
         for i in range(0, full, ROWS_PER_INSERT):
-            db.execute(_INSERT_MANY, [field for row in flat[i : i + ROWS_PER_INSERT] for field in row])
+            db.execute(
+                _INSERT_MANY, [field for row in flat[i : i + ROWS_PER_INSERT] for field in row]
+            )
         for row in flat[full:]:
             db.execute(_INSERT_ONE, row)
 
@@ -439,7 +443,7 @@ class SQLiteStore:
 
     def _claim(self, db: apsw.Connection, run_id: str, worker: str, lease_us: int) -> RunRow | None:
         now = self.now()
-        found = db.execute(
+        found: Rows = db.execute(
             _Q["claim"], {"id": run_id, "worker": worker, "now": now, "until": now + lease_us}
         ).fetchall()
         return RunRow(*found[0]) if found else None
@@ -447,13 +451,16 @@ class SQLiteStore:
     def claim_due(
         self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
     ) -> list[RunRow]:
-        which = None if agents is None else json.dumps([check_text("agent", name) for name in agents])
+        which = (
+            None if agents is None else json.dumps([check_text("agent", name) for name in agents])
+        )
         due = {"now": self.now(), "agents": which, "limit": limit}
         with self._reading() as db:  # a look without the write lock: an idle worker disturbs nobody
             if not db.execute(_Q["due"], {**due, "limit": 1}).fetchall():
                 return []
         with self._transaction() as db:
-            ids = [run_id for (run_id,) in db.execute(_Q["due"], due).fetchall()]
+            found: Rows = db.execute(_Q["due"], due).fetchall()
+            ids = [run_id for (run_id,) in found]
             claimed = [self._claim(db, run_id, worker, lease_us) for run_id in ids]
         return [row for row in claimed if row is not None]
 
@@ -477,27 +484,33 @@ class SQLiteStore:
 
     def get(self, run_id: str) -> RunRow | None:
         with self._reading() as db:
-            found = db.execute(_Q["run"], (run_id,)).fetchall()
+            found: Rows = db.execute(_Q["run"], (run_id,)).fetchall()
         return RunRow(*found[0]) if found else None
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
         with self._reading() as db:
-            found = db.execute(_Q["read"], (run_id, after, -1 if limit is None else limit)).fetchall()
+            found: Rows = db.execute(
+                _Q["read"], (run_id, after, -1 if limit is None else limit)
+            ).fetchall()
         return [Record(*row) for row in found]
 
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
         name = (
-            "list_by_status" if which.status
-            else "list_by_agent" if which.agent
-            else "list_by_parent" if which.parent
+            "list_by_status"
+            if which.status
+            else "list_by_agent"
+            if which.agent
+            else "list_by_parent"
+            if which.parent
             else "list"
         )
         check_filter(which)
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         with self._reading() as db:
-            return [RunRow(*row) for row in db.execute(_Q[name], params).fetchall()]
+            found: Rows = db.execute(_Q[name], params).fetchall()
+        return [RunRow(*row) for row in found]
 
     def next_due(self) -> int | None:
         with self._reading() as db:
@@ -507,7 +520,7 @@ class SQLiteStore:
     def find_key(self, key: str) -> tuple[str, int] | None:
         check_text("idempotency key", key)
         with self._reading() as db:
-            found = db.execute(_Q["find_key"], (key,)).fetchall()
+            found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
         return found[0] if found else None
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
@@ -528,7 +541,7 @@ class SQLiteStore:
     def snapshot(self, run_id: str, *, at_most: int | None = None) -> Snapshot | None:
         with self._reading() as db:
             newest = 2**62 if at_most is None else at_most
-            found = db.execute(_Q["snapshot"], (run_id, newest)).fetchall()
+            found: Rows = db.execute(_Q["snapshot"], (run_id, newest)).fetchall()
         return Snapshot(*found[0]) if found else None
 
     def delete(self, run_id: str) -> bool:
@@ -584,13 +597,27 @@ class SQLiteStore:
         return [
             Finding("store", self.url, True),
             Finding("schema", str(version), True),
-            Finding("SQLite library", apsw.sqlite_lib_version(), library >= SAFE_LIBRARY,
-                    "this version can lose commits; update apsw"),
-            Finding("journal", str(journal), journal == "wal" or self._in_memory, "WAL could not be set"),
-            Finding("durability", {2: "FULL", 1: "NORMAL"}.get(level, str(level)), level == 2,
-                    "the last commits can be lost when power fails; open with synchronous='FULL'"),
-            Finding("file mode", "memory" if mode is None else oct(mode)[2:], mode in (None, 0o600),
-                    "others on this machine can read it; chmod 600"),
+            Finding(
+                "SQLite library",
+                apsw.sqlite_lib_version(),
+                library >= SAFE_LIBRARY,
+                "this version can lose commits; update apsw",
+            ),
+            Finding(
+                "journal", str(journal), journal == "wal" or self._in_memory, "WAL could not be set"
+            ),
+            Finding(
+                "durability",
+                {2: "FULL", 1: "NORMAL"}.get(level, str(level)),
+                level == 2,
+                "the last commits can be lost when power fails; open with synchronous='FULL'",
+            ),
+            Finding(
+                "file mode",
+                "memory" if mode is None else oct(mode)[2:],
+                mode in (None, 0o600),
+                "others on this machine can read it; chmod 600",
+            ),
         ]
 
 
@@ -619,14 +646,18 @@ class _OpenAppend:
         if self.done:
             raise StoreError("this transaction is over: its receipt has been written")
         if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
-            raise StoreError("a statement of the tool rolled its transaction back; nothing was written")
+            raise StoreError(
+                "a statement of the tool rolled its transaction back; nothing was written"
+            )
 
     def commit(self, work: Append) -> None:
         check_append(work)
         self._refuse_if_over()
         store, db = self._store, self._db
         keys, standing = store._standing(db, [work])
-        error = refusals([work], standing, lambda work: store._claim_key(db, work, keys[work.run_id]))[0]
+        error = refusals(
+            [work], standing, lambda work: store._claim_key(db, work, keys[work.run_id])
+        )[0]
         if error is not None:
             raise error
         key = keys[work.run_id]
@@ -638,66 +669,14 @@ class _OpenAppend:
         self.done = True
 
 
+def _refuse_nested(db: apsw.Connection) -> None:
+    """Whoever holds the write lock and finds a transaction has opened it himself, for a tool."""
+    if db.in_transaction:
+        raise StoreError("a tool with `tx` cannot write to its run before its receipt is written")
+
+
 def _refuse_transaction_control(action: int, *_: str | None) -> int:
     return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
-
-
-class _Reserve:
-    """Space held back beside the database, so that a receipt can be written when the disk is full."""
-
-    def __init__(self, path: Path, *, active: bool) -> None:
-        self._path, self._active = path, active
-
-    def hold(self) -> None:
-        """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
-        if not self._active or self._is_held():
-            return
-        try:
-            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, RESERVE_BYTES)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise _in_our_words(
-                f"{self._path.parent}: no room for the {RESERVE_BYTES // 1024} KiB that receipts may need", error
-            ) from None
-
-    def _is_held(self) -> bool:
-        """Asked every time, because another process may have needed the reserve meanwhile."""
-        try:
-            return self._path.stat().st_size >= RESERVE_BYTES
-        except OSError:
-            return False
-
-    def give_up(self) -> None:
-        """Free the reserve for a receipt."""
-        with contextlib.suppress(OSError):
-            if self._active:
-                self._path.unlink()
-
-
-def _in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0) -> StoreError:
-    """The error of SQLite or of the system, with its `errno` where known, as one of ours."""
-    if isinstance(error, OSError):
-        said, number = f"{where}: {error.strerror}.", error.errno
-    else:
-        said = f"{where}: {error}."
-        # An errno is only believed where SQLite failed to write: after an fsync nothing is known.
-        if getattr(error, "extendedresult", 0) not in (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE):
-            number = None
-    if isinstance(error, apsw.FullError) or number in NO_SPACE:
-        return StorageFull(f"{said} Nothing was written; free some space and resume the run")
-    if isinstance(error, apsw.ReadOnlyError) or number in NOT_WRITABLE:
-        return ReadOnlyStore(f"{said} Nothing was written")
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return StoreUnavailable(f"{said} Another process held the write lock for {BUSY_MS / 1000:g} s")
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return StoreUnavailable(f"{said} The file is damaged; `holdfast doctor` shows what still verifies")
-    return StoreUnavailable(said)
-
-
-# ── opening ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _watch_forks(store: SQLiteStore) -> None:
@@ -712,161 +691,3 @@ def _watch_forks(store: SQLiteStore) -> None:
         after_in_parent=on_fork(SQLiteStore._after_fork_in_parent),
         after_in_child=on_fork(SQLiteStore._after_fork_in_child),
     )
-
-
-def _open(path: str, synchronous: str) -> tuple[apsw.Connection, str]:
-    """The write connection, migrated and with its settings read back; and why it is read-only, if so."""
-    if path != ":memory:":
-        _create_private(Path(path))
-    db = None
-    try:
-        db = _connect(path)
-        _check_schema(db, path)
-        if db.readonly("main"):
-            return db, "file"
-        _set_durable(db, path, synchronous)
-        _migrate(db, path)
-        if path != ":memory:":
-            _settle_log(db, path)
-        return db, ""
-    except BaseException as error:
-        number = db.system_errno if db is not None else None
-        if db is not None:
-            db.close()
-        if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
-            return _open_immutable(path, error), "immutable"
-        if isinstance(error, apsw.NotADBError):
-            raise SchemaMismatch(f"{path} is not a SQLite database") from None
-        if isinstance(error, apsw.Error):
-            raise _in_our_words(path, error, number) from error
-        raise
-
-
-def _open_immutable(path: str, error: apsw.Error) -> apsw.Connection:
-    """On a read-only medium the file can only be read as it lies there, without its log."""
-    wal = Path(path + "-wal")
-    if os.access(wal.parent, os.W_OK):
-        raise _in_our_words(path, error) from error
-    if wal.exists() and wal.stat().st_size:
-        raise ReadOnlyStore(
-            f"{path}: {error}. The latest events are still in {wal.name}, which cannot be read without "
-            "writing beside it; copy both to a place where you may write, and open them there"
-        ) from error
-    try:
-        db = _open_reader(path, immutable=True)
-        _check_schema(db, path)
-    except apsw.Error as again:
-        raise _in_our_words(path, again) from again
-    return db
-
-
-def _settle_log(db: apsw.Connection, path: str) -> None:
-    """Make sure of what an earlier process left: its last fsync may have failed before it died.
-
-    Then the end of the log is in the kernel's memory but not on the disk, and what we append behind
-    it would be lost with it. So the log is copied into the database, which is synced, before use.
-    SQLite syncs the folder that holds both, but does not look whether that worked.
-    """
-    _patiently(lambda: db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
-    _sync_folder(Path(path).parent)
-
-
-def _patiently(do: Callable[[], Any]) -> Any:
-    """For the two calls that give up at once, unlike others, when another process is in the way."""
-    deadline = time.monotonic() + BUSY_MS / 1000
-    while True:
-        try:
-            return do()
-        except apsw.BusyError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise StoreUnavailable(f"{folder}: {error.strerror}. Nothing is sure to be kept there") from None
-
-
-def _create_private(path: Path) -> None:
-    """Make the file readable by its owner only. An existing one is never opened here: closing it
-    would drop the locks that SQLite holds on it in this process."""
-    try:
-        _create_folder(path.parent)
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        return
-    except OSError as error:
-        if not path.exists():
-            raise _in_our_words(f"cannot create {path}", error) from None
-
-
-def _create_folder(folder: Path) -> None:
-    """Make the folder and those above it, private, and sure to be there after a power cut."""
-    if not folder.exists():
-        _create_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _connect(path: str) -> apsw.Connection:
-    db = apsw.Connection(path)
-    db.set_busy_timeout(BUSY_MS)
-    return db
-
-
-def _open_reader(path: str, *, immutable: bool = False) -> apsw.Connection:
-    uri = Path(path).resolve().as_uri() + ("?immutable=1" if immutable else "")
-    db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-    db.set_busy_timeout(BUSY_MS)
-    return db
-
-
-def _set_durable(db: apsw.Connection, path: str, synchronous: str) -> None:
-    journal = _patiently(lambda: db.pragma("journal_mode", "wal"))
-    if journal != "wal" and path != ":memory:":
-        raise UnsafeStore(
-            f"{path} is on a file system without shared memory (a network or overlay mount), where "
-            "SQLite's write-ahead log is not safe; put the file on a local disk, or use PostgreSQL"
-        )
-    db.pragma("synchronous", synchronous)
-    level = {"FULL": 2, "NORMAL": 1}[synchronous]
-    if db.pragma("synchronous") != level:
-        raise UnsafeStore(f"{path}: synchronous={synchronous} was set but is not in force")
-
-
-def _migrate(db: apsw.Connection, path: str) -> None:
-    """Bring an older schema up to date in one transaction; refuse a newer or a foreign one."""
-    steps = sql.migrations("sqlite")
-    if db.pragma("user_version") == len(steps) and db.pragma("application_id") == APPLICATION_ID:
-        return
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        _check_schema(db, path)
-        for step in steps[db.pragma("user_version") :]:
-            db.execute(step.sql)
-        db.pragma("application_id", APPLICATION_ID)
-        db.pragma("user_version", len(steps))
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _check_schema(db: apsw.Connection, path: str) -> None:
-    version, ours = db.pragma("user_version"), len(sql.migrations("sqlite"))
-    tables = db.execute("SELECT count(*) FROM sqlite_schema").get
-    application = db.pragma("application_id")
-    if application != APPLICATION_ID and (tables or application or version):
-        raise SchemaMismatch(f"{path} is a SQLite database, but not one of Holdfast's; choose another file")
-    if version > ours:
-        raise SchemaMismatch(
-            f"{path} has schema {version}, this Holdfast knows {ours}; update Holdfast. Nothing was changed"
-        )

@@ -82,8 +82,9 @@ $$;
 
 -- The hot path: append to many logs, all or nothing, in one round trip; false if one does not fit.
 --
--- `p_ids`, `p_fences` (-1: no lease needed) and `p_afters` describe the logs; the other arrays the
--- events, of which each names its log by its place in `p_ids`. `p_notes` are sent to listeners.
+-- `p_ids`, `p_fences` (-1: no lease needed), `p_afters` and `p_befores` (the hash at the log's end;
+-- empty: any) describe the logs; the other arrays the events, of which each names its log by its
+-- place in `p_ids`. `p_notes` are sent to listeners.
 --
 -- The row of each run is locked, in the order of the keys so that two batches cannot wait for each
 -- other, and stays locked until the commit: no claim can raise an epoch between the check and the
@@ -92,7 +93,7 @@ $$;
 -- is fast without prepared statements, which a transaction pooler would lose; scans are off, because
 -- a plan that was made for an empty table would be kept while the table grows.
 CREATE FUNCTION holdfast.append_events(
-  p_ids text[], p_fences bigint[], p_afters bigint[],
+  p_ids text[], p_fences bigint[], p_afters bigint[], p_befores bytea[],
   p_logs bigint[], p_seqs bigint[], p_times bigint[], p_epochs bigint[], p_kinds text[],
   p_datas bytea[], p_hashes bytea[], p_channel text, p_notes text[]
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE
@@ -106,6 +107,8 @@ DECLARE
   v_keys  bigint[];
   v_epoch bigint;
   v_fits  boolean;
+  v_seq   bigint;
+  v_hash  bytea;
 BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
@@ -117,7 +120,9 @@ BEGIN
     IF v_key IS NULL OR (p_fences[1] >= 0 AND p_fences[1] <> v_epoch) THEN
       RETURN false;
     END IF;
-    IF p_afters[1] <> coalesce((SELECT max(e.seq) FROM holdfast.events e WHERE e.run = v_key), -1) THEN
+    SELECT e.seq, e.hash INTO v_seq, v_hash
+    FROM holdfast.events e WHERE e.run = v_key ORDER BY e.seq DESC LIMIT 1;
+    IF p_afters[1] <> coalesce(v_seq, -1) OR (p_befores[1] <> '' AND p_befores[1] <> v_hash) THEN
       RETURN false;
     END IF;
     v_keys := ARRAY[v_key];
@@ -131,8 +136,10 @@ BEGIN
     IF v_fits IS NOT TRUE OR cardinality(v_keys) < cardinality(p_ids) THEN
       RETURN false;
     END IF;
-    PERFORM 1 FROM unnest(v_keys, p_afters) AS g (key, after)
-    WHERE g.after <> coalesce((SELECT max(e.seq) FROM holdfast.events e WHERE e.run = g.key), -1);
+    PERFORM 1 FROM unnest(v_keys, p_afters, p_befores) AS g (key, after, before)
+    LEFT JOIN LATERAL (SELECT e.seq, e.hash FROM holdfast.events e
+                       WHERE e.run = g.key ORDER BY e.seq DESC LIMIT 1) e ON true
+    WHERE g.after <> coalesce(e.seq, -1) OR (g.before <> '' AND g.before <> e.hash);
     IF FOUND THEN
       RETURN false;
     END IF;

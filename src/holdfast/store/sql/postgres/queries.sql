@@ -4,12 +4,16 @@
 -- Rows of `runs` are locked in the order of their keys wherever a statement takes several.
 
 -- name: append
-SELECT holdfast.append_events(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+-- The one with numbered parameters: it is sent without psycopg's help, which would cost more.
+SELECT holdfast.append_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: standing
 -- Where logs stand. Without locks: epochs and logs only grow, so what was refused stays refused.
-SELECT r.id, r.epoch, coalesce((SELECT max(e.seq) FROM holdfast.events e WHERE e.run = r.key), -1)
-FROM holdfast.runs r WHERE r.id = ANY(%s::text[]);
+SELECT r.id, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, '')
+FROM holdfast.runs r
+LEFT JOIN LATERAL (SELECT e.seq, e.hash FROM holdfast.events e
+                   WHERE e.run = r.key ORDER BY e.seq DESC LIMIT 1) e ON true
+WHERE r.id = ANY(%s::text[]);
 
 -- name: stored_hashes
 -- What is written at given places, to find out what became of an append whose answer was lost.

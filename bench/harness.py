@@ -1,0 +1,126 @@
+"""What benchmarks share: databases to work on, rounds, tables, results.
+
+Each round takes every figure once, one after the other, so that a slow moment of the machine falls on
+all of them. What is shown is the median of the rounds, and the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # for the tests' PostgreSQL
+
+
+@dataclass
+class Series:
+    """One figure, taken once a round."""
+
+    name: str
+    unit: str
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The middle half of the values, as a share of the median."""
+        if len(self.values) < 4:
+            return (max(self.values) - min(self.values)) / self.median / 2
+        low, _, high = statistics.quantiles(self.values, n=4)
+        return (high - low) / self.median / 2
+
+
+def ratio(ours: Series, theirs: Series) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(a / b for a, b in zip(ours.values, theirs.values, strict=True))
+
+
+@dataclass
+class Row:
+    what: str
+    ours: Series
+    theirs: Series
+    goal: float | None = None
+
+
+class Report:
+    """A table of figures and goals, printed and kept."""
+
+    def __init__(self, name: str, rounds: int) -> None:
+        self.name, self.rounds = name, rounds
+        self.rows: list[Row] = []
+        self.facts: list[tuple[str, str, bool | None]] = []
+
+    def add(self, what: str, ours: Series, theirs: Series, goal: float | None = None) -> None:
+        self.rows.append(Row(what, ours, theirs, goal))
+
+    def fact(self, what: str, value: str, ok: bool | None = None) -> None:
+        self.facts.append((what, value, ok))
+
+    def show(self) -> None:
+        out = sys.stdout.write
+        out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
+        for row in self.rows:
+            share = ratio(row.ours, row.theirs)
+            goal = "" if row.goal is None else f"  goal ≥ {row.goal:g}  {'ok' if share >= row.goal else 'MISSED'}"
+            out(
+                f"  {row.what:44} {row.ours.median:>10,.0f} ±{row.ours.spread:4.0%}"
+                f"   {row.theirs.name:22} {row.theirs.median:>10,.0f} ±{row.theirs.spread:4.0%}"
+                f"   ratio {share:5.2f}{goal}\n"
+            )
+        for what, value, ok in self.facts:
+            out(f"  {what:44} {value}{'' if ok is None else '  ok' if ok else '  MISSED'}\n")
+        self._keep()
+
+    def _keep(self) -> None:
+        RESULTS.mkdir(exist_ok=True)
+        data = {
+            "benchmark": self.name,
+            "rounds": self.rounds,
+            "python": platform.python_version(),
+            "rows": [
+                {"what": r.what, "ours": r.ours.values, "beside": r.theirs.name, "theirs": r.theirs.values,
+                 "ratio": ratio(r.ours, r.theirs), "goal": r.goal}
+                for r in self.rows
+            ],
+            "facts": [{"what": what, "value": value, "ok": ok} for what, value, ok in self.facts],
+        }  # fmt: skip
+        (RESULTS / f"{self.name.replace(' ', '-')}.json").write_text(json.dumps(data, indent=1), "utf-8")
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    """How many per second."""
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def postgres() -> Iterator[str | None]:
+    """A PostgreSQL of our own, or None if its binaries are not installed."""
+    try:
+        from support.postgres import PostgresServer
+    except ImportError as missing:
+        sys.stdout.write(f"PostgreSQL is missing here ({missing}); its figures are left out\n")
+        yield None
+        return
+    with PostgresServer() as server:
+        yield server.dsn(server.create_database())

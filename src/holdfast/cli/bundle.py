@@ -1,0 +1,213 @@
+"""A run as one file: lines of JSON that hold its log, chained as it is, and its artifacts.
+
+    {"format": "holdfast run", "version": 1, "id": …}      the first line
+    {"seq": 0, "time": …, "epoch": …, "kind": …, "data": "…", "hash": "…"}   one for each event
+    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept beside the log
+
+A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
+checked before anything is written, what the first line claims is taken from the log instead, and a
+run that had not ended is paused. Nothing of it becomes code.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast import views
+from holdfast.core import events as e
+from holdfast.core import log, values
+from holdfast.core.events import Event, Value, bytes_of
+from holdfast.core.log import Blob, Head, Record
+from holdfast.core.state import RunState, fold
+from holdfast.errors import InvalidInput, LogDamaged, NotFound
+from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, Store
+
+FORMAT: Final = "holdfast run"
+CHARS_MAX: Final = 512 * 1024 * 1024
+LEASE_US: Final = 60_000_000
+IMPORTER: Final = "import"
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class NotABundle(InvalidInput):
+    """The file is not a run that `holdfast export` wrote."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"this is not a run that `holdfast export` wrote: {why}. Nothing was imported"
+        )
+
+
+class _First(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    id: str
+
+
+class _Event(msgspec.Struct, forbid_unknown_fields=True):
+    seq: Number
+    time: Number
+    epoch: Number
+    kind: str
+    data: str
+    hash: str
+
+
+class _Blob(msgspec.Struct, forbid_unknown_fields=True):
+    blob: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A run that was read from a file, checked."""
+
+    run: NewRun
+    records: list[Record]
+    blobs: list[Blob]
+    status: str
+
+
+# ── out ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def pack(store: Store, run_id: str) -> list[str]:
+    """The lines of a run's file."""
+    found = list(views.events(store, run_id))
+    lines: list[dict[str, Any]] = [{"format": FORMAT, "version": 1, "id": run_id}]
+    lines += [
+        {
+            "seq": r.seq,
+            "time": r.time,
+            "epoch": r.epoch,
+            "kind": r.kind,
+            "data": r.data.decode(),
+            "hash": r.hash.hex(),
+        }
+        for r, _ in found
+    ]
+    for name in sorted(_blobs_of(event for _, event in found)):
+        data = store.blob(run_id, name)
+        if data is None:
+            raise NotFound(f"run {run_id!r}: the value with hash {name} is missing from the store")
+        lines.append({"blob": name, "data": base64.b64encode(data).decode()})
+    return [json.dumps(line, ensure_ascii=True, separators=(",", ":")) for line in lines]
+
+
+def _blobs_of(events: Iterable[Event]) -> set[str]:
+    """The values kept beside the log that events refer to."""
+    found = set()
+    for event in events:
+        for name in event.__struct_fields__:
+            value = getattr(event, name)
+            if isinstance(value, Value) and value.blob:
+                found.add(value.blob)
+        if isinstance(event, e.ArtifactSaved):
+            found.add(event.blob)
+    return found
+
+
+# ── in ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def unpack(file: Iterable[str]) -> Packed:
+    """Read and check a run's file; NotABundle or LogDamaged if anything is wrong with it."""
+    lines = _bounded(file)
+    first = _read(next(lines, ""), _First, "its first line")
+    if first.format != FORMAT or first.version != 1:
+        raise NotABundle(
+            f"it says {first.format!r}, version {first.version}; this Holdfast knows version 1"
+        )
+    run_id = log.check_run_id(first.id)
+    records, blobs = [], []
+    for number, line in enumerate(lines, 2):
+        if line.startswith('{"blob"'):
+            blobs.append(_blob(_read(line, _Blob, f"line {number}")))
+        else:
+            records.append(_record(_read(line, _Event, f"line {number}"), number))
+    checked = list(log.verify(run_id, log.origin(run_id), records))
+    events = [log.read_event(run_id, record) for record in checked]
+    created = events[0] if events else None
+    if not isinstance(created, e.RunCreated) or created.run_id != run_id:
+        raise NotABundle("its log does not begin with the creation of this run")
+    missing = _blobs_of(events) - {blob.hash for blob in blobs}
+    if missing:
+        raise NotABundle(f"the value with hash {min(missing)} is missing from it")
+    digest = created.input.blob or values.digest(bytes_of(created.input.json))
+    run = NewRun(run_id, created.agent, digest, created.code_version, created.parent)
+    return Packed(run, checked, blobs, _status(checked))
+
+
+def _bounded(file: Iterable[str]) -> Iterator[str]:
+    size = 0
+    for line in file:
+        size += len(line)
+        if size > CHARS_MAX:
+            raise NotABundle(f"it is longer than {CHARS_MAX:,} characters")
+        if line.strip():
+            yield line
+
+
+def _read(line: str, kind: type[S], where: str) -> S:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise NotABundle(f"{where} does not read: {error}") from None
+
+
+def _record(x: _Event, number: int) -> Record:
+    try:
+        return Record(x.seq, x.time, x.epoch, x.kind, x.data.encode(), bytes.fromhex(x.hash))
+    except ValueError as error:
+        raise NotABundle(f"line {number} does not read: {error}") from None
+
+
+def _blob(x: _Blob) -> Blob:
+    try:
+        data = base64.b64decode(x.data, validate=True)
+    except (ValueError, binascii.Error):
+        raise NotABundle(f"the value with hash {x.blob} is not base64") from None
+    if values.digest(data) != x.blob:
+        raise LogDamaged("?", 0, f"the value with hash {x.blob} has other bytes")
+    return Blob(x.blob, data)
+
+
+def _status(records: list[Record]) -> str:
+    """What the log adds up to. Events of the right shape may still be nonsense in each other's company."""
+    try:
+        status = fold(RunState(), records).status
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NotABundle(
+            f"its events do not add up to a run: {type(error).__name__}: {error}"
+        ) from None
+    return status if status in TERMINAL_STATUSES else "paused"
+
+
+def take_in(store: Store, packed: Packed) -> str:
+    """Write the run into a store; the status it has there."""
+    # Claimed while it is written, so that no worker takes it up in between.
+    run = packed.run
+    row, fresh = store.create(
+        run, packed.records, blobs=packed.blobs, worker=IMPORTER, lease_us=LEASE_US
+    )
+    if not fresh:
+        raise InvalidInput(f"run {run.id!r} exists already in this store; nothing was imported")
+    last = packed.records[-1]
+    new: list[Record] = []
+    if packed.status == "paused":
+        head = Head(last.seq, last.hash, last.time)
+        said = e.RunPaused(by=IMPORTER, why="imported; nothing executes until somebody resumes it")
+        _, new = log.seal(head, [said], epoch=row.epoch, time=store.now())
+    waits = "somebody to resume it" if new else ""
+    change = RowChange(packed.status, None, waits)
+    store.append(Append(run.id, last.seq, new, row.epoch, change))
+    return packed.status

@@ -1,0 +1,194 @@
+"""The verbs that keep house: doctor, gc, export, import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import click
+
+from holdfast import views
+from holdfast.app import open_store
+from holdfast.cli import bundle, text
+from holdfast.cli.common import (
+    command,
+    confirm,
+    existing_store,
+    json_option,
+    run_argument,
+    say,
+    store_option,
+)
+from holdfast.errors import HoldfastError
+from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
+
+PAGE = 200
+
+
+def every_run(store: Store, status: str = "") -> Iterator[RunRow]:
+    """All runs, newest first, page by page."""
+    cursor: int | None = None
+    while rows := store.runs(Filter(status=status), limit=PAGE, cursor=cursor):
+        yield from rows
+        cursor = rows[-1].cursor
+
+
+# ── doctor ───────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@store_option
+@json_option
+def doctor(url: str | None, as_json: bool) -> None:
+    """Examine the store: weak settings and damaged runs. Exit code 1 if there are any."""
+    with existing_store(url) as store:
+        findings = store.examine()
+        checked, damaged = 0, {}
+        for row in every_run(store):
+            checked += 1
+            if checked % 1000 == 0 and sys.stderr.isatty():
+                click.echo(f"\rchecked {checked:,} runs …", nl=False, err=True)
+            problem = _damage(store, row)
+            if problem:
+                damaged[row.id] = problem
+    ok = not damaged and all(finding.ok for finding in findings)
+    if as_json:
+        listed = [
+            {"name": f.name, "value": f.value, "ok": f.ok, "advice": "" if f.ok else f.advice}
+            for f in findings
+        ]
+        hurt = [{"run": run_id, "problem": problem} for run_id, problem in damaged.items()]
+        click.echo(text.as_json({"ok": ok, "findings": listed, "runs": checked, "damaged": hurt}))
+    else:
+        text.table(
+            ("what", "value", "status", "advice"),
+            [
+                (f.name, text.visible(f.value), "ok" if f.ok else "WEAK", "" if f.ok else f.advice)
+                for f in findings
+            ],
+        )
+        click.echo(f"{checked} runs checked, {len(damaged)} damaged")
+        for run_id, problem in damaged.items():
+            click.echo(f"  {click.style(run_id, fg='red')}: {text.visible(problem)}")
+    if not ok:
+        raise click.exceptions.Exit(1)
+
+
+def _damage(store: Store, row: RunRow) -> str:
+    """What is wrong with a run: its chain, or a log that does not add up to a state."""
+    found = views.verify(store, row.id)
+    if not found.ok:
+        return found.problem
+    if not found.events:
+        return "its log is empty; restore it from a backup"
+    try:
+        views.get(store, row.id)
+    except HoldfastError as error:
+        return str(error)
+    return ""
+
+
+# ── gc ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@click.option(
+    "--older-than", metavar="AGE", help="Runs that ended longer ago: 90, 30s, 15m, 12h, 30d, 4w."
+)
+@click.option(
+    "--keep", type=click.IntRange(0), metavar="N", help="The newest N of them stay, however old."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+@json_option
+def gc(
+    older_than: str | None,
+    keep: int | None,
+    dry_run: bool,
+    yes: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Delete runs that ended long ago, with all that belongs to them.
+
+    Only runs that are completed, failed or cancelled, and no child of a run that still goes on. With
+    a run its own idempotency keys are forgotten.
+    """
+    if older_than is None and keep is None:
+        raise click.UsageError("say which runs may go: --older-than AGE, --keep N, or both")
+    try:
+        age = text.seconds_of(older_than) if older_than is not None else 0.0
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--older-than") from None
+    with existing_store(url) as store:
+        doomed = _doomed(store, store.now() - int(age * MICROSECONDS), keep or 0)
+        deleted: list[str] = []
+        if doomed and not dry_run:
+            oldest = min(row.updated_at for row in doomed)
+            confirm(
+                f"delete {len(doomed)} runs that have ended, the oldest on {text.clock(oldest)}?",
+                yes=yes,
+            )
+            deleted = [row.id for row in doomed if store.delete(row.id)]
+    ids = [row.id for row in doomed] if dry_run else deleted
+    word = "would be deleted" if dry_run else "deleted"
+    say(as_json, {"deleted": ids, "dry_run": dry_run}, f"{len(ids)} runs {word}")
+
+
+def _doomed(store: Store, before: int, keep: int) -> list[RunRow]:
+    ended = [row for status in TERMINAL_STATUSES for row in every_run(store, status)]
+    ended.sort(key=lambda row: row.updated_at, reverse=True)
+    return [row for row in ended[keep:] if row.updated_at < before and not _is_needed(store, row)]
+
+
+def _is_needed(store: Store, row: RunRow) -> bool:
+    """A child's result may still be asked for, as long as its parent goes on."""
+    parent = store.get(row.parent) if row.parent else None
+    return parent is not None and parent.status not in TERMINAL_STATUSES
+
+
+# ── export and import ────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: stdout."
+)
+@store_option
+def export(run_id: str, output: Path | None, url: str | None) -> None:
+    """Write a run into one file: its log, chained as it is, and its artifacts. Lines of JSON."""
+    with existing_store(url) as store:
+        lines = bundle.pack(store, run_id)
+    if output is None:
+        click.echo("\n".join(lines))
+        return
+    try:
+        output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(str(output), error.strerror or "") from None
+    click.echo(f"{run_id}: {len(lines)} lines written to {output}", err=True)
+
+
+@click.command("import")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@store_option
+@json_option
+def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
+    """Take in a run from a file that `export` wrote. It is checked and not trusted: a run that had
+    not ended is paused, and nothing executes until somebody resumes it."""
+    try:
+        packed = bundle.unpack(file)
+    except UnicodeDecodeError:
+        raise bundle.NotABundle("it is not UTF-8 text") from None
+    store = open_store(url)
+    try:
+        status = bundle.take_in(store, packed)
+    finally:
+        store.close()
+    data = {"run": packed.run.id, "status": status, "events": len(packed.records)}
+    say(as_json, data, f"{packed.run.id}: {len(packed.records)} events, {status}",
+        f"  see it: {command(url, 'show', packed.run.id)}")  # fmt: skip

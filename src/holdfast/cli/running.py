@@ -1,0 +1,347 @@
+"""The verbs that execute: run, resume, replay, worker. They load the agent's file."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import click
+
+from holdfast import views
+from holdfast.app import Holdfast
+from holdfast.cli import text
+from holdfast.cli.asking import ask_on_the_spot
+from holdfast.cli.common import command, existing_store, json_option, say, store_option, who
+from holdfast.cli.describe import content, next_steps
+from holdfast.cli.load import Loaded, is_file, load, parameters
+from holdfast.cli.progress import Progress
+from holdfast.errors import InvalidInput, NotFound, RunBusy, RunFailed, RunWaiting
+from holdfast.runtime.declare import agent_spec
+from holdfast.runtime.engine import Options
+
+INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
+
+lease_option = click.option(
+    "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
+    help="How long the run stays ours if this process dies.",
+)  # fmt: skip
+wait_option = click.option("--wait", is_flag=True, help="Block while the run waits for something.")
+
+
+def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
+    return Holdfast(url, agents=loaded.agents.values(), options=Options(lease_seconds=lease))
+
+
+@contextmanager
+def _terminate_like_ctrl_c() -> Iterator[None]:
+    """A service manager's SIGTERM leaves the run as Ctrl-C does: given back at once."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ── run and resume ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to be brought as far as it goes, here and now."""
+
+    hf: Holdfast
+    run_id: str
+    file: str
+    url: str | None
+    as_json: bool
+    wait: bool
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody sits at a terminal who can be asked on the spot."""
+        return not self.as_json and not self.wait and sys.stdin.isatty() and sys.stderr.isatty()
+
+    def carry(self, go: Callable[[], Any]) -> None:
+        """Execute it; print its result, or what became of it."""
+        try:
+            with _terminate_like_ctrl_c():
+                self._to_the_end(go)
+        except (KeyboardInterrupt, click.Abort):
+            self._interrupted()
+        except RunWaiting as waiting:
+            self._waits(waiting)
+        except RunFailed as failed:
+            self._failed(failed)
+        state = views.get(self.hf.store, self.run_id)
+        result = content(self.hf.store, self.run_id, state.result)
+        if self.as_json:
+            self._json(state.status, result=result)
+            return
+        click.echo(f"run {self.run_id} {text.status(state.status)}", err=True)
+        click.echo(
+            text.visible(result, lines=True) if isinstance(result, str) else text.pretty(result)
+        )
+
+    def _to_the_end(self, go: Callable[[], Any]) -> None:
+        while True:
+            try:
+                with Progress(
+                    self.hf.store, self.run_id, on=not self.as_json and sys.stderr.isatty()
+                ):
+                    go()
+                return
+            except RunBusy as busy:
+                self._await_lease(busy)
+            except RunWaiting:
+                if not self.asks or not ask_on_the_spot(self.hf.store, self.run_id):
+                    raise
+            go = self.go_on
+
+    def go_on(self) -> Any:
+        return self.hf.resume(self.run_id, wait=self.wait, by=who())
+
+    def _await_lease(self, busy: RunBusy) -> None:
+        """A worker that died holds its runs until their lease ends: wait for that, once. One that
+        lives renews its lease, and keeps the run."""
+        store = self.hf.store
+        first = store.get(busy.run_id)
+        if first is None or not first.is_live(store.now()) or first.due_at is None:
+            return
+        left = text.span(first.due_at - store.now())
+        click.echo(
+            f"{first.owner} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
+            err=True,
+        )
+        while True:
+            row = store.get(busy.run_id)
+            if row is None or not row.is_live(store.now()):
+                return
+            if row.due_at != first.due_at or row.epoch != first.epoch:
+                how = command(self.url, "resume", self.file, self.run_id, "--wait")
+                raise RunBusy(busy.run_id, f"{row.owner}, which is executing it", how)
+            time.sleep(0.05)
+
+    # ── what became of it ────────────────────────────────────────────────────────────────
+
+    def _interrupted(self) -> NoReturn:
+        known = self.hf.store.get(self.run_id) is not None
+        how = command(self.url, "resume", self.file, self.run_id)
+        if self.as_json:
+            self._json("interrupted" if known else "not created", how=[how] if known else [])
+        elif known:
+            click.echo(f"\ninterrupted; nothing is lost. To go on:\n  {how}", err=True)
+        else:
+            click.echo("\ninterrupted before the run was created", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+
+    def _waits(self, waiting: RunWaiting) -> NoReturn:
+        state = views.get(self.hf.store, self.run_id)
+        how = next_steps(self.hf.store, state, self.url, self.file) or [waiting.how]
+        if self.as_json:
+            self._json(state.status, waiting_for=waiting.waiting_for, how=how)
+        else:
+            click.echo(f"run {self.run_id} waits for {text.visible(waiting.waiting_for)}", err=True)
+            for line in how:
+                click.echo(f"  {text.visible(line)}", err=True)
+            if not any(line.startswith("holdfast resume") for line in how):
+                click.echo(
+                    f"  then: {command(self.url, 'resume', self.file, self.run_id)}", err=True
+                )
+        raise click.exceptions.Exit(1)
+
+    def _failed(self, failed: RunFailed) -> NoReturn:
+        state = views.get(self.hf.store, self.run_id)
+        error = f"{failed.error_type}: {failed.message}"
+        if self.as_json:
+            self._json(
+                state.status, error=error, how=next_steps(self.hf.store, state, self.url, self.file)
+            )
+            raise click.exceptions.Exit(1)
+        step = state.failure.step if state.failure else 0
+        where = f" at step {step}" if step else ""
+        lines = [f"run {self.run_id} {text.status(state.status)}{where}: {text.visible(error, lines=True)}",
+                 f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
+        if state.status == "failed":
+            lines.append(f"  try again: {command(self.url, 'resume', self.file, self.run_id)}")
+        click.echo("\n".join(lines), err=True)
+        raise click.exceptions.Exit(1)
+
+    def _json(self, status: str, *, result: Any = None, waiting_for: str = "", error: str = "",
+              how: list[str] | None = None) -> None:  # fmt: skip
+        data = {"run": self.run_id, "status": status, "result": result, "waiting_for": waiting_for,
+                "error": error, "continue": how or []}  # fmt: skip
+        click.echo(text.as_json(data))
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:AGENT]")
+@click.option(
+    "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the agent."
+)
+@click.option(
+    "--id", "run_id", metavar="ID", help="The same id is the same run; default: a new one."
+)
+@lease_option
+@wait_option
+@store_option
+@json_option
+def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, wait: bool,
+        url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Run an agent of a file, or resume the run of this id.
+
+    Parameters are converted as the agent declares them. Ctrl-C leaves a run that can be resumed.
+    """
+    loaded = load(target)
+    agent = loaded.chosen()
+    spec = agent_spec(agent)
+    values = parameters(spec, given)
+    taken = sorted({"id", "wait"} & values.keys())
+    if taken:
+        raise InvalidInput(
+            f"{spec.name} has a parameter {taken[0]!r}, which hf.run keeps for itself; rename it"
+        )
+    run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
+    with _open(url, loaded, lease) as hf:
+        job = Job(hf, run_id, target, url, as_json, wait)
+        job.carry(lambda: hf.run(agent, id=run_id, wait=wait, **values))
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:AGENT]")
+@click.argument("run_id", metavar="ID")
+@lease_option
+@wait_option
+@store_option
+@json_option
+def resume(
+    target: str, run_id: str, lease: float, wait: bool, url: str | None, as_json: bool
+) -> None:
+    """Go on with a run that waits, was interrupted or failed. A failed one goes on from its failed step."""
+    target, run_id = _in_order(target, run_id)
+    loaded = load(target)
+    with existing_store(url) as store:
+        _check_agent(loaded, views.row_of(store, run_id))
+    with _open(url, loaded, lease) as hf:
+        job = Job(hf, run_id, target, url, as_json, wait)
+        job.carry(job.go_on)
+
+
+def _in_order(first: str, second: str) -> tuple[str, str]:
+    """FILE and ID, whichever was typed first."""
+    return (second, first) if is_file(second) and not is_file(first) else (first, second)
+
+
+def _check_agent(loaded: Loaded, row: Any) -> None:
+    if row.agent not in loaded.agents:
+        known = ", ".join(loaded.agents)
+        raise NotFound(
+            f"run {row.id!r} is of agent {row.agent!r}, which {loaded.file} does not have; it has {known}"
+        )
+
+
+# ── replay ───────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:AGENT]")
+@click.argument("run_id", metavar="ID")
+@store_option
+@json_option
+def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
+    """Run the code against the log; no tool executes. Exit code 1 if the code has diverged."""
+    target, run_id = _in_order(target, run_id)
+    loaded = load(target)
+    with existing_store(url) as store:
+        _check_agent(loaded, views.row_of(store, run_id))
+    with _open(url, loaded, 30.0) as hf:
+        found = hf.replay(run_id)
+    cause = found.diverged
+    data = {
+        "run": run_id, "steps": found.steps, "reached_end": found.reached_end,
+        "diverged": None if cause is None else
+        {"where": cause.where, "recorded": cause.recorded, "attempted": cause.attempted},
+    }  # fmt: skip
+    if cause is not None:
+        say(as_json, data, f"{run_id}: the code diverges from the log at {cause.where}",
+            f"  recorded:  {cause.recorded}", f"  attempted: {cause.attempted}")  # fmt: skip
+        raise click.exceptions.Exit(1)
+    end = "to its end" if found.reached_end else "to the end of what is recorded"
+    say(
+        as_json,
+        data,
+        f"{run_id}: the code agrees with the log, {found.steps} steps, {end}; nothing was executed",
+    )
+
+
+# ── worker ───────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="FILE[:AGENT]…")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Runs at once.",
+)
+@lease_option
+@click.option("--once", is_flag=True, help="Stop when nothing is due.")
+@store_option
+@json_option
+def worker(targets: tuple[str, ...], concurrency: int, lease: float, once: bool, url: str | None,
+           as_json: bool) -> None:  # fmt: skip
+    """Execute runs of these files' agents that are due, until stopped (Ctrl-C or SIGTERM: what is
+    under way is finished first; a second one leaves it to others)."""
+    files = [load(target) for target in targets]
+    agents = [
+        agent
+        for file in files
+        for agent in ([file.chosen()] if file.name else file.agents.values())
+    ]
+    _log_to_stderr()
+    with Holdfast(url, agents=agents, options=Options(lease_seconds=lease)) as hf:
+        hands = hf.worker(concurrency=concurrency)
+
+        def stop(number: int, _: object) -> None:
+            click.echo(
+                "stopping: no new runs; once more leaves those under way to others", err=True
+            )
+            hands.stop()
+            signal.signal(number, signal.default_int_handler)
+
+        before = [signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)]
+        try:
+            executed = hands.run(once=once)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        finally:
+            for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+                signal.signal(number, handler)
+    say(
+        as_json, {"executed": executed}, f"executed {executed} {'run' if executed == 1 else 'runs'}"
+    )
+
+
+class _Visible(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return text.visible(super().format(record), lines=True)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
+    log = logging.getLogger("holdfast.worker")
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)

@@ -1,0 +1,263 @@
+"""A SQLite file as Holdfast wants it: private, ours, migrated, durable, with room for receipts.
+
+Opening is where most of what can go wrong with a file shows: it is not ours, newer, damaged, read-only,
+on a file system that cannot do it, or left behind by a process that died on a failing disk.
+
+Not here: what is kept in the file (`sqlite.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from holdfast.errors import (
+    ReadOnlyStore,
+    SchemaMismatch,
+    StorageFull,
+    StoreError,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from holdfast.store import sql
+
+APPLICATION_ID: Final = 0x486F6C64  # "Hold": a SQLite file with another one is not ours
+BUSY_MS: Final = 10_000
+RESERVE_BYTES: Final = 4 * 1024 * 1024
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Reserve:
+    """Space held back beside the database, so that a receipt can be written when the disk is full."""
+
+    def __init__(self, path: Path, *, active: bool) -> None:
+        self._path, self._active = path, active
+
+    def hold(self) -> None:
+        """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
+        if not self._active or self._is_held():
+            return
+        try:
+            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise in_our_words(
+                f"{self._path.parent}: no room for the {RESERVE_BYTES // 1024} KiB that receipts may need",
+                error,
+            ) from None
+
+    def _is_held(self) -> bool:
+        """Asked every time, because another process may have needed the reserve meanwhile."""
+        try:
+            return self._path.stat().st_size >= RESERVE_BYTES
+        except OSError:
+            return False
+
+    def give_up(self) -> None:
+        """Free the reserve for a receipt."""
+        with contextlib.suppress(OSError):
+            if self._active:
+                self._path.unlink()
+
+
+def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0) -> StoreError:
+    """The error of SQLite or of the system, with its `errno` where known, as one of ours."""
+    if isinstance(error, OSError):
+        said, number = f"{where}: {error.strerror}.", error.errno
+    else:
+        said = f"{where}: {error}."
+        # An errno is only believed where SQLite failed to write: after an fsync nothing is known.
+        if getattr(error, "extendedresult", 0) not in (
+            apsw.SQLITE_IOERR_WRITE,
+            apsw.SQLITE_IOERR_SHMSIZE,
+        ):
+            number = None
+    if isinstance(error, apsw.FullError) or number in NO_SPACE:
+        return StorageFull(f"{said} Nothing was written; free some space and resume the run")
+    if isinstance(error, apsw.ReadOnlyError) or number in NOT_WRITABLE:
+        return ReadOnlyStore(f"{said} Nothing was written")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreUnavailable(
+            f"{said} Another process held the write lock for {BUSY_MS / 1000:g} s"
+        )
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return StoreUnavailable(
+            f"{said} The file is damaged; `holdfast doctor` shows what still verifies"
+        )
+    return StoreUnavailable(said)
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────
+
+
+def open_database(path: str, synchronous: str) -> tuple[apsw.Connection, str]:
+    """The write connection, migrated and with its settings read back; and why it is read-only, if so."""
+    if path != ":memory:":
+        _create_private(Path(path))
+    db = None
+    try:
+        db = connect(path)
+        _check_schema(db, path)
+        if db.readonly("main"):
+            return db, "file"
+        _set_durable(db, path, synchronous)
+        _migrate(db, path)
+        if path != ":memory:":
+            settle_log(db, path)
+        return db, ""
+    except BaseException as error:
+        number = db.system_errno if db is not None else None
+        if db is not None:
+            db.close()
+        if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
+            return _open_immutable(path, error), "immutable"
+        if isinstance(error, apsw.NotADBError):
+            raise SchemaMismatch(f"{path} is not a SQLite database") from None
+        if isinstance(error, apsw.Error):
+            raise in_our_words(path, error, number) from error
+        raise
+
+
+def _open_immutable(path: str, error: apsw.Error) -> apsw.Connection:
+    """On a read-only medium the file can only be read as it lies there, without its log."""
+    wal = Path(path + "-wal")
+    if os.access(wal.parent, os.W_OK):
+        raise in_our_words(path, error) from error
+    if wal.exists() and wal.stat().st_size:
+        raise ReadOnlyStore(
+            f"{path}: {error}. The latest events are still in {wal.name}, which cannot be read without "
+            "writing beside it; copy both to a place where you may write, and open them there"
+        ) from error
+    try:
+        db = open_reader(path, immutable=True)
+        _check_schema(db, path)
+    except apsw.Error as again:
+        raise in_our_words(path, again) from again
+    return db
+
+
+def settle_log(db: apsw.Connection, path: str) -> None:
+    """Make sure of what an earlier process left: its last fsync may have failed before it died.
+
+    Then the end of the log is in the kernel's memory but not on the disk, and what we append behind
+    it would be lost with it. So the log is copied into the database, which is synced, before use.
+    SQLite syncs the folder that holds both, but does not look whether that worked.
+    """
+    _patiently(lambda: db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
+    _sync_folder(Path(path).parent)
+
+
+def _patiently(do: Callable[[], Any]) -> Any:
+    """For the two calls that give up at once, unlike others, when another process is in the way."""
+    deadline = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            return do()
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{folder}: {error.strerror}. Nothing is sure to be kept there"
+        ) from None
+
+
+def _create_private(path: Path) -> None:
+    """Make the file readable by its owner only. An existing one is never opened here: closing it
+    would drop the locks that SQLite holds on it in this process."""
+    try:
+        _create_folder(path.parent)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        if not path.exists():
+            raise in_our_words(f"cannot create {path}", error) from None
+
+
+def _create_folder(folder: Path) -> None:
+    """Make the folder and those above it, private, and sure to be there after a power cut."""
+    if not folder.exists():
+        _create_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def connect(path: str) -> apsw.Connection:
+    db = apsw.Connection(path)
+    db.set_busy_timeout(BUSY_MS)
+    return db
+
+
+def open_reader(path: str, *, immutable: bool = False) -> apsw.Connection:
+    uri = Path(path).resolve().as_uri() + ("?immutable=1" if immutable else "")
+    db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    db.set_busy_timeout(BUSY_MS)
+    return db
+
+
+def _set_durable(db: apsw.Connection, path: str, synchronous: str) -> None:
+    journal = _patiently(lambda: db.pragma("journal_mode", "wal"))
+    if journal != "wal" and path != ":memory:":
+        raise UnsafeStore(
+            f"{path} is on a file system without shared memory (a network or overlay mount), where "
+            "SQLite's write-ahead log is not safe; put the file on a local disk, or use PostgreSQL"
+        )
+    db.pragma("synchronous", synchronous)
+    level = {"FULL": 2, "NORMAL": 1}[synchronous]
+    if db.pragma("synchronous") != level:
+        raise UnsafeStore(f"{path}: synchronous={synchronous} was set but is not in force")
+
+
+def _migrate(db: apsw.Connection, path: str) -> None:
+    """Bring an older schema up to date in one transaction; refuse a newer or a foreign one."""
+    steps = sql.migrations("sqlite")
+    if db.pragma("user_version") == len(steps) and db.pragma("application_id") == APPLICATION_ID:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        _check_schema(db, path)
+        for step in steps[db.pragma("user_version") :]:
+            db.execute(step.sql)
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", len(steps))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _check_schema(db: apsw.Connection, path: str) -> None:
+    version, ours = db.pragma("user_version"), len(sql.migrations("sqlite"))
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").get
+    application = db.pragma("application_id")
+    if application != APPLICATION_ID and (tables or application or version):
+        raise SchemaMismatch(
+            f"{path} is a SQLite database, but not one of Holdfast's; choose another file"
+        )
+    if version > ours:
+        raise SchemaMismatch(
+            f"{path} has schema {version}, this Holdfast knows {ours}; update Holdfast. Nothing was changed"
+        )

@@ -1,0 +1,81 @@
+"""What the tests of the runtime share: a store file that can be opened again and again, as other
+processes would, a clock that stands still until it is moved, and a crash at any boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Options
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.clock import ManualClock
+
+
+class Crash(BaseException):
+    """The process ends here: nothing that follows in it reaches the store."""
+
+
+class Home:
+    """One store file. `open` gives a new Holdfast on it, with an engine of its own."""
+
+    def __init__(self, path: Path, clock: ManualClock) -> None:
+        self.path = path
+        self.clock = clock
+        self._opened: list[Holdfast] = []
+
+    def store(self) -> SQLiteStore:
+        return SQLiteStore(self.path, clock=self.clock.now)
+
+    def open(
+        self,
+        *agents: Callable[..., Any],
+        crash_at: str = "",
+        patience: float = 5.0,
+        sleep: Callable[[float], None] | None = None,
+        boundary: Callable[[str], None] | None = None,
+    ) -> Holdfast:
+        """With `crash_at`, the process dies when it first comes to that boundary."""
+
+        def die(name: str) -> None:
+            if name == crash_at:
+                raise Crash(name)
+
+        options = Options(
+            patience_seconds=patience,
+            sleep=sleep or self.clock.advance,
+            boundary=die if crash_at else boundary,
+        )
+        hf = Holdfast(self.store(), agents=agents, options=options)
+        self._opened.append(hf)
+        return hf
+
+    def crash(self, agent: Callable[..., Any], run_id: str, at: str, **input: Any) -> None:
+        """Run the agent in a process that dies at this boundary."""
+        hf = self.open(crash_at=at)
+        with pytest.raises(Crash):
+            hf.run(agent, id=run_id, **input)
+
+    def close(self) -> None:
+        for hf in self._opened:
+            hf.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def home(tmp_path: Path, clock: ManualClock) -> Iterator[Home]:
+    made = Home(tmp_path / "holdfast.db", clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hf(home: Home) -> Holdfast:
+    return home.open()
