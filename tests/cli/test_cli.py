@@ -18,6 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -29,7 +30,7 @@ from holdfast import Holdfast, cli
 from holdfast.cli import VERBS, text
 from holdfast.store.sqlite import SQLiteStore
 
-AGENTS = '''
+AGENTS = """
 import datetime, os, pathlib, signal, sys, time
 from typing import Literal
 from holdfast import Retry, Run, agent, step, tool
@@ -104,7 +105,7 @@ def patient(run: Run) -> str:
 def typed(run: Run, n: int, ratio: float = 0.5, on: bool = False, day: datetime.date | None = None,
           kind: Literal["a", "b"] = "a", tags: list[str] = [], loose=None) -> dict:
     return {"n": n, "ratio": ratio, "on": on, "day": str(day), "kind": kind, "tags": tags, "loose": loose}
-'''
+"""
 
 
 class Shell:
@@ -200,7 +201,9 @@ def test_a_store_that_is_not_there_is_not_made(shell: Shell, words: list[str]) -
 
     assert f"there is no store at {shell.db}" in result.stderr
     assert "" == result.stdout
-    assert ["agents.py"] == [path.name for path in shell.folder.iterdir() if path.name != "__pycache__"]
+    assert ["agents.py"] == [
+        path.name for path in shell.folder.iterdir() if path.name != "__pycache__"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +234,19 @@ def test_a_url_of_an_unknown_kind_is_refused(shell: Shell) -> None:
     assert "not a kind of store" in result.stderr
 
 
-def test_the_store_comes_from_the_environment(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_store_is_refused_and_left_alone(shell: Shell) -> None:
+    shell.db.write_text("my shopping list, which is much longer than a hundred bytes " * 10)
+    before = shell.db.read_bytes()
+
+    assert "is not a SQLite database" in shell("list", code=1).stderr
+    assert before == shell.db.read_bytes()
+    shell.db = shell.folder
+    assert shell("list", code=1).stderr.startswith("error: ")
+
+
+def test_the_store_comes_from_the_environment(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shell.run("recap", "r1", "to=sam")
     monkeypatch.setenv("HOLDFAST_URL", str(shell.db))
 
@@ -254,7 +269,14 @@ def test_run_prints_the_result_and_the_same_id_does_nothing_again(shell: Shell) 
 def test_run_as_json_names_the_run_its_status_and_result(shell: Shell) -> None:
     found = shell.json("run", "agents.py:recap", "-p", "to=sam", "--id", "r1")
 
-    assert {"run": "r1", "status": "completed", "result": "m-1", "waiting_for": "", "error": "", "continue": []} == found
+    assert {
+        "run": "r1",
+        "status": "completed",
+        "result": "m-1",
+        "waiting_for": "",
+        "error": "",
+        "continue": [],
+    } == found
 
 
 def test_run_without_an_id_makes_one_up_and_says_it(shell: Shell) -> None:
@@ -264,10 +286,26 @@ def test_run_without_an_id_makes_one_up_and_says_it(shell: Shell) -> None:
 
 
 def test_parameters_are_converted_by_the_agents_signature(shell: Shell) -> None:
-    given_ = ["n=5", "ratio=2", "on=true", "day=2025-01-31", "kind=b", 'tags=["x", "5"]', "loose={\"a\": 1}"]
+    given_ = [
+        "n=5",
+        "ratio=2",
+        "on=true",
+        "day=2025-01-31",
+        "kind=b",
+        'tags=["x", "5"]',
+        'loose={"a": 1}',
+    ]
     result = shell.run("typed", "r1", *given_)
 
-    expected = {"n": 5, "ratio": 2.0, "on": True, "day": "2025-01-31", "kind": "b", "tags": ["x", "5"], "loose": {"a": 1}}
+    expected = {
+        "n": 5,
+        "ratio": 2.0,
+        "on": True,
+        "day": "2025-01-31",
+        "kind": "b",
+        "tags": ["x", "5"],
+        "loose": {"a": 1},
+    }
     assert expected == json.loads(result.stdout)
 
 
@@ -329,7 +367,10 @@ def test_a_failed_run_says_how_to_look_and_to_try_again_and_does(shell: Shell) -
 
     assert "r1 failed at step 2: ConnectionError: nobody is there" in failed.stderr
     assert f"holdfast resume agents.py:recap r1 --db {shell.db}" in failed.stderr
-    assert "failed" == shell.json("run", "agents.py:recap", "-p", "to=nobody", "--id", "r1", code=1)["status"]
+    assert (
+        "failed"
+        == shell.json("run", "agents.py:recap", "-p", "to=nobody", "--id", "r1", code=1)["status"]
+    )
 
     (shell.folder / "fixed").touch()
     assert "m-1\n" == shell("resume", "agents.py", "r1").stdout
@@ -343,10 +384,14 @@ def test_resume_takes_file_and_id_in_either_order(shell: Shell) -> None:
 
 def test_resume_with_a_file_that_lacks_the_agent_changes_nothing(shell: Shell) -> None:
     shell.run("asking", "r1", code=1)
-    (shell.folder / "other.py").write_text("from holdfast import agent\n@agent\ndef other(run): pass\n")
+    (shell.folder / "other.py").write_text(
+        "from holdfast import agent\n@agent\ndef other(run): pass\n"
+    )
     before = shell.log("r1")
 
-    assert "'asking', which other.py does not have" in shell("resume", "other.py", "r1", code=1).stderr
+    assert (
+        "'asking', which other.py does not have" in shell("resume", "other.py", "r1", code=1).stderr
+    )
     assert before == shell.log("r1")
 
 
@@ -375,7 +420,9 @@ def test_list_as_json_is_runs_and_next(shell: Shell) -> None:
 
     assert ["a1", "r3", "r2", "r1"] == [run["id"] for run in page["runs"] + rest["runs"]]
     assert None is rest["next"]
-    assert {"id", "agent", "status", "created_at", "updated_at", "waiting_for"} <= page["runs"][0].keys()
+    assert {"id", "agent", "status", "created_at", "updated_at", "waiting_for"} <= page["runs"][
+        0
+    ].keys()
 
 
 def test_list_filters_by_status_and_agent(shell: Shell) -> None:
@@ -434,9 +481,13 @@ def test_show_as_json_is_the_whole_state(shell: Shell) -> None:
 
     assert ("completed", "complete", "m-1") == (found["status"], found["stage"], found["result"])
     assert {"step": 2, "of": None, "name": "", "committed": "1–2"} == found["position"]
-    assert [("draft", "done"), ("send", "done")] == [(c["name"], c["status"]) for c in found["calls"]]
+    assert [("draft", "done"), ("send", "done")] == [
+        (c["name"], c["status"]) for c in found["calls"]
+    ]
     assert {"draft": "HELLO", "message_id": "m-1"} == found["state"]
-    assert [("route", "email", "they asked")] == [(d["name"], d["choice"], d["why"]) for d in found["decisions"]]
+    assert [("route", "email", "they asked")] == [
+        (d["name"], d["choice"], d["why"]) for d in found["decisions"]
+    ]
 
 
 def test_show_at_a_step_is_the_state_as_it_was_then(shell: Shell) -> None:
@@ -455,7 +506,10 @@ def test_trace_is_a_timeline_in_words(shell: Shell) -> None:
 
     assert re.search(r"\+0\.\d+  step 2 send +begins \(keyed\): body=\"HELLO\" to=\"sam\"", said)
     assert re.search(r"completed → \"m-1\"", said)
-    assert ("r1", list(range(len(found["timeline"])))) == (found["run"], [x["seq"] for x in found["timeline"]])
+    assert ("r1", list(range(len(found["timeline"])))) == (
+        found["run"],
+        [x["seq"] for x in found["timeline"]],
+    )
 
 
 def test_events_are_the_log_as_it_is_kept(shell: Shell) -> None:
@@ -524,7 +578,9 @@ def test_doctor_names_weak_settings_and_damaged_runs(shell: Shell) -> None:
 
 def test_replay_agrees_executes_nothing_and_finds_a_change(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
-    assert {"run": "r1", "steps": 2, "reached_end": True, "diverged": None} == shell.json("replay", "agents.py", "r1")
+    assert {"run": "r1", "steps": 2, "reached_end": True, "diverged": None} == shell.json(
+        "replay", "agents.py", "r1"
+    )
 
     changed = AGENTS.replace("send(to, run.state.draft)", 'send("ann", run.state.draft)')
     (shell.folder / "agents.py").write_text(changed)
@@ -549,10 +605,14 @@ def test_approve_shows_the_exact_arguments_before_it_asks(shell: Shell) -> None:
     assert "approve this?" in result.stderr
     assert "r1: approved" in result.stdout
     assert '{\n  "message_id": "m-1"\n}\n' == shell("resume", "agents.py", "r1").stdout
-    assert any("approved by ann: fine" in line["text"] for line in shell.json("show", "r1")["lines"])
+    assert any(
+        "approved by ann: fine" in line["text"] for line in shell.json("show", "r1")["lines"]
+    )
 
 
-@pytest.mark.parametrize(("input", "said"), [("n\n", "nothing was done"), ("", "--yes skips the question")])
+@pytest.mark.parametrize(
+    ("input", "said"), [("n\n", "nothing was done"), ("", "--yes skips the question")]
+)
 def test_approve_without_a_yes_changes_nothing(shell: Shell, input: str, said: str) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
     before = shell.log("r1")
@@ -563,7 +623,10 @@ def test_approve_without_a_yes_changes_nothing(shell: Shell, input: str, said: s
 
 def test_reject_is_told_to_the_agent(shell: Shell) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
-    assert "rejected" == shell.json("reject", "r1", "--yes", "--by", "ann", "--why", "not today")["did"]
+    assert (
+        "rejected"
+        == shell.json("reject", "r1", "--yes", "--by", "ann", "--why", "not today")["did"]
+    )
 
     assert "ann said no: not today" in shell("resume", "agents.py", "r1", code=1).stderr
     assert [] == shell.lines("sent")
@@ -600,7 +663,10 @@ def test_answer_takes_an_option_and_refuses_others(shell: Shell) -> None:
     shell.run("asking", "r1", code=1)
     before = shell.log("r1")
 
-    assert "not one of the options: red, blue" in shell("answer", "r1", "green", "--yes", code=1).stderr
+    assert (
+        "not one of the options: red, blue"
+        in shell("answer", "r1", "green", "--yes", code=1).stderr
+    )
     assert before == shell.log("r1")
     assert "Which colour?" in shell("answer", "r1", "blue", input="y\n").stderr
     assert "blue\n" == shell("resume", "agents.py", "r1").stdout
@@ -632,7 +698,9 @@ def in_doubt(shell: Shell) -> None:
     ],
     ids=["done", "failed", "retry"],
 )
-def test_resolve_settles_a_call_in_doubt(shell: Shell, how: list[str], code: int, output: str, charged: int) -> None:
+def test_resolve_settles_a_call_in_doubt(
+    shell: Shell, how: list[str], code: int, output: str, charged: int
+) -> None:
     in_doubt(shell)
     assert "in doubt" in shell("show", "r1").stdout
 
@@ -649,7 +717,10 @@ def test_resolve_refuses_what_is_unclear(shell: Shell) -> None:
 
     shell("resolve", "r1", "2", code=2)
     shell("resolve", "r1", "2", "--retry", "--failed", "x", code=2)
-    assert "there is no doubt about it" in shell("resolve", "r1", "2", "--retry", "--yes", code=1).stderr
+    assert (
+        "there is no doubt about it"
+        in shell("resolve", "r1", "2", "--retry", "--yes", code=1).stderr
+    )
     assert "no call in doubt" in shell("resolve", "r1", "9", "--retry", "--yes", code=1).stderr
 
 
@@ -666,7 +737,9 @@ def test_pause_holds_a_run_until_it_is_resumed(shell: Shell) -> None:
 def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
     shell.run("listening", "r1", code=1)
 
-    assert "cancel r1 of listening" in shell("cancel", "r1", "--why", "too late", input="y\n").stderr
+    assert (
+        "cancel r1 of listening" in shell("cancel", "r1", "--why", "too late", input="y\n").stderr
+    )
     assert {"executed": 1} == shell.json("worker", "agents.py", "--once")
     assert "cancelled" == shell.json("show", "r1")["status"]
 
@@ -716,7 +789,9 @@ def test_a_worker_ends_cleanly_on_sigterm(shell: Shell) -> None:
     shell.run("asking", "r1", code=1)
     shell("answer", "r1", "red", "--yes")
     command = [sys.executable, "-m", "holdfast.cli", "worker", "agents.py", "--db", str(shell.db)]
-    process = subprocess.Popen(command, cwd=shell.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=shell.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     with Holdfast(shell.db) as hf:
         assert "red" == hf.result("r1", timeout=60)
 
@@ -724,6 +799,28 @@ def test_a_worker_ends_cleanly_on_sigterm(shell: Shell) -> None:
     said, _ = process.communicate(timeout=60)
 
     assert (0, "executed 1 run\n") == (process.returncode, said)
+
+
+# -- another store -----------------------------------------------------------------------------
+
+
+def test_the_verbs_are_the_same_on_postgresql_and_no_password_is_printed(
+    shell: Shell, postgres_dsn: str
+) -> None:
+    password = urlsplit(postgres_dsn).password
+
+    def hf(*words: str) -> Result:
+        return CliRunner().invoke(cli.cli, [*words, "--url", postgres_dsn])
+
+    waits = hf("run", "agents.py:careful", "--id", "r1", "-p", "to=sam")
+    assert 1 == waits.exit_code, waits.output
+    assert "holdfast approve r1 --db postgres" in waits.stderr
+    assert 0 == hf("approve", "r1", "--yes").exit_code
+    assert {"executed": 1} == json.loads(hf("worker", "agents.py", "--once", "--json").stdout)
+    assert "completed" in hf("list").stdout
+    checked = hf("doctor", "--json")
+    assert [] == json.loads(checked.stdout)["damaged"]
+    assert not password or password not in waits.output + checked.output
 
 
 # -- gc, export, import ------------------------------------------------------------------------
@@ -734,7 +831,9 @@ def test_gc_deletes_only_what_has_ended_and_keeps_the_newest(shell: Shell) -> No
         shell.run("recap", run_id, "to=sam")
     shell.run("asking", "a1", code=1)
 
-    assert {"deleted": ["r2", "r1"], "dry_run": True} == shell.json("gc", "--keep", "1", "--dry-run")
+    assert {"deleted": ["r2", "r1"], "dry_run": True} == shell.json(
+        "gc", "--keep", "1", "--dry-run"
+    )
     assert [] == shell.json("gc", "--older-than", "1h", "--yes")["deleted"]
     assert "nothing was done" in shell("gc", "--keep", "0", input="n\n", code=1).stderr
     assert {"deleted": ["r2", "r1"], "dry_run": False} == shell.json("gc", "--keep", "1", "--yes")
@@ -762,7 +861,9 @@ def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None
     file, before = exported(shell, "r1"), shell.log("r1")
     shell.db = shell.folder / "other.db"
 
-    assert {"run": "r1", "status": "completed", "events": len(before)} == shell.json("import", str(file))
+    assert {"run": "r1", "status": "completed", "events": len(before)} == shell.json(
+        "import", str(file)
+    )
     assert before == shell.log("r1")
     assert "m-1\n" == shell("resume", "agents.py", "r1").stdout
     assert "exists already" in shell("import", str(file), code=1).stderr
@@ -824,7 +925,11 @@ TRICKS = "\x1b[31mred\x07\x9b2J\u202eevil\u2066\u200b\r\n\x00\U000e0041\ud800"
 def test_nothing_shown_can_steer_a_terminal_or_hide(said: str) -> None:
     """FAULTS 105: control, bidirectional and invisible characters come out as escapes."""
     for lines in (False, True):
-        kinds = {unicodedata.category(c) for c in text.visible(said, lines=lines) if not (lines and c in "\n\t")}
+        kinds = {
+            unicodedata.category(c)
+            for c in text.visible(said, lines=lines)
+            if not (lines and c in "\n\t")
+        }
 
         assert set() == kinds & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -844,11 +949,14 @@ def test_escape_sequences_in_data_never_reach_the_screen(shell: Shell) -> None:
 
         assert "\x1b[31mred" not in said
         without_own_colours = re.sub(r"\x1b\[[0-9;]*m", "", said)
-        assert not set("\x1b\x07\x9b\u202e\u2066\u200b\r\U000e0041") & set(without_own_colours), words
+        assert not set("\x1b\x07\x9b\u202e\u2066\u200b\r\U000e0041") & set(without_own_colours), (
+            words
+        )
 
 
 @pytest.mark.parametrize(
-    ("age", "seconds"), [("90", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("1d", 86_400), ("1w", 604_800)]
+    ("age", "seconds"),
+    [("90", 90), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("1d", 86_400), ("1w", 604_800)],
 )
 def test_ages_are_read_with_their_units(age: str, seconds: float) -> None:
     assert seconds == text.seconds_of(age)
@@ -906,16 +1014,33 @@ class Terminal:
     def end(self) -> int:
         while self._read():
             pass
-        os.close(self._fd)
         return self._process.wait(60)
+
+    def close(self) -> None:
+        """Leave nothing behind, however the test ended."""
+        self._process.kill()
+        self._process.wait()
+        for fd in (self._fd, self._theirs):
+            if fd is not None:
+                os.close(fd)
 
 
 @pytest.fixture
 def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
-    yield lambda *words: Terminal(shell, *words)
+    open_ones: list[Terminal] = []
+
+    def open_one(*words: str) -> Terminal:
+        open_ones.append(Terminal(shell, *words))
+        return open_ones[-1]
+
+    yield open_one
+    for session in open_ones:
+        session.close()
 
 
-def test_at_a_terminal_run_asks_on_the_spot(shell: Shell, terminal: Callable[..., Terminal]) -> None:
+def test_at_a_terminal_run_asks_on_the_spot(
+    shell: Shell, terminal: Callable[..., Terminal]
+) -> None:
     """It shows the exact arguments, takes the decision, and goes on."""
     session = terminal("run", "agents.py:careful", "--id", "r1", "--param", "to=sam")
     session.expect('"to": "sam"')
@@ -930,7 +1055,9 @@ def test_at_a_terminal_run_asks_on_the_spot(shell: Shell, terminal: Callable[...
     assert any("looks right" in line["text"] for line in shell.json("show", "r1")["lines"])
 
 
-def test_at_a_terminal_later_leaves_the_run_waiting(shell: Shell, terminal: Callable[..., Terminal]) -> None:
+def test_at_a_terminal_later_leaves_the_run_waiting(
+    shell: Shell, terminal: Callable[..., Terminal]
+) -> None:
     session = terminal("run", "agents.py:asking", "--id", "r1")
     session.expect("Which colour?")
     session.expect("answer (empty: later)")

@@ -18,11 +18,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
     folder = tmp_path_factory.mktemp("demo") / "here"
     command = [sys.executable, "-m", "holdfast.cli", "demo", "--folder", str(folder)]
     # Somebody's own settings must not lead the demo into their store, nor decide whether it crashes.
-    env = {**os.environ, "HOLDFAST_URL": "/nowhere/at.db", "HOLDFAST_DEMO_CALENDAR": "http://127.0.0.1:9"}
+    env = {
+        **os.environ,
+        "HOLDFAST_URL": "/nowhere/at.db",
+        "HOLDFAST_DEMO_CALENDAR": "http://127.0.0.1:9",
+    }
     return folder, subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
 
 
-def test_the_demo_ends_well_and_quickly_with_one_invite(told: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_the_demo_ends_well_and_quickly_with_one_invite(
+    told: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     folder, done = told
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -32,7 +38,9 @@ def test_the_demo_ends_well_and_quickly_with_one_invite(told: tuple[Path, subpro
     assert 1 == len({line["key"] for line in invites})
 
 
-def test_the_calendar_really_failed_and_was_tried_again(told: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_the_calendar_really_failed_and_was_tried_again(
+    told: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     folder, _ = told
     ledger = [json.loads(line) for line in (folder / "calendar.jsonl").read_text().splitlines()]
 
@@ -47,11 +55,15 @@ def test_the_second_process_repeats_only_what_had_no_receipt(
     calls = re.findall(r"\[process (\d+)\] (GET|POST) (/\w+)", done.stdout)
     first, second = dict.fromkeys(pid for pid, _, _ in calls)
 
-    assert ["/slot", "/slot", "/rooms", "/invites"] == [page for pid, _, page in calls if pid == first]
+    assert ["/slot", "/slot", "/rooms", "/invites"] == [
+        page for pid, _, page in calls if pid == first
+    ]
     assert ["/invites", "/posts", "/posts"] == [page for pid, _, page in calls if pid == second]
 
 
-def test_the_log_of_the_demo_is_a_run_of_nine_steps(told: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_the_log_of_the_demo_is_a_run_of_nine_steps(
+    told: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     folder, _ = told
     with Holdfast(folder / ".holdfast" / "holdfast.db") as hf:
         state, verdict = hf.get("onboard-ada"), hf.verify("onboard-ada")
@@ -72,7 +84,9 @@ def test_the_demo_shows_where_the_run_was_and_what_to_try_next(
     assert f"cd {folder}" in done.stdout
 
 
-def test_the_demo_does_not_touch_an_earlier_one(told: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_the_demo_does_not_touch_an_earlier_one(
+    told: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     folder, _ = told
     before = (folder / "calendar.jsonl").read_bytes()
     command = [sys.executable, "-m", "holdfast.cli", "demo", "--folder", str(folder)]

@@ -1,0 +1,75 @@
+"""A run's state as bytes, for a cache that is never the truth.
+
+`load(dump(state)) == state`, for every state. What is kept is only JSON; a value that lives beside the
+log as an artifact stays a reference to it, and a user's dict that looks like such a reference is
+escaped, so that nothing read back can pose as one.
+
+Whether a snapshot may be used is decided by whoever has the log: it must be of this run, of this
+version, and its hash must be that of the event it ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.events import Value
+from holdfast.core.state import RunState
+from holdfast.core.values import encode_struct, freeze
+
+VERSION: Final = "1"
+"""Changes whenever the fold or its form does; snapshots of another version are ignored."""
+
+_REFERENCE, _ESCAPED = "$blob", "$dict"
+_DECODE: Final = msgspec.json.Decoder(RunState).decode
+
+
+def dump(state: RunState) -> bytes:
+    """The state's bytes."""
+    return encode_struct(_map(state, _pack))
+
+
+def load(data: bytes) -> RunState:
+    """The state that was dumped; ValueError if these are not its bytes."""
+    return _map(_DECODE(data), lambda value: freeze(_unpack(value)))
+
+
+def _map(state: RunState, change: Any) -> RunState:
+    """The state with every value of the user's passed through a function."""
+    failure = state.failure
+    return replace(
+        state,
+        state=change(state.state),
+        notes=change(state.notes),
+        facts=tuple(replace(x, value=change(x.value)) for x in state.facts),
+        decisions=tuple(replace(x, choice=change(x.choice)) for x in state.decisions),
+        messages=tuple(
+            replace(x, content=change(x.content), metadata=change(x.metadata)) for x in state.messages
+        ),
+        failure=None if failure is None else replace(failure, state=change(failure.state)),
+    )
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, Value):
+        return {_REFERENCE: [value.blob, value.bytes]}
+    if isinstance(value, dict):
+        packed = {key: _pack(item) for key, item in value.items()}
+        return {_ESCAPED: packed} if _REFERENCE in packed or _ESCAPED in packed else packed
+    if isinstance(value, list):
+        return [_pack(item) for item in value]
+    return value
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _REFERENCE in value:
+        blob, size = value[_REFERENCE]
+        return Value(blob=blob, bytes=size)
+    inner = value.get(_ESCAPED, value)
+    return {key: _unpack(item) for key, item in inner.items()}
