@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import log, snapshot, values
-from holdfast.core.events import Event, Value
+from holdfast.core.events import ALL, Event, Noted, Value
 from holdfast.core.log import Head, Record
 from holdfast.core.state import Call, RunState, fold
 from holdfast.errors import InvalidInput, LogDamaged, NotFound, StoreError
@@ -113,7 +113,10 @@ def _doubted(call: Call) -> Call:
 
 
 def at(store: Store, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
-    """The state before or after a step: what the agent knew then."""
+    """The state before or after a step: what the agent knew then.
+
+    After a step means: with what the agent made of it, until it called the next one.
+    """
     if when not in ("before", "after"):
         raise InvalidInput(f"when must be 'before' or 'after', not {when!r}")
     found = records(store, run_id)
@@ -121,8 +124,15 @@ def at(store: Store, run_id: str, step: int, when: Literal["before", "after"] = 
     call = whole.call(step)
     if call is None:
         raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
-    end = call.first_seq if when == "before" else call.last_seq + 1
+    end = call.first_seq
+    if when == "after":
+        end = call.last_seq + 1
+        while end < len(found) and found[end].kind in _NOTED:
+            end += 1
     return fold(RunState(), found[:end])
+
+
+_NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))
 
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:

@@ -814,7 +814,7 @@ def test_the_verbs_are_the_same_on_postgresql_and_no_password_is_printed(
 
     waits = hf("run", "agents.py:careful", "--id", "r1", "-p", "to=sam")
     assert 1 == waits.exit_code, waits.output
-    assert "holdfast approve r1 --db postgres" in waits.stderr
+    assert "holdfast approve r1 --db" in waits.stderr
     assert 0 == hf("approve", "r1", "--yes").exit_code
     assert {"executed": 1} == json.loads(hf("worker", "agents.py", "--once", "--json").stdout)
     assert "completed" in hf("list").stdout

@@ -10,6 +10,7 @@ from support import scenarios
 from support.kill import Clock, Scenario, explore
 from support.ledger import Ledger
 
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SQLiteStore
 
 
@@ -21,13 +22,55 @@ def ledger() -> Iterator[Ledger]:
     server.stop()
 
 
-@pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda s: s.name)
+every_scenario = pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda s: s.name)
+
+
+def on_sqlite(scenario: Scenario, ledger: Ledger, folder: Path, *, pairs: bool, stride: int) -> int:
+    def make_store(clock: Clock) -> SQLiteStore:
+        return SQLiteStore(folder / "h.db", clock=clock)
+
+    return explore(scenario, make_store, ledger, scenario.name, pairs=pairs, stride=stride).schedules
+
+
+def on_postgres(scenario: Scenario, ledger: Ledger, dsn: str, *, pairs: bool, stride: int) -> int:
+    PostgresStore(dsn).close()  # the schema is made once, not under the knife
+
+    def make_store(clock: Clock) -> PostgresStore:
+        return PostgresStore(dsn, clock=clock)
+
+    return explore(scenario, make_store, ledger, scenario.name, pairs=pairs, stride=stride).schedules
+
+
+@every_scenario
 def test_a_run_killed_at_any_boundary_ends_as_if_nothing_had_happened(
     scenario: Scenario, ledger: Ledger, tmp_path: Path
 ) -> None:
-    def make_store(clock: Clock) -> SQLiteStore:
-        return SQLiteStore(tmp_path / "h.db", clock=clock)
+    assert on_sqlite(scenario, ledger, tmp_path, pairs=False, stride=1) >= 15
 
-    found = explore(scenario, make_store, ledger, scenario.name)
 
-    assert found.schedules >= found.points > 0
+@every_scenario
+def test_a_run_killed_again_while_it_recovers_ends_the_same(
+    scenario: Scenario, ledger: Ledger, tmp_path: Path
+) -> None:
+    assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=3) >= 30
+
+
+@every_scenario
+def test_on_postgresql_a_killed_run_ends_the_same(scenario: Scenario, ledger: Ledger, postgres_dsn: str) -> None:
+    assert on_postgres(scenario, ledger, postgres_dsn, pairs=False, stride=3) >= 5
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@every_scenario
+def test_every_pair_of_kills_ends_the_same(scenario: Scenario, ledger: Ledger, tmp_path: Path) -> None:
+    assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=1) >= 200
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@every_scenario
+def test_on_postgresql_pairs_of_kills_end_the_same(
+    scenario: Scenario, ledger: Ledger, postgres_dsn: str
+) -> None:
+    assert on_postgres(scenario, ledger, postgres_dsn, pairs=True, stride=2) >= 50

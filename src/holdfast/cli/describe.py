@@ -147,7 +147,7 @@ def waits_for(state: RunState, row: RunRow, now: int) -> str:
         return f"anybody to take it up: {row.owner} has not renewed its lease"
     if state.status == "running":
         left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
-        return f"{row.owner}, which is executing it{left}"
+        return f"{row.owner}{left}"
     if state.status == "pending":
         return "a worker"
     if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):

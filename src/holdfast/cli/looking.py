@@ -154,7 +154,7 @@ def _head(
         ("parent", text.visible(state.parent)),
         ("forked", f"from {text.visible(state.forked_from)}" if state.forked_from else ""),
         ("inherits", "; ".join(map(text.visible, state.inherited_effects))),
-        ("waits for", waits),
+        ("held by" if state.status == "running" else "waits for", waits),
         ("input", text.compact(state.input, 200)),
     ]  # fmt: skip
     for name, said in lines:

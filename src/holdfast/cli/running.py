@@ -135,14 +135,20 @@ class Job:
     # ── what became of it ────────────────────────────────────────────────────────────────
 
     def _interrupted(self) -> NoReturn:
-        known = self.hf.store.get(self.run_id) is not None
-        how = command(self.url, "resume", self.file, self.run_id)
+        store = self.hf.store
+        state = views.get(store, self.run_id) if store.get(self.run_id) is not None else None
+        how = next_steps(store, state, self.url, self.file) if state is not None else []
         if self.as_json:
-            self._json("interrupted" if known else "not created", how=[how] if known else [])
-        elif known:
-            click.echo(f"\ninterrupted; nothing is lost. To go on:\n  {how}", err=True)
-        else:
+            self._json(state.status if state is not None else "not created", how=how)
+        elif state is None:
             click.echo("\ninterrupted before the run was created", err=True)
+        else:
+            doubts = [
+                f"step {call.step}, {text.visible(call.name)}, may or may not have happened"
+                for call in state.in_doubt
+            ]
+            click.echo("\n".join([f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To go on:",
+                                  *(f"  {text.visible(line)}" for line in how)]), err=True)  # fmt: skip
         raise click.exceptions.Exit(INTERRUPTED)
 
     def _waits(self, waiting: RunWaiting) -> NoReturn:

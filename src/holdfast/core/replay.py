@@ -206,6 +206,8 @@ class Journal:
                 entry.doubted = True
             case e.CallResolved():
                 entry.resolved = event
+                if event.how == "retry":
+                    entry.first_intent_at = 0  # somebody looked: the key begins a new life
 
     def _feed_wait(
         self, seq: int, time: int, event: e.WaitBegan | e.WaitEnded | e.ApprovalDecided | e.AnswerGiven

@@ -534,7 +534,7 @@ class Draft:
         change(self.open.state, x.op, x.key, plain(x.value))
 
     def _patched(self, seq: int, time: int, x: e.StatePatched) -> None:
-        for op in plain(x.changes):
+        for op in operations(x.changes):
             change(self.open.state, op["op"], op["key"], op.get("value"))
         self._line(time, "patch", x.by, x.why, "state patched")
 
@@ -611,6 +611,16 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, int, int, Any], None]]] = {
 def plain(value: Value) -> Any:
     """A value's content, read-only; a big one stays a `Value` that names its artifact."""
     return value if value.blob else values.freeze(values.decode(value.json))
+
+
+def operations(changes: Value) -> list[dict[str, Any]]:
+    """The well-formed changes of a patch; a foreign log may hold anything."""
+    found = plain(changes)
+    return [
+        op
+        for op in (found if isinstance(found, list) else ())
+        if isinstance(op, dict) and isinstance(op.get("op"), str) and isinstance(op.get("key"), str)
+    ]
 
 
 def change(state: dict[str, Any], op: str, key: str, value: Any) -> None:

@@ -28,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Risk = Literal["read", "write_local", "external_action"]
 RISKS: Final = ("read", "write_local", "external_action")
+ON_DOUBT: Final = ("wait", "retry", "fail")
 HIDDEN: Final = ("idempotency_key", "tx")
 """Parameters that the runtime fills: not part of a call's arguments, nor of a model's tool schema."""
 REDACTED: Final = "[redacted]"
@@ -369,6 +370,10 @@ class Declarations:
             risk = opts.pop("risk", "external_action")
             if risk not in RISKS:
                 raise InvalidInput(f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}")
+            on_doubt = opts.get("on_doubt", "wait")
+            if on_doubt not in ON_DOUBT and not callable(on_doubt):
+                ways = ", ".join(map(repr, ON_DOUBT))
+                raise InvalidInput(f"{fn.__name__}: on_doubt must be {ways} or a function, not {on_doubt!r}")
             effect = effect_class(fn, risk, opts.get("check"))
             opts["redact"] = frozenset(opts.get("redact", ()))
             opts["retry"] = opts.get("retry") or NO_RETRY

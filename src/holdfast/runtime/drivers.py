@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import queue
 import threading
 from collections.abc import Callable
@@ -119,6 +120,17 @@ def _within(seconds: float, effect: Invoke) -> Any:
     after that is why such a call is in doubt, unless it is declared safe to repeat."""
     answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
     context = contextvars.copy_context()
+    turn = threading.Lock()  # either the time is up, or a transaction commits: not both
+    finish = effect.finish
+
+    def in_time(raw: Any) -> tuple[Any, Pending]:
+        assert finish is not None
+        if not turn.acquire(blocking=False):
+            raise TimeoutError("its time was up before it could commit")
+        return finish(raw)
+
+    if finish is not None:
+        effect = dataclasses.replace(effect, finish=in_time)
 
     def work() -> None:
         try:
@@ -130,7 +142,9 @@ def _within(seconds: float, effect: Invoke) -> Any:
     try:
         ok, answer = answers.get(timeout=seconds)
     except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
+        if turn.acquire(blocking=False):
+            raise TimeoutError(f"no answer within {seconds:g} s") from None
+        ok, answer = answers.get()  # it is committing now
     if ok:
         return answer
     raise answer

@@ -8,6 +8,7 @@ back however that ends. It does not decide what the code may do (`flow`), nor wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import uuid
@@ -26,17 +27,19 @@ from holdfast.errors import (
     NotFound,
     RunBusy,
     RunWaiting,
+    Signal,
     StoreError,
 )
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
+from holdfast.runtime.flow import cancellation, commit
 from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
-from holdfast.store.base import NewRun, RunRow, Store
+from holdfast.store.base import NewRun, RowChange, RunRow, Store
 
 
 @dataclass(slots=True)
@@ -71,8 +74,10 @@ class Engine:
         self.options = options or Options()
         # A name that no other process has had: pods and hosts reuse theirs.
         self.worker = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.leases = LeaseKeeper(store, self.options.lease_seconds)
+        self.leases = LeaseKeeper(store, self.options.lease_seconds, also=self._notice_cancels)
         self.agents: dict[str, AgentSpec] = {}
+        self._awaiting: dict[str, Branch] = {}
+        """Async agents that execute here; they can be cut off at whatever they await."""
 
     def close(self) -> None:
         self.leases.close()
@@ -151,18 +156,34 @@ class Engine:
                 session.begin(taken.head, taken.records)
             else:
                 session.load()
+                self._set_aside_poison(session, row)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
         except BaseException:
             self._close(session)
             raise
         return session, Branch(session)
 
+    def _set_aside_poison(self, session: Session, row: RunRow) -> None:
+        """A run that was claimed again and again without getting on has killed its workers."""
+        if row.claims <= self.options.quarantine_after:
+            return
+        reason = f"it was taken up {row.claims} times and did not get on; it may kill its workers"
+        change = RowChange("quarantined", None, reason)
+        drive(commit(session, [e.RunQuarantined(reason=reason)], change=change))
+        session.settled = True
+        raise RunWaiting(row.id, f"a person: {reason}", f"hf.resume({row.id!r})")
+
     def _close(self, session: Session) -> None:
+        """Give the lease back, unless the run's last event has ended it."""
         self.leases.drop(session)
-        try:
-            self.store.release(session.run_id, session.epoch)  # no effect once the run is settled
-        except StoreError:
-            pass  # the lease ends by itself
+        if session.settled:
+            return
+        with contextlib.suppress(HoldfastError, Signal):
+            # An orderly end is no poison: the log says that we were here, so that it has grown.
+            session.discard_notes()
+            drive(commit(session, []))
+        with contextlib.suppress(StoreError):  # then the lease ends by itself
+            self.store.release(session.run_id, session.epoch)
 
     def execute(self, taken: Taken) -> Any:
         """Run the agent's code here and now, blocking. Its result, or what became of it."""
@@ -183,11 +204,29 @@ class Engine:
         if not taken.spec.is_async:
             return await asyncio.to_thread(self.execute, taken)
         session, root = await asyncio.to_thread(self._open, taken)
+        self._awaiting[session.run_id] = root
         try:
             with branching_tasks(root):
                 return await drive_async(execute(session, taken.spec, AsyncRun(session, root), root))
         finally:
+            self._awaiting.pop(session.run_id, None)
             await asyncio.shield(asyncio.to_thread(self._close, session))
+
+    def notice_cancel(self, run_id: str) -> None:
+        """If this run executes here and somebody has cancelled it, end what it awaits."""
+        root = self._awaiting.get(run_id)
+        if root is None or root.together is None:
+            return
+        session, asked = root.session, e.CancelRequested.kind
+        if any(r.kind == asked for r in self.store.read(run_id, after=session.read_to)):
+            session.catch_up()
+        if session.journal.cancel is not None:
+            session.stop(cancellation(session))
+            root.together.cancel()
+
+    def _notice_cancels(self) -> None:
+        for run_id in list(self._awaiting):
+            self.notice_cancel(run_id)
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""

@@ -120,6 +120,7 @@ def _settle(
     wakes = (parent,) if parent and status in ("completed", "failed", "cancelled") else ()
     change = RowChange(status, due_at, waiting_for, wakes=wakes)
     yield from commit(session, [event], change=change, blobs=blobs or [])
+    session.settled = True
 
 
 def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
@@ -138,8 +139,7 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     """The run waits. If something came in the meantime, it is due at once."""
     session.stopped = None
     created = session.journal.created
-    deadline = created.deadline_at if created else None
-    times = [t for t in (signal.wake_at, deadline) if t is not None]
+    times = [t for t in (signal.wake_at, *_ends(session)) if t is not None]
     event = e.RunSuspended(waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at)
     paused = session.journal.paused is not None
     seen = session.read_to
@@ -150,6 +150,16 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     if session.came_between(seen):
         session.make_due()
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
+
+
+def _ends(session: Session) -> list[int | None]:
+    """When the run's time is up, whoever may be there to see it."""
+    created = session.journal.created
+    if created is None:
+        return []
+    wall_time = created.budget.get("max_wall_time")
+    spent_at = None if wall_time is None else session.journal.created_at + round(wall_time * MICROSECONDS) + 1
+    return [created.deadline_at, spent_at]
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
@@ -187,6 +197,7 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
         event = e.RunSuspended(waiting_for=says, how="put the old code back, or see docs: code changes")
         session.discard_notes()
         yield from commit(session, [event], change=change)
+        session.settled = True
     raise cause
 
 
@@ -202,12 +213,16 @@ def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
 
 def failed_steps(error: BaseException) -> list[int]:
     """The steps whose failure an exception tells of: its own, its cause's, or those of a group."""
-    if isinstance(error, CallFailed):
-        return [step for step in (error.step, *error.also) if step]
-    if isinstance(error, BaseExceptionGroup):
-        return [step for part in error.exceptions for step in failed_steps(part)]
-    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return failed_steps(below) if below is not None else []
+    seen: list[BaseException] = []
+    below: BaseException | None = error
+    while below is not None and below not in seen:
+        if isinstance(below, CallFailed):
+            return [step for step in (below.step, *below.also) if step]
+        if isinstance(below, BaseExceptionGroup):
+            return [step for part in below.exceptions for step in failed_steps(part)]
+        seen.append(below)
+        below = below.__cause__ or (None if below.__suppress_context__ else below.__context__)
+    return []
 
 
 def _undone(session: Session) -> Flow:

@@ -25,6 +25,7 @@ from holdfast.core.events import ErrorInfo, Event, Usage, Value
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, budget_use, microseconds
 from holdfast.core.replay import Entry
+from holdfast.core.state import RunState, fold
 from holdfast.core.values import digest
 from holdfast.errors import (
     Abandon,
@@ -233,8 +234,7 @@ def gate(session: Session) -> None:
     journal, now = session.journal, session.store.now()
     created = journal.created
     if journal.cancel is not None:
-        who = f" by {journal.cancel.by}" if journal.cancel.by else ""
-        raise session.stop(Stop("cancelled", f"cancelled{who}" + (f": {journal.cancel.why}" if journal.cancel.why else "")))
+        raise session.stop(cancellation(session))
     if journal.paused is not None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
     if created is None:
@@ -248,6 +248,13 @@ def gate(session: Session) -> None:
         over = use.exceeded(starting=True)
         if over:
             raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+
+
+def cancellation(session: Session) -> Stop:
+    """The signal for a run that somebody has cancelled."""
+    asked = session.journal.cancel
+    who = f" by {asked.by}" if asked and asked.by else ""
+    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))
 
 
 def _approval(asked: Asked, entry: Entry | None) -> Flow:
@@ -354,10 +361,29 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
     except RunWaiting as child:
         raise Suspend(f"child run {child.run_id}, which waits for {child.waiting_for}", child.how) from None
     except Exception as error:
-        if isinstance(error, TimeoutError) and spec.timeout is not None and spec.effect == ONCE:
-            yield from _doubt(asked, step, number, f"it did not answer within {spec.timeout:g} s")
+        if isinstance(error, TimeoutError) and spec.timeout is not None:
+            settled = yield from _late(asked, intent, number)
+            if settled is not None:
+                return _recorded(asked, settled)
         return (yield from _failed(asked, error, number, step, started, tries))
     return (yield from _succeeded(asked, raw, number, step, started))
+
+
+def _late(asked: Asked, intent: e.CallStarted | None, number: int) -> Flow:
+    """It did not answer in time, and may have happened. Returns how it is settled; None: as a failure."""
+    spec = asked.spec
+    if intent is None or spec.effect not in (ONCE, CHECKED):
+        return None
+    because = f"it did not answer within {spec.timeout:g} s"
+    if spec.effect == CHECKED:
+        entry = asked.session.entry(asked.branch.path, asked.index)
+        assert entry is not None
+        settled = yield from _check(asked, entry, intent)
+        if settled is not None or spec.is_async:
+            return settled
+        because += ", and may still be under way"  # a thread cannot be stopped
+    yield from _doubt(asked, intent.step, number, because)
+    return None
 
 
 @dataclass(slots=True)
@@ -370,19 +396,24 @@ class _Elsewhere:
 def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -> Flow:
     """The intent is durable before the effect begins."""
     spec, session = asked.spec, asked.session
+    entry = session.entry(asked.branch.path, asked.index)
     step = step or session.next_step()
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{asked.digest}"
     value, blobs = session.wrap(asked.args)
     until = None
     if spec.key_ttl is not None:
-        until = session.store.now() + microseconds(spec.key_ttl, "key_ttl")
+        first = entry.first_intent_at if entry else 0
+        until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
+        if first and session.store.now() >= until:
+            yield from _doubt(asked, step, number - 1, "the receiver may have forgotten its key")
     intent = e.CallStarted(
         branch=asked.branch.path, index=asked.index, step=step, name=spec.name, effect=spec.effect,
         key=key, digest=asked.digest, args=value, attempt=number, tool_version=spec.version,
         risk=spec.risk, key_until=until, approval=approval, undoable=spec.undo is not None,
         undoes=asked.undoes, child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
     )
-    claims = asked.own_key if number == 1 else ""
+    holds_key = entry is not None and entry.intent is not None
+    claims = "" if holds_key else asked.own_key
     try:
         yield from commit(session, [intent], blobs=blobs, recheck=not asked.undoes, claims_key=claims)
     except KeyTaken as taken:
@@ -392,37 +423,45 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
 
 
 def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
-    """Another run holds this key: its recorded result is ours too."""
+    """Another run holds this key: what came of its call is ours too."""
     session, spec = asked.session, asked.spec
-    found: e.CallSucceeded | None = None
-    for record in session.store.read(taken.run_id, after=taken.seq - 1):
-        event = record.event
-        if record.seq == taken.seq and isinstance(event, e.CallStarted):
-            place = (event.branch, event.index)
-            if event.name != spec.name or event.digest != asked.digest:
-                raise InvalidInput(
-                    f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
-                    f"{event.name} with other arguments; a key stands for one action"
-                )
-        elif isinstance(event, e.CallSucceeded) and (event.branch, event.index) == place:
-            found = event
-            break
-    if found is None:
+    other = fold(RunState(), session.store.read(taken.run_id))
+    found = next(c for c in other.calls if c.first_seq <= taken.seq <= c.last_seq and c.key == taken.key)
+    if found.name != spec.name or found.digest != asked.digest:
+        raise InvalidInput(
+            f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
+            f"{found.name} with other arguments; a key stands for one action"
+        )
+    if found.status == "failed" and found.error is not None:
+        yield from _failed_elsewhere(asked, found.error, step)
+    if found.status != "done" or found.result is None:
         raise Suspend(
             f"run {taken.run_id} to finish {spec.name} under the key {taken.key!r}",
             f"see `holdfast show {taken.run_id}`, then hf.resume({session.run_id!r})",
             wake_at=session.store.now() + 5 * MICROSECONDS,
         )
-    data = found.result if not found.result.blob else None
-    raw = bytes(found.result.json) if data else session.store.blob(taken.run_id, found.result.blob) or b"null"
+    blob = found.result.blob
+    raw = bytes(found.result.json) if not blob else session.store.blob(taken.run_id, blob) or b"null"
     value, blobs = session.wrap(raw)
     receipt = e.CallSucceeded(
         branch=asked.branch.path, index=asked.index, step=step, name=spec.name, result=value,
-        digest=asked.digest, args=_kept_args(asked),
+        digest=asked.digest, args=_kept_args(asked), unavailable=found.unavailable,
     )
     yield from commit(session, [receipt], blobs=blobs)
     session.journal.forget(asked.branch.path, asked.index)
+    if found.unavailable:
+        raise _unavailable(asked, found.unavailable)
     return spec.result.decode(raw)
+
+
+def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
+    receipt = e.CallFailed(
+        branch=asked.branch.path, index=asked.index, step=step, name=asked.spec.name, error=error,
+        digest=asked.digest, args=_kept_args(asked),
+    )
+    yield from commit(asked.session, [receipt])
+    asked.session.journal.forget(asked.branch.path, asked.index)
+    raise failure(asked.spec.name, error, 1, step)
 
 
 def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
@@ -660,7 +699,9 @@ def commit(
     label = events[-1].kind if events else "notes"
 
     def build() -> Pending:
-        return session.build(events, change=change, blobs=blobs, claims_key=claims_key, urgent=urgent)
+        return session.build(
+            events, change=change, blobs=blobs, claims_key=claims_key, urgent=urgent, receipt=evidence is not None
+        )
 
     while True:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,8 +33,12 @@ class _Held:
 class LeaseKeeper:
     """Renews the leases of the sessions it is given, three times per lease."""
 
-    def __init__(self, store: Store, lease_seconds: float) -> None:
+    def __init__(
+        self, store: Store, lease_seconds: float, *, also: Callable[[], None] | None = None
+    ) -> None:
         self._store = store
+        self._also = also
+        """Something else to look after at the same times."""
         self.lease_seconds = lease_seconds
         self._held: dict[str, _Held] = {}
         self._mutex = threading.Lock()
@@ -82,6 +87,8 @@ class LeaseKeeper:
                 return
             try:
                 self.renew()
+                if self._also is not None:
+                    self._also()
             except StoreError as error:  # try again in a moment; meanwhile `left` counts down
                 _log.warning("leases could not be renewed: %s", error)
 

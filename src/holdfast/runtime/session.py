@@ -89,6 +89,7 @@ class Session:
         self.draft = Draft(keep_calls=False)
         self.head = log.origin(row.id)
         self.stopped: BaseException | None = None
+        self.settled = False
         self.specs: dict[str, Any] = {}
         self.only_replay: HoldfastError | None = None
         self._lease_left = lease_left
@@ -271,10 +272,15 @@ class Session:
         blobs: Sequence[Blob] = (),
         claims_key: str = "",
         urgent: bool = False,
+        receipt: bool = False,
     ) -> Pending:
-        """Chain the facts noted so far and these events to the log's end, ready to be appended."""
+        """Chain the facts noted so far and these events to the log's end, ready to be appended.
+
+        The receipt of a call that was under way is recorded even if the run has been stopped since.
+        """
         with self._mutex:
-            self.check_alive()
+            if not receipt:
+                self.check_alive()
             self.read_all()
             new = [*self._first, *self._noted, *events]
             self._first = []

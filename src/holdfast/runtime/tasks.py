@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -51,6 +52,7 @@ class Together:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.agent: asyncio.Task[Any] | None = None
         self._calls = 0
         self._quiet = asyncio.Event()
         self._ended = False
@@ -85,10 +87,17 @@ class Together:
         while left := {task for task in self.tasks if not task.done()}:
             await asyncio.wait(left)
 
-    async def end(self) -> None:
+    def cancel(self) -> None:
+        """Cut the agent off at the await that it is in. Callable from any thread."""
+        if self.agent is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to cut
+                self.loop.call_soon_threadsafe(self.agent.cancel)
+
+    async def end(self, *, at_once: bool = False) -> None:
         """The code has failed or must wait: calls under way come to their end, and none begins."""
         self._ended = True
-        await self._all_quiet()
+        if not at_once:
+            await self._all_quiet()
         while left := {task for task in self.tasks if not task.done()}:
             for task in left:
                 task.cancel()
@@ -101,14 +110,21 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
     @functools.wraps(fn)
     async def body(*args: Any, **kwargs: Any) -> Any:
         together = root.together
+        assert together is not None
+        # A task of its own, so that cancelling the run does not look like cancelling its caller.
+        # Not made by the loop's factory: this is the agent's own line, not a branch.
+        coro = typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs))
+        together.agent = asyncio.Task(coro, context=contextvars.copy_context())
         try:
-            result = await fn(*args, **kwargs)
-        except BaseException:
-            if together is not None:
-                await together.end()
+            result = await together.agent
+        except BaseException as error:
+            stopped = root.session.stopped
+            cut = isinstance(error, asyncio.CancelledError) and stopped is not None
+            await together.end(at_once=cut)
+            if cut and stopped is not None:
+                raise stopped from None
             raise
-        if together is not None:
-            await together.finish()
+        await together.finish()
         return result
 
     return body

@@ -127,8 +127,9 @@ class Appends:
         changes = [(work.run_id, work.change) for work in works if work.change is not None]
         woken = [run_id for run_id, change in changes if change.wake]
         woken += [run_id for _, change in changes for run_id in change.wakes]
-        # All locks first and in one order, also those of runs that are only woken.
-        db.execute(self._q["lock"], ([*(work.run_id for work in works), *woken],))
+        if any(change.wakes for _, change in changes):
+            # All locks first and in one order, also those of runs that are only woken.
+            db.execute(self._q["lock"], ([*(work.run_id for work in works), *woken],))
         append = psycopg.RawCursor(db)
         append.execute(self._append, self._arrays(works, woken))
         answers: list[psycopg.Cursor[Any]] = [append]
@@ -147,8 +148,8 @@ class Appends:
             (i, c.status, c.due_at, c.waiting_for) for i, c in changes if c.status is not None
         ]
         if settled:
-            columns = [list(column) for column in zip(*settled, strict=True)]
-            db.execute(self._q["settle"], (self._fixed_now(), *columns))
+            fields = [list(field) for field in zip(*settled, strict=True)]
+            db.execute(self._q["settle"], (self._fixed_now(), *fields))
         if woken:
             db.execute(self._q["wake"], (self._fixed_now(), woken))
         return True

@@ -170,7 +170,7 @@ class Route:
             raise InvalidInput(
                 "the PostgreSQL URL cannot be read; it looks like postgresql://user:password@host:5432/database"
             ) from None
-        # psycopg tells apart text and numbers only by the database's encoding; ours is fixed.
+        # Text travels as UTF-8, whatever the database's encoding is.
         self._options: dict[str, Any] = {**_CONNECTION_DEFAULTS, **given, "client_encoding": "utf8"}
         self._password = str(given.get("password") or "")
         self.user = str(given.get("user") or "")

@@ -26,6 +26,7 @@ import apsw
 from holdfast.core.log import Blob, Record
 from holdfast.errors import (
     InputConflict,
+    InvalidInput,
     KeyTaken,
     NotFound,
     ReadOnlyStore,
@@ -621,6 +622,15 @@ class SQLiteStore:
         ]
 
 
+_TOOLS_OWN_ERRORS: Final = (
+    apsw.SQLError,
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.BindingsError,
+    apsw.TooBigError,
+)
+
+
 class _OpenAppend:
     """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
 
@@ -636,9 +646,11 @@ class _OpenAppend:
         try:
             return self._db.execute(sql, params).fetchall()
         except apsw.AuthError:
-            raise StoreError(
+            raise InvalidInput(
                 "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
             ) from None
+        except _TOOLS_OWN_ERRORS as error:  # the tool's failure, not the store's
+            raise InvalidInput(f"the tool's statement failed: {error}") from error
         finally:
             self._db.authorizer = None
 
@@ -646,7 +658,7 @@ class _OpenAppend:
         if self.done:
             raise StoreError("this transaction is over: its receipt has been written")
         if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
-            raise StoreError(
+            raise InvalidInput(
                 "a statement of the tool rolled its transaction back; nothing was written"
             )
 

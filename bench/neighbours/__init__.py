@@ -1,0 +1,171 @@
+"""Other durable engines, and Holdfast itself, doing the same work behind one small protocol.
+
+Each engine is one module that is also a command, because engines keep global state and threads:
+
+    python -m bench.neighbours.dbos alone URL 100
+
+A command does one piece of work in a process of its own and prints its figures as one JSON object.
+The work is always `work(i)`, which returns 1 KB and notes when it was reached; what an engine costs
+is what lies between one such moment and the next.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+BODY: Final = "x" * 1000
+WARM_UP: Final = 20
+TIMEOUT_SECONDS: Final = 900
+ROOT: Final = Path(__file__).parent.parent.parent
+
+
+# ── in the child ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Marks:
+    """When each call's body was reached. `time.perf_counter` is one clock for all processes."""
+
+    times: list[float] = field(default_factory=list)
+    die_at: int = -1
+
+
+MARKS: Final = Marks()
+
+
+def work(i: int) -> str:
+    """The body of every step, of every engine."""
+    if i == MARKS.die_at:
+        os._exit(0)  # an interrupted run: what is durable now is all there is
+    MARKS.times.append(time.perf_counter())
+    return BODY
+
+
+class Engine(Protocol):
+    """What is asked of each engine. One that cannot do a piece of work says NotImplementedError."""
+
+    def setup(self, url: str) -> str:
+        """Open the database; how durable a commit is, as far as it can be seen."""
+        ...
+
+    def alone(self, n: int) -> None:
+        """One run of `n` steps."""
+        ...
+
+    def concurrent(self, runs: int, n: int) -> None:
+        """That many runs at once, of `n` steps each."""
+        ...
+
+    def interrupted(self, n: int) -> None:
+        """One run of `n + 1` steps, with an id that `resume` knows; the process dies in the last."""
+        ...
+
+    def resume(self, n: int) -> None:
+        """Go on with that run, until its first new step is reached."""
+        ...
+
+    def conversation(self, n: int) -> None:
+        """A run of `n` steps, each of which adds its 1 KB to a growing list of messages."""
+        ...
+
+    def teardown(self) -> None: ...
+
+
+def serve(make: Callable[[], Engine]) -> None:
+    """The command line of an engine: `<what> <url> <number> [<number>]`."""
+    what, url, *rest = sys.argv[1:]
+    numbers = [int(text) for text in rest]
+    began = time.perf_counter()
+    engine = make()
+    durability = engine.setup(url)
+    opened = time.perf_counter()
+    if what not in ("first", "resume", "interrupted", "memory"):
+        engine.alone(WARM_UP)
+    MARKS.times.clear()
+    if what == "interrupted":
+        MARKS.die_at = numbers[0]
+    figures: dict[str, Any] = {"durability": durability}
+    started = time.perf_counter()
+    method = "alone" if what in ("first", "memory") else what
+    extra = getattr(engine, method)(*numbers)
+    figures["seconds"] = time.perf_counter() - started
+    figures |= _from_marks(what, began, opened)
+    figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if isinstance(extra, dict):
+        figures |= extra
+    engine.teardown()
+    sys.stdout.write(json.dumps(figures) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # threads of an engine must not keep the benchmark waiting
+
+
+def _from_marks(what: str, began: float, opened: float) -> dict[str, Any]:
+    times = MARKS.times
+    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    if what == "resume":
+        return {"resume": times[0] - opened, "restart": times[0] - began}
+    if what == "first":
+        return {"durable_at": times[1]}  # when the second step is reached, the first is durable
+    if what in ("alone", "tools"):
+        ordered = sorted(gaps)
+        return {"p50": ordered[len(gaps) // 2], "p99": ordered[len(gaps) * 99 // 100]}
+    if what.startswith(("conversation", "reading")):
+        window = max(1, min(100, len(gaps) // 4))
+        return {"first": sum(gaps[:window]) / window, "last": sum(gaps[-window:]) / window}
+    return {}
+
+
+# ── in the parent ────────────────────────────────────────────────────────────────────────────
+
+
+class Failed(Exception):
+    """An engine's process ended without figures."""
+
+
+def missing(name: str) -> str:
+    """Why this engine cannot be measured here; empty if it can."""
+    needs = {
+        "langgraph": ("langgraph", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres"),
+        "absurd": ("absurd_sdk", "absurdctl"),
+    }.get(name, (name,))
+    absent = []
+    for module in needs:
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            found = False
+        if not found:
+            absent.append(module)
+    return f"{', '.join(absent)} not installed" if absent else ""
+
+
+def measure(name: str, what: str, url: str, *numbers: int) -> dict[str, Any]:
+    """One piece of work by one engine, in a process of its own."""
+    command = [sys.executable, "-m", f"bench.neighbours.{name}", what, url, *map(str, numbers)]
+    began = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{name} {what}: no answer within {TIMEOUT_SECONDS} s") from None
+    if what == "interrupted" and done.returncode == 0:
+        return {}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        raise Failed(f"{name} {what}: {said[:200]}")
+    figures: dict[str, Any] = json.loads(lines[-1])
+    if "durable_at" in figures:
+        figures["start"] = figures["durable_at"] - began
+    return figures
