@@ -124,3 +124,28 @@ def postgres() -> Iterator[str | None]:
         return
     with PostgresServer() as server:
         yield server.dsn(server.create_database())
+
+
+@contextmanager
+def postgres_databases() -> Iterator[Callable[[], str] | None]:
+    """A PostgreSQL of our own that makes one empty database after another; None as above."""
+    try:
+        from support.postgres import PostgresServer
+    except ImportError as missing:
+        sys.stdout.write(f"PostgreSQL is missing here ({missing}); its figures are left out\n")
+        yield None
+        return
+    with PostgresServer() as server:
+        yield lambda: server.dsn(server.create_database())
+
+
+def bytes_on_disk(url: str) -> int:
+    """The size of a database: the file with its write-ahead log, or the tables as the server counts."""
+    if url.startswith("sqlite:///"):
+        path = url.removeprefix("sqlite:///")
+        return sum(file.stat().st_size for file in map(Path, (path, path + "-wal")) if file.exists())
+    import psycopg
+
+    with psycopg.connect(url) as db:
+        found = db.execute("SELECT pg_database_size(current_database())").fetchone()
+        return int(found[0]) if found else 0

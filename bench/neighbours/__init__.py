@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Protocol
 
 BODY: Final = "x" * 1000
@@ -121,7 +122,7 @@ def _from_marks(what: str, began: float, opened: float) -> dict[str, Any]:
         return {"p50": ordered[len(gaps) // 2], "p99": ordered[len(gaps) * 99 // 100]}
     if what.startswith(("conversation", "reading")):
         window = max(1, min(100, len(gaps) // 4))
-        return {"first": sum(gaps[:window]) / window, "last": sum(gaps[-window:]) / window}
+        return {"first": median(gaps[:window]), "last": median(gaps[-window:])}
     return {}
 
 

@@ -6,15 +6,17 @@ Concurrent tasks run on its async worker, which has one connection.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import absurdctl
 import psycopg
 from absurd_sdk import Absurd, AsyncAbsurd
-from bench.neighbours import serve, work
+from bench.neighbours import MARKS, serve, work
 
 POLL_SECONDS = 0.01
 CLAIM_SECONDS = 600
+PATIENCE_SECONDS = 30
 
 
 class AbsurdEngine:
@@ -75,7 +77,11 @@ class AbsurdEngine:
 
     def resume(self, n: int) -> None:  # noqa: ARG002  (the task knows it)
         """Its claim ends after a second; from then on a worker may take it."""
-        self.app.work_batch(claim_timeout=CLAIM_SECONDS)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not MARKS.times:
+            if time.monotonic() > end:
+                raise TimeoutError(f"not resumed within {PATIENCE_SECONDS} s")
+            self.app.work_batch(claim_timeout=CLAIM_SECONDS)
 
     def conversation(self, n: int) -> None:
         raise NotImplementedError("Absurd has no list that grows: a task would keep its own")

@@ -57,7 +57,7 @@ async def _step_async(state: Loop) -> dict[str, Any]:
     return _step(state)
 
 
-def _say(state: Talk) -> dict[str, Any]:
+def _say(state: Any) -> dict[str, Any]:
     return {"i": state["i"] + 1, "messages": [AIMessage(content=work(state["i"]))]}
 
 

@@ -493,7 +493,8 @@ def test_show_as_json_is_the_whole_state(shell: Shell) -> None:
 def test_show_at_a_step_is_the_state_as_it_was_then(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
-    assert {} == shell.json("show", "r1", "--step", "1")["state"]
+    assert {} == shell.json("show", "r1", "--step", "1", "--before")["state"]
+    assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "1")["state"]
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "2", "--before")["state"]
     assert "has no step 9; it has 2" in shell("show", "r1", "--step", "9", code=1).stderr
 
@@ -528,8 +529,8 @@ def test_diff_names_what_changed_between_two_steps(shell: Shell) -> None:
 
     changes = shell.json("diff", "r1", "1", "2")["changes"]
 
-    assert {"path": "state.draft", "before": None, "after": "HELLO"} in changes
-    assert "state.draft" in shell("diff", "r1", "1", "2").stdout
+    assert {"path": "state.message_id", "before": None, "after": "m-1"} in changes
+    assert "state.message_id" in shell("diff", "r1", "1", "2").stdout
     assert "nothing changed" in shell("diff", "r1", "1", "1").stdout
     assert "has no step 7" in shell("diff", "r1", "1", "7", code=1).stderr
     shell("diff", "r1", "one", "2", code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any
 
@@ -397,6 +398,7 @@ def test_tools_under_way_in_other_branches_are_recorded_when_the_run_is_cancelle
         assert entered.wait(30)
         other.cancel("r")
         try:
+            work()  # its receipt meets the cancellation
             work()
         finally:
             cancelled.set()
@@ -593,29 +595,71 @@ def test_the_deadline_does_not_stop_for_a_pause(home: Any, clock: Any) -> None:
         hf.resume("r")
 
 
-def test_a_run_that_kills_its_workers_is_set_aside(home: Any) -> None:
+@pytest.mark.parametrize("kind", ["step", "tool"])
+def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None:
     """Recovery attempts are counted when the run is claimed, so a poison run cannot hold up others."""
-    lives: list[int] = []
+    lives = home.path.with_name("lives")
+    well = [False]
 
-    @step
-    def poison() -> None:
-        lives.append(1)
-        raise KeyboardInterrupt  # as near to a segfault as a test can come
+    def die() -> None:
+        with lives.open("a") as file:
+            file.write("x")
+        if not well:
+            return
+        os._exit(9)
+
+    poison = step(die) if kind == "step" else tool(name="die")(lambda idempotency_key="": die())
 
     @agent
-    def main(run: Run) -> None:
+    def main(run: Run) -> str:
         poison()
+        return "lived"
 
-    for _ in range(20):
-        try:
+    def live() -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                home.open().run(main, id="r")
+            finally:
+                os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    codes = []
+    while not codes or codes[-1] == 9:
+        codes.append(live())
+        home.clock.advance(31)  # its lease ends
+    hf = home.open(main)
+
+    assert 3 <= len(lives.read_text()) <= 10
+    with pytest.raises(RunWaiting, match="did not get on|never came back") as waiting:
+        hf.run(main, id="r")
+    assert "r" in waiting.value.how
+    assert hf.handle("r").status == ("quarantined" if kind == "step" else "waiting")
+    well.clear()
+    if kind == "tool":
+        hf.resolve("r", retry=True)
+    assert hf.resume("r", by="ann", why="fixed") == "lived"
+
+
+def test_stopping_a_run_again_and_again_is_no_poison(home: Any) -> None:
+    pressed = [0]
+
+    @step
+    def slow() -> str:
+        pressed[0] += 1
+        if pressed[0] < 12:
+            raise KeyboardInterrupt
+        return "done"
+
+    @agent
+    def main(run: Run) -> str:
+        return slow()
+
+    for _ in range(11):
+        with pytest.raises(KeyboardInterrupt):
             home.open().run(main, id="r")
-        except KeyboardInterrupt:
-            continue
-        except RunWaiting as waiting:
-            assert "person" in str(waiting)
-            break
-    assert home.open().handle("r").status == "quarantined"
-    assert len(lives) < 20
+
+    assert home.open().run(main, id="r") == "done"
 
 
 def test_a_sync_agents_failure_reason_is_error(home: Any) -> None:

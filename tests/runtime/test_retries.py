@@ -25,6 +25,7 @@ from holdfast import (
 from holdfast.core import events as e
 
 SECOND = 1_000_000
+patient = Retry(attempts=3, initial=600, max_delay=3600, jitter=0)
 
 
 def failures(hf: Holdfast, run_id: str = "r") -> list[e.CallFailed]:
@@ -126,7 +127,7 @@ def test_without_a_retry_a_call_is_tried_once(home: Any) -> None:
 @pytest.mark.parametrize("kind", ["tool", "step"])
 def test_a_long_wait_suspends_and_a_worker_goes_on_when_its_time_has_come(home: Any, clock: Any, kind: str) -> None:
     times: list[int] = []
-    main = flaky_agent(times, clock, Retry(attempts=3, initial=600, jitter=0), fails=1, kind=kind)
+    main = flaky_agent(times, clock, patient, fails=1, kind=kind)
     hf = home.open(main)
 
     with pytest.raises(RunWaiting, match="next attempt of flaky"):
@@ -142,7 +143,7 @@ def test_a_long_wait_suspends_and_a_worker_goes_on_when_its_time_has_come(home: 
 
 def test_a_restart_neither_forgets_attempts_nor_shortens_the_wait(home: Any, clock: Any) -> None:
     times: list[int] = []
-    main = flaky_agent(times, clock, Retry(attempts=3, initial=600, jitter=0))
+    main = flaky_agent(times, clock, patient)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
     for _ in range(3):  # whoever asks meanwhile is told to wait
@@ -180,7 +181,7 @@ def test_a_crash_during_the_wait_does_not_make_the_next_attempt_early(home: Any,
 def test_a_crashed_attempt_counts(home: Any, clock: Any) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, Retry(attempts=2, initial=0, jitter=0))
-    home.crash(main, "r", "before flaky")  # attempt 1: begun, nobody knows
+    home.crash(main, "r", "before call")  # attempt 1: begun, nobody knows
 
     with pytest.raises(RunFailed):
         home.open().run(main, id="r")
@@ -238,7 +239,7 @@ def test_async_calls_are_retried_the_same_way(home: Any, clock: Any) -> None:
 
 
 def test_the_retry_context_is_there_as_data_while_it_waits(home: Any, clock: Any) -> None:
-    main = flaky_agent([], clock, Retry(attempts=3, initial=600, jitter=0))
+    main = flaky_agent([], clock, patient)
     hf = home.open()
     with pytest.raises(RunWaiting):
         hf.run(main, id="r")
@@ -252,7 +253,7 @@ def test_the_retry_context_is_there_as_data_while_it_waits(home: Any, clock: Any
 
 def test_a_cancel_during_the_wait_ends_the_run_without_another_attempt(home: Any, clock: Any) -> None:
     times: list[int] = []
-    main = flaky_agent(times, clock, Retry(attempts=3, initial=600, jitter=0))
+    main = flaky_agent(times, clock, patient)
     hf = home.open(main)
     with pytest.raises(RunWaiting):
         hf.run(main, id="r")

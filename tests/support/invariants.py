@@ -144,7 +144,10 @@ def fold_of_any_split_agrees(x: Evidence) -> None:
 def approvals_are_bound(x: Evidence) -> None:
     """15: a gated call has one approval of these very bytes, used once."""
     used: set[int] = set()
+    gated = {(w.branch, w.index) for w in x.events if isinstance(w, e.WaitBegan) and w.tool}
     for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.CallStarted) and (event.branch, event.index) in gated and event.attempt == 1:
+            assert event.approval is not None, "a gated call began without using its approval"
         if isinstance(event, e.CallStarted) and event.approval is not None:
             decision = x.events[event.approval]
             assert isinstance(decision, e.ApprovalDecided) and decision.approved

@@ -82,7 +82,7 @@ def chain(run: Run, name: str) -> dict[str, Any]:
     run.state.append("sent", first["number"])
     booked = book(room="blue")
     run.decide("where", booked["tool"], why="it was free")
-    second = send(to=name + "2")
+    second = send(to=name)  # the same words again are another action
     run.state.append("sent", second["number"])
     run.stage = "over"
     return {"sent": run.state.sent, "tries": run.state.tries, "notes": notes}

@@ -178,10 +178,11 @@ class Engine:
         self.leases.drop(session)
         if session.settled:
             return
-        with contextlib.suppress(HoldfastError, Signal):
+        if session.has_news:
             # An orderly end is no poison: the log says that we were here, so that it has grown.
-            session.discard_notes()
-            drive(commit(session, []))
+            with contextlib.suppress(HoldfastError, Signal):
+                session.discard_notes()
+                drive(commit(session, []))
         with contextlib.suppress(StoreError):  # then the lease ends by itself
             self.store.release(session.run_id, session.epoch)
 

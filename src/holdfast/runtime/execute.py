@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob
+from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -138,7 +139,6 @@ def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) ->
 def _suspended(session: Session, signal: Suspend) -> Flow:
     """The run waits. If something came in the meantime, it is due at once."""
     session.stopped = None
-    created = session.journal.created
     times = [t for t in (signal.wake_at, *_ends(session)) if t is not None]
     event = e.RunSuspended(waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at)
     paused = session.journal.paused is not None

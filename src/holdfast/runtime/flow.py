@@ -62,6 +62,8 @@ from holdfast.store.base import RowChange
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
+LIVES_MAX: Final = 5
+"""A keyed call that was begun this often without an answer may be what kills its workers."""
 TRACEBACK_CHARS: Final = 8_000
 MESSAGE_CHARS: Final = 4_000
 
@@ -610,6 +612,9 @@ def _settle_doubt(asked: Asked, entry: Entry) -> Flow:
     if spec.effect == REPEATABLE:
         return None
     if spec.effect == KEYED:
+        begun = intent.attempt - (entry.failures[-1].attempt if entry.failures else entry.attempts_before)
+        if begun >= LIVES_MAX:
+            yield from _doubt(asked, intent.step, intent.attempt, f"it was begun {begun} times and never came back")
         if intent.key_until is None or session.store.now() < intent.key_until:
             return None
         yield from _doubt(asked, intent.step, intent.attempt, "the receiver may have forgotten its key")

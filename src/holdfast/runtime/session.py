@@ -237,6 +237,11 @@ class Session:
         with self._mutex:
             self._first.append(event)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a fact of the run's own life waits to be recorded."""
+        return bool(self._first)
+
     def wrap(self, data: bytes) -> tuple[Value, list[Blob]]:
         """Encoded bytes as a Value; when they are big, with the artifact that holds them."""
         value, blob = log.wrap(data)

@@ -813,6 +813,7 @@ def pages(
     while page := bench.store.runs(*filters, limit=limit, cursor=cursor):
         expect(len(page) <= limit, "no page is longer than asked for")
         found += [row.id for row in page]
+        expect(len(found) < 1000, "the pages come to an end")
         cursor = page[-1].cursor
         between()
     return found

@@ -1,0 +1,198 @@
+"""`python tests/mutants.py`: plant each bug that the suite must find, and show that it does.
+
+A suite that passes on broken code proves nothing. Each mutant below is one classic mistake of a state
+layer, made in a copy of the source; the named tests are run against the copy and must fail. A mutant
+that survives, or whose text no longer occurs in the source, makes this script fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "holdfast"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug: where, what, and which tests must notice."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+KILLS = "tests/runtime/test_kill_everywhere.py::test_a_run_killed_at_any_boundary_ends_as_if_nothing_had_happened"
+
+MUTANTS = (
+    Mutant(
+        "no intent is committed",
+        "runtime/declare.py",
+        "return self.effect != REPEATABLE",
+        "return False",
+        (f"{KILLS}[careful]",),
+    ),
+    Mutant(
+        "the receipt comes before the effect",
+        "runtime/flow.py",
+        "    started = session.store.now()\n    session.check_lease()\n",
+        "    started = session.store.now()\n    session.check_lease()\n"
+        "    if spec.has_intent:\n"
+        "        early = e.CallSucceeded(branch=asked.branch.path, index=asked.index, step=step,\n"
+        "                                name=spec.name, result=e.NULL, attempt=number)\n"
+        "        yield from commit(session, [early])\n",
+        (f"{KILLS}[chain]",),
+    ),
+    Mutant(
+        "the effect begins without a look at the lease",
+        "runtime/session.py",
+        "if self._lease_left is not None and self._lease_left() <= 0:",
+        "if False:",
+        ("tests/runtime/test_zombie.py",),
+    ),
+    Mutant(
+        "the fence is not checked where the append is committed",
+        "store/base.py",
+        "elif work.epoch is not None and work.epoch != at.epoch:",
+        "elif False:",
+        ("tests/store/test_conformance.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "the epoch starts anew after a release",
+        "store/sql/sqlite/queries.sql",
+        "UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now\n"
+        "WHERE id = :id AND epoch = :epoch",
+        "UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now, epoch = 0\n"
+        "WHERE id = :id AND epoch = :epoch",
+        ("tests/store/test_conformance.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "synchronous=NORMAL",
+        "store/sqlite_file.py",
+        'db.pragma("synchronous", synchronous)',
+        'db.pragma("synchronous", "NORMAL")',
+        ("tests/store/test_sqlite_power_loss.py", "tests/store/test_sqlite_faults.py", "-k", "power or durability"),
+    ),
+    Mutant(
+        "acknowledged before it is committed",
+        "runtime/drivers.py",
+        "                wait()\n",
+        "                threading.Timer(0.005, wait).start()\n",
+        (f"{KILLS}[chain]",),
+    ),
+    Mutant(
+        "an unknown commit is sent again as if it had not happened",
+        "store/appends.py",
+        "self.are_stored(db, sending) if unsure else [False] * len(sending)",
+        "[False] * len(sending)",
+        ("tests/store/test_postgres_faults.py", "-k", "answer_is_lost"),
+    ),
+    Mutant(
+        "an approval is not bound to the bytes that were shown",
+        "runtime/flow.py",
+        "if entry.wait.digest != asked.digest or entry.wait.tool_version != spec.version:",
+        "if False:",
+        ("tests/runtime/test_people.py",),
+    ),
+    Mutant(
+        "an approval is not used up by the call it allowed",
+        "runtime/flow.py",
+        "key_until=until, approval=approval,",
+        "key_until=until, approval=None,",
+        (f"{KILLS}[gated]",),
+    ),
+    Mutant(
+        "a snapshot is trusted over the log",
+        "views.py",
+        "at[0].hash == kept.hash",
+        "at[0].hash",
+        ("tests/test_views.py",),
+    ),
+    Mutant(
+        "a bad event is skipped",
+        "core/log.py",
+        'raise LogDamaged(run_id, seq, "its bytes do not match its hash")',
+        "continue",
+        ("tests/core/test_log.py",),
+    ),
+    Mutant(
+        "a claim is not counted",
+        "store/sql/sqlite/queries.sql",
+        "THEN 1 ELSE claims + 1 END",
+        "THEN 1 ELSE claims END",
+        ("tests/store/test_conformance.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "a worker forgets its work when the store fails once",
+        "runtime/worker.py",
+        "self._pause_after(error)",
+        "break",
+        ("tests/runtime/test_worker.py",),
+    ),
+    Mutant(
+        "the key is made of what the model said",
+        "runtime/flow.py",
+        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    value, blobs',
+        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    value, blobs',
+        (f"{KILLS}[chain]",),
+    ),
+    Mutant(
+        "key_ttl is ignored",
+        "runtime/flow.py",
+        "if intent.key_until is None or session.store.now() < intent.key_until:",
+        "if True:",
+        ("tests/runtime/test_effects.py",),
+    ),
+)
+
+
+def killed_by(mutant: Mutant) -> str:
+    """The first test that noticed, or an empty string."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
+        copy = Path(folder) / "holdfast"
+        shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        path = copy / mutant.file
+        text = path.read_text("utf-8")
+        if text.count(mutant.before) < 1:
+            sys.exit(f"{mutant.name}: its text is no longer in {mutant.file}; mend the mutant")
+        path.write_text(text.replace(mutant.before, mutant.after), "utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode == 0:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if done.returncode != 1 or not failed:
+        sys.exit(f"{mutant.name}: pytest did not run (exit {done.returncode})\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
+    return failed[0].split(" - ")[0].split("::")[-1]
+
+
+def main() -> None:
+    wanted = sys.argv[1:]
+    survivors = []
+    for mutant in MUTANTS:
+        if wanted and not any(word in mutant.name for word in wanted):
+            continue
+        began = time.monotonic()
+        killer = killed_by(mutant)
+        said = f"killed by {killer}" if killer else "SURVIVED"
+        sys.stdout.write(f"{mutant.name:58} {said}  ({time.monotonic() - began:.0f} s)\n")
+        sys.stdout.flush()
+        survivors += [] if killer else [mutant.name]
+    count = len(MUTANTS) if not wanted else "some"
+    sys.stdout.write(f"{count} mutants, {len(survivors)} survived\n")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A worker that only seemed dead can do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast, LeaseLost, Options, Run, RunWaiting, agent, tool
+
+SENT: list[str] = []
+
+
+@tool
+def send(to: str, idempotency_key: str = "") -> str:
+    SENT.append(idempotency_key)
+    return f"sent to {to}"
+
+
+@tool
+def pay(amount: int) -> str:
+    SENT.append(f"paid {amount}")
+    return f"paid {amount}"
+
+
+@agent
+def sending(run: Run, to: str) -> str:
+    return send(to)
+
+
+@agent
+def paying(run: Run, amount: int) -> str:
+    return pay(amount)
+
+
+class Frozen:
+    """A worker that freezes at a boundary past its lease, while another one takes the run over."""
+
+    def __init__(self, path: Path, point: str, meanwhile: Callable[[Holdfast], object]) -> None:
+        self.point, self.meanwhile, self.path = point, meanwhile, path
+        SENT.clear()
+        self.worker = Holdfast(path, options=Options(lease_seconds=0.2, boundary=self.freeze))
+
+    def freeze(self, point: str) -> None:
+        if point == self.point:
+            self.worker.engine.leases.close()  # nothing of a frozen process renews its lease
+            with Holdfast(self.path) as other:
+                self.meanwhile(other)
+
+
+def test_a_worker_frozen_before_the_effect_does_not_begin_it(tmp_path: Path) -> None:
+    def take_over(other: Holdfast) -> None:
+        assert other.run(sending, id="r", wait=True, to="sam") == "sent to sam"
+
+    frozen = Frozen(tmp_path / "h.db", "after commit call_started", take_over)
+
+    with pytest.raises(LeaseLost):
+        frozen.worker.run(sending, id="r", to="sam")
+
+    assert len(SENT) == 1
+
+
+def test_the_receipt_of_a_worker_that_lost_its_lease_is_evidence_and_no_more(tmp_path: Path) -> None:
+    def take_over(other: Holdfast) -> None:
+        while True:
+            with pytest.raises(RunWaiting) as waiting:
+                other.run(paying, id="r", amount=5)
+            if "may or may not have happened" in str(waiting.value):
+                return
+
+    frozen = Frozen(tmp_path / "h.db", "after pay", take_over)
+
+    with pytest.raises(LeaseLost):
+        frozen.worker.run(paying, id="r", amount=5)
+
+    with Holdfast(tmp_path / "h.db", agents=[paying]) as hf:
+        (call,) = hf.get("r").in_doubt
+        assert call.evidence and "done" in call.evidence[0]
+        hf.resolve("r", call.step, done="paid 5", by="sam", why="the worker said so")
+        assert hf.resume("r") == "paid 5"
+    assert SENT == ["paid 5"]
