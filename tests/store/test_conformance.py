@@ -1,13 +1,17 @@
 """Both stores pass the suite that any third store can run."""
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
-from holdfast.store.base import Store
+from holdfast.core.log import Blob
+from holdfast.errors import LogDamaged
+from holdfast.store.base import Snapshot, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import Bench, check_store, store_checks
 
@@ -19,7 +23,7 @@ def bench_of(kind: str, request: pytest.FixtureRequest) -> Bench:
     if kind == "memory":
         return Bench(lambda clock: SQLiteStore(":memory:", clock=clock))
     if kind == "sqlite":
-        path = request.getfixturevalue("tmp_path") / "holdfast.db"
+        path = sqlite_path(request)
 
         def sqlite(clock: Callable[[], int]) -> Store:
             return SQLiteStore(path, clock=clock)
@@ -44,6 +48,62 @@ def test_a_store_keeps_its_promises(
     """What base.py says in words, check by check."""
     with bench_of(kind, request) as bench:
         check(bench)
+
+
+@pytest.mark.parametrize("kind", STORES[1:])
+def test_a_deleted_run_leaves_no_row_in_any_table(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Also where nobody could reach it any more: what was deleted must not lie on the disk."""
+    with bench_of(kind, request) as bench:
+        for run_id in ("gone", "kept"):
+            bench.create(run_id, worker="w")
+            bench.append(run_id, epoch=1, blobs=[Blob("aa", b"x")], claims_key=f"key of {run_id}")
+            bench.store.save_snapshot(run_id, Snapshot(1, b"h", "v", 0, b"s"))
+            bench.settle(run_id)
+        both = rows_of(kind, request)
+        assert bench.store.delete("gone")
+        one = rows_of(kind, request)
+
+    assert {"runs": 2, "events": 6, "blobs": 2, "snapshots": 2, "keys": 2} == both
+    assert {table: count // 2 for table, count in both.items()} == one
+
+
+def rows_of(kind: str, request: pytest.FixtureRequest) -> dict[str, int]:
+    """How many rows each table holds, asked past the store."""
+    tables = ("runs", "events", "blobs", "snapshots", "keys")
+    if kind == "sqlite":
+        with contextlib.closing(apsw.Connection(str(sqlite_path(request)))) as db:
+            return {table: db.execute(f"SELECT count(*) FROM {table}").get for table in tables}
+
+    import psycopg
+
+    with psycopg.connect(request.getfixturevalue("postgres_dsn")) as pg:
+        counts = [
+            pg.execute(f"SELECT count(*) FROM holdfast.{table}").fetchone() for table in tables
+        ]
+    return {table: count[0] for table, count in zip(tables, counts, strict=True) if count}
+
+
+def sqlite_path(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return folder / "holdfast.db"
+
+
+def test_a_name_that_is_no_text_any_more_is_found_as_damage(
+    request: pytest.FixtureRequest,
+) -> None:
+    """In SQLite a flipped bit can make text invalid: that run is named, others go on."""
+    with bench_of("sqlite", request) as bench:
+        bench.create("hit")
+        bench.create("well")
+        with contextlib.closing(apsw.Connection(str(sqlite_path(request)))) as db:
+            db.execute("UPDATE events SET kind = CAST(x'ff6e' AS TEXT) WHERE run = 1")
+        with pytest.raises(LogDamaged) as found:
+            bench.log("hit")
+
+        assert ("hit", 0) == (found.value.run_id, found.value.seq)
+        assert 1 == bench.length("well")
 
 
 def test_every_check_says_in_a_sentence_what_holds() -> None:

@@ -493,7 +493,11 @@ class SQLiteStore:
             found: Rows = db.execute(
                 _Q["read"], (run_id, after, -1 if limit is None else limit)
             ).fetchall()
-        return [Record(*row) for row in found]
+        # A damaged name may be no text any more; its hash then tells, as for other damage.
+        return [
+            Record(seq, time, epoch, kind.decode(errors="replace"), data, hash_)
+            for seq, time, epoch, kind, data, hash_ in found
+        ]
 
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None

@@ -673,10 +673,8 @@ def settling_ends_the_lease(bench: Bench) -> None:
         bench.create(run_id, worker="w")
         bench.append(run_id, epoch=1, change=RowChange(status, due_at, "a sign"))
         row = bench.row(run_id)
-        same(
-            (status, due_at, "a sign", "", 1),
-            (row.status, row.due_at, row.waiting_for, row.owner, row.epoch),
-        )
+        same((status, due_at, "a sign"), (row.status, row.due_at, row.waiting_for))
+        same(("", 1, 0), (row.owner, row.epoch, row.claims))
         same({run_id}, bench.store.renew([(run_id, 1)], lease_us=LEASE_US))
 
 

@@ -80,7 +80,7 @@ UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now
 WHERE id = :id AND epoch = :epoch AND status = 'running' RETURNING 1;
 
 -- name: read
-SELECT e.seq, e.time, e.epoch, e.kind, e.data, e.hash
+SELECT e.seq, e.time, e.epoch, CAST(e.kind AS BLOB), e.data, e.hash
 FROM events e WHERE e.run = (SELECT key FROM runs WHERE id = ?) AND e.seq > ? ORDER BY e.seq LIMIT ?;
 
 -- name: event_hash
