@@ -74,7 +74,11 @@ class Report:
         out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
         for row in self.rows:
             share = ratio(row.ours, row.theirs)
-            goal = "" if row.goal is None else f"  goal ≥ {row.goal:g}  {'ok' if share >= row.goal else 'MISSED'}"
+            goal = (
+                ""
+                if row.goal is None
+                else f"  goal ≥ {row.goal:g}  {'ok' if share >= row.goal else 'MISSED'}"
+            )
             out(
                 f"  {row.what:44} {row.ours.median:>10,.0f} ±{row.ours.spread:4.0%}"
                 f"   {row.theirs.name:22} {row.theirs.median:>10,.0f} ±{row.theirs.spread:4.0%}"
@@ -97,7 +101,9 @@ class Report:
             ],
             "facts": [{"what": what, "value": value, "ok": ok} for what, value, ok in self.facts],
         }  # fmt: skip
-        (RESULTS / f"{self.name.replace(' ', '-')}.json").write_text(json.dumps(data, indent=1), "utf-8")
+        (RESULTS / f"{self.name.replace(' ', '-')}.json").write_text(
+            json.dumps(data, indent=1), "utf-8"
+        )
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
@@ -143,7 +149,9 @@ def bytes_on_disk(url: str) -> int:
     """The size of a database: the file with its write-ahead log, or the tables as the server counts."""
     if url.startswith("sqlite:///"):
         path = url.removeprefix("sqlite:///")
-        return sum(file.stat().st_size for file in map(Path, (path, path + "-wal")) if file.exists())
+        return sum(
+            file.stat().st_size for file in map(Path, (path, path + "-wal")) if file.exists()
+        )
     import psycopg
 
     with psycopg.connect(url) as db:

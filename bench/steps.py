@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.append import RawPostgres, RawSQLite
-from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
+from bench.charts import chart
+from bench.harness import RESULTS, Report, Series, bytes_on_disk, folder, postgres_databases, rate
 from bench.neighbours import WARM_UP, Failed, measure, missing
 
 NEIGHBOUR_ROUNDS: Final = 3
@@ -163,7 +164,9 @@ class Bench:
                     seen.setdefault(c.label, []).append(found)
         self._row("one run alone", ours, raw, self.goals.raw_alone)
         for c in self.neighbours:
-            self._row("one run alone", small, theirs[c.label], self.goals.dbos_alone if c.goals else None)
+            self._row(
+                "one run alone", small, theirs[c.label], self.goals.dbos_alone if c.goals else None
+            )
         for c in (self.ours, *self.neighbours):
             each = n if c is self.ours else n_theirs
             self._of_a_step(c, seen.get(c.label, []), empty[c.label], each)
@@ -209,7 +212,9 @@ class Bench:
                 per_commit = max(1, round(got["per_commit"]))
                 sizes.append(per_commit)
                 count = self.size.raw
-                raw.values.append(rate(count, lambda p=per_commit, k=count: self.place.raw.insert(k, p)))  # type: ignore[misc]
+                raw.values.append(
+                    rate(count, lambda p=per_commit, k=count: self.place.raw.insert(k, p))
+                )  # type: ignore[misc]
             rows = round(statistics.median(sizes))
             goal = self.goals.raw_together if runs == 500 else None
             self._row(f"{runs} runs × {n} steps, {rows} a commit", ours, raw, goal)
@@ -252,7 +257,9 @@ class Bench:
             time.sleep(CLAIM_ENDS_SECONDS)
             figures = c.figures("resume", n, url=again)
             if figures:
-                self._fact(f"{c.label}, resume after {n:,} steps", f"{figures['restart'] * 1000:,.1f} ms")
+                self._fact(
+                    f"{c.label}, resume after {n:,} steps", f"{figures['restart'] * 1000:,.1f} ms"
+                )
 
     def restart(self) -> None:
         """From the start of a process to its first durable step, on a database that exists."""
@@ -265,7 +272,9 @@ class Bench:
         for c in (self.ours, *self.neighbours):
             got = [f for _ in range(self.rounds) if (f := c.figures("first", 2))]
             if got:
-                said.append(f"{c.label} {statistics.median(g['start'] for g in got) * 1000:,.0f} ms")
+                said.append(
+                    f"{c.label} {statistics.median(g['start'] for g in got) * 1000:,.0f} ms"
+                )
         self._fact("process start to first durable step", ", ".join(said))
 
     def memory(self) -> None:
@@ -296,7 +305,10 @@ class Bench:
         ours = self._grown(self.ours, "conversation", n)
         assert ours is not None
         size, figures = ours
-        self._fact(f"conversation of {n:,} steps, on disk", f"{size / MB:.2f} MB in {figures['seconds']:.1f} s")
+        self._fact(
+            f"conversation of {n:,} steps, on disk",
+            f"{size / MB:.2f} MB in {figures['seconds']:.1f} s",
+        )
         for c in self.neighbours:
             if c.module != "langgraph":
                 continue
@@ -308,8 +320,9 @@ class Bench:
                 self._fact(
                     f"{c.label}, the same" + (", delta channel" if "delta" in what else ""),
                     f"{their_size / MB:.1f} MB in {figures['seconds']:.1f} s, last 100 steps "
-                    f"{figures['last'] / figures['first']:.1f}× the first; we need 1/{their_size / size:.1f}"
-                    f"  goal ≤ 1/{1 / share:.0f}" + (f" (at 1,000 steps, not {n})" if n < 1000 else ""),
+                    f"{figures['last'] / figures['first']:.1f}× the first; ours is 1/{their_size / size:.1f}"
+                    f"  goal ≤ 1/{1 / share:.0f}"
+                    + (f" (at 1,000 steps, not {n})" if n < 1000 else ""),
                     size <= their_size * share if n >= 1000 else None,
                 )
 
@@ -335,7 +348,9 @@ def _sqlite(here: Path) -> Place:
     names = iter(range(1000))
     goals = Goals(dbos_alone=9, resume={1000: 0.030, 100_000: 1.5})
     raw = RawSQLite(here / "raw.db")
-    return Place("SQLite", lambda: f"sqlite:///{here}/{next(names)}.db", raw, goals, ("dbos", "langgraph"))
+    return Place(
+        "SQLite", lambda: f"sqlite:///{here}/{next(names)}.db", raw, goals, ("dbos", "langgraph")
+    )
 
 
 def _postgres(fresh: Callable[[], str]) -> Place:
@@ -351,3 +366,4 @@ def main(*, rounds: int, quick: bool) -> None:
         if fresh is not None:
             Bench(report, _postgres(fresh), rounds, size).all()
     report.show()
+    chart(RESULTS / "steps.json")

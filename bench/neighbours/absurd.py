@@ -12,6 +12,7 @@ from typing import Any
 import absurdctl
 import psycopg
 from absurd_sdk import Absurd, AsyncAbsurd
+
 from bench.neighbours import MARKS, serve, work
 
 POLL_SECONDS = 0.01

@@ -10,8 +10,9 @@ import asyncio
 import sqlite3
 import time
 
-from bench.neighbours import MARKS, serve, work
 from dbos import DBOS, SetWorkflowID
+
+from bench.neighbours import MARKS, serve, work
 
 RUN_ID = "interrupted"
 PATIENCE_SECONDS = 120

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.neighbours import BODY, serve, work
 from msgspec import Raw
 
+from bench.neighbours import body, serve, work
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Run, agent, step, tool
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -116,11 +116,11 @@ class Ours:
         created = e.RunCreated(run_id=run_id, agent=spec.name, input=log.wrap(data)[0])
         head, records = log.seal(log.origin(run_id), [created], epoch=0, time=store.now())
         store.create(NewRun(run_id, spec.name, values.digest(data)), records)
-        result = e.Value(json=Raw(values.encode(BODY)))
         for first in range(0, n, EVENTS_PER_APPEND):
             done = []
             for i in range(first, min(n, first + EVENTS_PER_APPEND)):
                 args = values.encode({"i": i})
+                result = e.Value(json=Raw(values.encode(body(i))))
                 done.append(
                     e.CallSucceeded(
                         index=i, step=i + 1, name="one", result=result, duration_us=300,

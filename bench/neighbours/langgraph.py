@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Any, TypedDict
 
-from bench.neighbours import serve, work
 from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -22,6 +21,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
+
+from bench.neighbours import serve, work
 
 POOL_SIZE = 20
 RUN_ID = "interrupted"

@@ -212,6 +212,14 @@ class Holdfast:
         """The run's log: each record with its event."""
         return list(views.events(self.store, run_id, after=after))
 
+    def artifact(self, run_id: str, name: str) -> bytes:
+        """The bytes of an artifact, by its name (the newest of that name) or its id."""
+        return views.artifact(self.store, run_id, name)
+
+    def value(self, run_id: str, value: Any) -> Any:
+        """Something found in a run's state, whole: what was too big for its event is fetched."""
+        return views.value(self.store, run_id, value)
+
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
         """Runs, newest first. The last row's `cursor` is where the next page begins."""

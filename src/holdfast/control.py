@@ -115,14 +115,18 @@ def _decide_approval(
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
             raise NotNow(f"run {run_id!r} now asks for something else than what was shown; look again")
-        if wait.until is not None and store.now() >= wait.until:
-            raise NotNow(f"run {run_id!r}: the request has expired")
+        _refuse_expired(store, run_id, wait)
         event = e.ApprovalDecided(
             branch=wait.branch, index=wait.index, approved=approved, digest=wait.digest, by=by, why=why
         )
         return [event], WAKE, []
 
     act(store, run_id, decide)
+
+
+def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
+    if wait.until is not None and store.now() >= wait.until:
+        raise NotNow(f"run {run_id!r}: the request has expired")
 
 
 def answer(store: Store, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = "") -> None:
@@ -132,6 +136,7 @@ def answer(store: Store, run_id: str, value: Any, request: str = "", *, by: str 
     def decide(state: RunState, row: RunRow) -> Act:
         _refuse_ended(state, row, "an answer")
         wait = _pending(state, "answer", request)
+        _refuse_expired(store, run_id, wait)
         if wait.options and value not in wait.options:
             raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)

@@ -175,6 +175,32 @@ def to_plain(value: Any) -> Any:
     return value
 
 
+def artifact(store: Store, run_id: str, name: str) -> bytes:
+    """The bytes of an artifact, by its name (the newest of that name) or its id."""
+    for kept in reversed(get(store, run_id).artifacts):
+        if name in (kept.name, kept.id):
+            return _blob(store, run_id, kept.id)
+    raise NotFound(f"run {run_id!r} has no artifact {name!r}")
+
+
+def value(store: Store, run_id: str, found: Any) -> Any:
+    """Something found in a state, whole: what was too big for its event is fetched."""
+    if isinstance(found, Value):
+        return values.decode(_blob(store, run_id, found.blob) if found.blob else found.json)
+    if isinstance(found, dict):
+        return {k: value(store, run_id, v) for k, v in found.items()}
+    if isinstance(found, list | tuple):
+        return [value(store, run_id, v) for v in found]
+    return found
+
+
+def _blob(store: Store, run_id: str, hash: str) -> bytes:
+    data = store.blob(run_id, hash)
+    if data is None or values.digest(data) != hash:
+        raise NotFound(f"run {run_id!r}: artifact {hash} is missing or damaged")
+    return data
+
+
 def events(store: Store, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
     """The run's log: each record with its event."""
     for record in records(store, run_id):

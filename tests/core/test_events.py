@@ -27,6 +27,7 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     float: NUMBERS,
     str: TEXT,
     tuple[str, ...]: st.lists(TEXT, max_size=3).map(tuple),
+    tuple[int, ...]: st.lists(st.integers(0, 2**63), max_size=3).map(tuple),
     tuple[int, ...]: st.lists(st.integers(-(2**63), 2**63), max_size=3).map(tuple),
     dict[str, float]: st.dictionaries(TEXT, NUMBERS, max_size=3),
     Value: st.builds(lambda value: Value(json=Raw(values.encode(value))), PLAIN)
@@ -66,6 +67,7 @@ def sample(name: str, hint: Any, number: int) -> Any:
         float: number + 0.25,
         int | None: number,
         tuple[str, ...]: (name, "é"),
+        tuple[int, ...]: (number, number + 1),
         tuple[int, ...]: (number, number + 1),
         dict[str, float]: {"steps": number + 0.0},
         Value: Value(json=Raw(b'{"n":%d}' % number)),

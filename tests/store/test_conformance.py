@@ -2,9 +2,10 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
@@ -15,7 +16,22 @@ from holdfast.store.base import Snapshot, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import Bench, check_store, store_checks
 
+if TYPE_CHECKING:
+    from support.postgres import Postgres
+
 STORES = ("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+@pytest.fixture(scope="module")
+def shared_dsn(postgres_server: "Postgres") -> Iterator[str]:
+    """One database for all checks, each in a schema of its own: making databases takes longest."""
+    name = postgres_server.create_database()
+    yield postgres_server.dsn(name)
+    postgres_server.drop_database(name)
+
+
+def schema_of(request: pytest.FixtureRequest) -> str:
+    return f"test_{zlib.crc32(request.node.nodeid.encode())}"
 
 
 def bench_of(kind: str, request: pytest.FixtureRequest) -> Bench:
@@ -32,10 +48,11 @@ def bench_of(kind: str, request: pytest.FixtureRequest) -> Bench:
 
     from holdfast.store.postgres import PostgresStore
 
-    dsn = request.getfixturevalue("postgres_dsn")
+    dsn = request.getfixturevalue("shared_dsn")
+    schema = schema_of(request)
 
     def postgres(clock: Callable[[], int]) -> Store:
-        return PostgresStore(dsn, clock=clock)
+        return PostgresStore(dsn, schema=schema, clock=clock)
 
     return Bench(postgres, lambda store: postgres(store.now))
 
@@ -78,9 +95,10 @@ def rows_of(kind: str, request: pytest.FixtureRequest) -> dict[str, int]:
 
     import psycopg
 
-    with psycopg.connect(request.getfixturevalue("postgres_dsn")) as pg:
+    schema = schema_of(request)
+    with psycopg.connect(request.getfixturevalue("shared_dsn")) as pg:
         counts = [
-            pg.execute(f"SELECT count(*) FROM holdfast.{table}").fetchone() for table in tables
+            pg.execute(f"SELECT count(*) FROM {schema}.{table}").fetchone() for table in tables
         ]
     return {table: count[0] for table, count in zip(tables, counts, strict=True) if count}
 

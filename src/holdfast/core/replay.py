@@ -119,6 +119,8 @@ class Journal:
         self.created: e.RunCreated | None = None
         self.created_at = 0
         self.steps = 0
+        self.restarted = 0
+        """The seq of the event since which the code runs: its creation, or its last restart."""
         self.terminal: Event | None = None
 
     # ── asking ───────────────────────────────────────────────────────────────────────────
@@ -171,7 +173,7 @@ class Journal:
                 self.paused = self.terminal = None
                 self._reopen_failures(seq)
             case e.RunRestarted():
-                self._restart()
+                self._restart(seq)
             case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
                 self.terminal = event
                 failed = isinstance(event, e.RunFailed)
@@ -248,8 +250,9 @@ class Journal:
                 entry.attempts_before = entry.attempts
         self._failed_steps = set()
 
-    def _restart(self) -> None:
+    def _restart(self, seq: int) -> None:
+        self.restarted = seq
         self._entries.clear()
         self._noted.clear()
         self._last_index.clear()
-        self.terminal = self.cancel = self.paused = None
+        self.terminal = self.cancel = self.paused = self.undo = None

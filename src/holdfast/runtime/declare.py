@@ -21,6 +21,7 @@ from holdfast.core import values
 from holdfast.core.policy import NO_RETRY, Budget, Retry, microseconds
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.models import fields_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -420,6 +421,7 @@ def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
         codec = Codec(params.types.get("return", Any))
     except NotStorable as error:
         raise error.of(f"the result of agent {name}") from None
+    fields_of(options.get("state"))
     options["budget"] = options.get("budget") or Budget()
     options["stages"] = tuple(options.get("stages", ()))
     options["approve"] = tuple(options.get("approve", ()))

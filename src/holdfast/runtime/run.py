@@ -8,7 +8,6 @@ what must be awaited.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import random
 import string
@@ -19,14 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from holdfast.core import events as e
 from holdfast.core import log, values
+from holdfast.core import state as states
 from holdfast.core.events import Value
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
 from holdfast.core.state import Artifact, Fact, Message, PlanStep
-from holdfast.core.values import Codec, FrozenDict
+from holdfast.core.values import FrozenDict
 from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
 from holdfast.runtime.context import CURRENT, Branch, current_branch
+from holdfast.runtime.models import fields_of
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import drive_async_here, drive_here
 from holdfast.runtime.waits import Request, content, wait
@@ -76,16 +79,19 @@ class State:
         state = self._session.state()
         fields = self._run._fields
         if key not in state:
-            return fields[key].default if fields and key in fields and default is None else default
+            return fields[key].default if key in fields and default is None else default
         value = self._resolved(state[key])
-        return fields[key].codec.decode(values.encode(value)) if fields and key in fields else value
+        if key not in fields:
+            return value
+        try:
+            return fields[key].read(value)
+        except NotStorable as error:  # a patch from outside, or another model when it was set
+            raise error.of(f"state.{key}") from None
 
     def _resolved(self, value: Any) -> Any:
-        if isinstance(value, Value):
-            return values.freeze(values.decode(self._session.unwrap(value)))
         if isinstance(value, list) and any(isinstance(item, Value) for item in value):
             return values.FrozenList(self._resolved(item) for item in value)
-        return value
+        return self._run._whole(value)
 
     def all(self) -> dict[str, Any]:
         """Everything, as a read-only dict."""
@@ -95,8 +101,9 @@ class State:
     def increment(self, key: str, by: float = 1) -> Any:
         """Add to a number (a missing one counts as 0); the new value."""
         before = self._session.state().get(key, 0)
-        if isinstance(before, bool) or not isinstance(before, int | float | None):
-            raise InvalidInput(f"state.{key} is {before!r}, not a number; it cannot be incremented")
+        for number in (before, by):
+            if isinstance(number, bool) or not isinstance(number, int | float | None):
+                raise InvalidInput(f"state.{key} cannot be incremented: {number!r} is not a number")
         self._change("increment", key, by)
         return self.get(key)
 
@@ -114,11 +121,9 @@ class State:
         try:
             if fields and key not in fields:
                 raise InvalidInput(f"state.{key} is not declared; declared are {', '.join(fields)}")
-            if fields and op == "set":
-                data = fields[key].codec.encode(value)
-                fields[key].codec.decode(data)
-            else:
-                data = values.encode(value)
+            data = values.encode(value, typed=bool(fields))
+            if fields and op != "delete":
+                fields[key].read(self._after(op, key, values.decode(data)))
         except NotStorable as error:
             raise error.of(f"state.{key}") from None
         wrapped, blobs = self._session.wrap(data)
@@ -128,47 +133,14 @@ class State:
         )
 
 
+    def _after(self, op: str, key: str, value: Any) -> Any:
+        """What the state will hold under this key, for its model to judge."""
+        seen = {key: self._resolved(self._session.state().get(key))}
+        states.change(seen, op, key, value)
+        return seen[key]
+
+
 _STATE_METHODS: Final = frozenset({"get", "all", "increment", "append"})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """One declared field of a state model."""
-
-    codec: Codec
-    default: Any = None
-
-
-def fields_of(model: Any) -> dict[str, Field]:
-    """The fields of a dataclass, msgspec Struct or pydantic model that types the state."""
-    if model is None:
-        return {}
-    hints = typing.get_type_hints(model)
-    if values.is_pydantic_model(model):
-        defaults = {name: f.get_default(call_default_factory=True) for name, f in model.model_fields.items()}
-        return {n: Field(Codec(hints[n]), _plain_default(defaults[n])) for n in model.model_fields}
-    if dataclasses.is_dataclass(model):
-        return {f.name: Field(Codec(hints[f.name]), _dataclass_default(f)) for f in dataclasses.fields(model)}
-    struct_fields = getattr(model, "__struct_fields__", None)
-    if struct_fields is None:
-        raise InvalidInput("@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model")
-    count = len(struct_fields) - len(model.__struct_defaults__)
-    found = dict(zip(struct_fields[count:], model.__struct_defaults__, strict=True))
-    return {n: Field(Codec(hints[n]), _plain_default(found.get(n))) for n in struct_fields}
-
-
-def _dataclass_default(f: dataclasses.Field[Any]) -> Any:
-    if f.default is not dataclasses.MISSING:
-        return f.default
-    return f.default_factory() if f.default_factory is not dataclasses.MISSING else None
-
-
-def _plain_default(value: Any) -> Any:
-    """A default that is a marker of its library (undefined, a factory) counts as None."""
-    if type(value).__module__.split(".")[0] in ("pydantic_core", "msgspec"):
-        factory = getattr(value, "factory", None)
-        return factory() if factory else None
-    return value
 
 
 class Messages:
@@ -180,21 +152,21 @@ class Messages:
     def add(self, role: str, content: Any, *, metadata: Any = None) -> None:
         """Add a message at the end."""
         session, here = self._run._session, self._run._here
-        value, blobs = session.wrap(values.encode(content))
-        extra = None if metadata is None else session.wrap(values.encode(metadata))[0]
+        value, blobs = self._run._value(content)
+        extra, more = (None, []) if metadata is None else self._run._value(metadata)
         session.note(
-            e.MessageAdded(branch=here.path, after=here.index, role=role, content=value, metadata=extra), blobs
+            e.MessageAdded(branch=here.path, after=here.index, role=role, content=value, metadata=extra),
+            [*blobs, *more],
         )
 
     def all(self) -> list[Message]:
         """Every message so far."""
-        session = self._run._session
-        new = [
-            Message(x.role, self._run._content(x.content), session.store.now(),
-                    None if x.metadata is None else self._run._content(x.metadata))
-            for x in session.pending(e.MessageAdded)
-        ]  # fmt: skip
-        return [*session.draft.messages, *new]
+        return [
+            msgspec.structs.replace(
+                x, content=self._run._whole(x.content), metadata=self._run._whole(x.metadata)
+            )
+            for x in self._run._session.view().messages
+        ]
 
     def __len__(self) -> int:
         return len(self.all())
@@ -227,7 +199,10 @@ class RunBase:
             raise branch.waiting  # the code caught the wait and went on; its notes are not the run's
         return branch
 
-    def _content(self, value: Value) -> Any:
+    def _whole(self, value: Any) -> Any:
+        """The value itself, fetched if it was too big for its event."""
+        if not isinstance(value, Value):
+            return value
         return values.freeze(values.decode(self._session.unwrap(value)))
 
     def _value(self, data: Any) -> tuple[Value, list[log.Blob]]:
@@ -302,7 +277,9 @@ class RunBase:
     @property
     def facts(self) -> tuple[Fact, ...]:
         """What the agent found out, oldest first."""
-        return self._session.view().facts
+        return tuple(
+            msgspec.structs.replace(x, value=self._whole(x.value)) for x in self._session.view().facts
+        )
 
     def ask_later(self, question: str) -> None:
         """A question that stays open."""
@@ -328,7 +305,7 @@ class RunBase:
     @property
     def notes(self) -> dict[str, Any]:
         """The private scratchpad."""
-        return self._session.view().notes
+        return FrozenDict({k: self._whole(v) for k, v in self._session.view().notes.items()})
 
     def artifact(self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = "") -> Artifact:
         """Keep a big output verbatim, by its hash. The state holds only what it is."""

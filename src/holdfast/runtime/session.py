@@ -122,7 +122,19 @@ class Session:
         self._read_page()
         if self.journal.created is None:
             raise NotFound(f"there is no run {self.run_id!r}")
-        self.show(0)
+        self._read_to_restart()
+        self.show(self.journal.restarted)  # what was known then is what the code begins with
+
+    def _read_to_restart(self) -> None:
+        """What stands before the last restart is no history of this execution: read beyond it."""
+        last, at, full = -1, self._read_head.seq, not self._complete
+        while full:
+            page = self.store.read(self.run_id, after=at, limit=PAGE)
+            last = max([last, *(r.seq for r in page if r.kind == e.RunRestarted.kind)])
+            full = len(page) == PAGE
+            at = page[-1].seq if page else at
+        while self._read_head.seq < last:
+            self._read_page()
 
     def _read_page(self) -> None:
         with self._mutex:

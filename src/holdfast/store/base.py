@@ -137,7 +137,8 @@ class Transaction(Protocol):
 class OpenAppend(Protocol):
     """A transaction that ends with an append: the tool's writes and its receipt commit together."""
 
-    tx: Transaction
+    @property
+    def tx(self) -> Transaction: ...
 
     def commit(self, work: Append) -> None:
         """Append and commit everything, or raise and leave nothing."""

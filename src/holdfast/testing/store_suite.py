@@ -1260,10 +1260,11 @@ def effects(bench: Bench, run_id: str = "run", epoch: int = 1) -> list[int]:
 
 
 def _make_effect_table(bench: Bench) -> None:
-    """A claimed run, and a table for tools to write to, made by a tool."""
+    """A claimed run, and an empty table for tools to write to, made by a tool."""
     bench.create(worker="w")
     with bench.store.open_append("run", 1) as opened:
-        opened.tx.execute("CREATE TABLE suite_effects (n INTEGER NOT NULL UNIQUE)")
+        opened.tx.execute("CREATE TABLE IF NOT EXISTS suite_effects (n INTEGER NOT NULL UNIQUE)")
+        opened.tx.execute("DELETE FROM suite_effects")
         opened.commit(bench.work(epoch=1))
 
 
