@@ -254,6 +254,9 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     def decide(state: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
             raise NotNow(f"run {run_id!r} was cancelled; hf.rerun begins it anew with its state kept")
+        undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
+        if row.status == "failed" and undoable and all(c.undone for c in undoable):
+            raise NotNow(f"what run {run_id!r} did has been undone; hf.rerun begins it anew")
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
             return [e.RunReopened(by=by, why=why)], RowChange("pending", now), []
@@ -339,6 +342,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     last = whole.call(step)
     if last is None:
         raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
+    if last.status not in ("done", "failed"):
+        raise NotNow(f"run {run_id!r}: step {step} is {last.status}; fork from a step that is over")
     kept = [log.read_event(run_id, r) for r in records[: last.last_seq + 1]]
     created = kept[0]
     assert isinstance(created, e.RunCreated)
@@ -352,8 +357,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         created, run_id=new_id, parent="", forked_from=run_id, forked_step=step, inherited_effects=effects
     )
     new: list[Event] = [first, *past]
-    if state:
-        new.append(e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
+    if state:  # before the step's receipt, so that the code has it when the step returns
+        new.insert(-1, e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
     blobs = [Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None]
     made, fresh = store.create(NewRun(new_id, row.agent, row.input_digest, row.code_version), sealed, blobs=blobs)

@@ -4,6 +4,7 @@ Real faults where the machine allows them: errors injected into system calls by 
 few megabytes that is full, a read-only mount, a file size limit, flipped bytes.
 """
 
+import asyncio
 import contextlib
 import json
 import linecache
@@ -711,3 +712,19 @@ def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, pat
     mine.append("after")
 
     assert (["after"], ["kept"]) == (mine.texts(), other.texts())
+
+
+def test_what_a_loop_queued_before_it_ended_is_committed_when_the_store_closes(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "a.db")
+    created = events.RunCreated(run_id="r", agent="a", input=events.NULL)
+    head, records = log.seal(log.origin("r"), [created], epoch=1, time=store.now())
+    store.create(NewRun("r", "a", "d"), records, worker="w", lease_us=10**9)
+    _, more = log.seal(head, [events.RunClaimed(worker="w")], epoch=1, time=store.now())
+
+    async def queue_and_end() -> None:
+        store.append_async(Append("r", 0, more, 1))  # the loop ends before the commit is started
+
+    asyncio.run(queue_and_end())
+    store.close()
+
+    assert [r.seq for r in SQLiteStore(tmp_path / "a.db").read("r")] == [0, 1]

@@ -115,6 +115,7 @@ class Journal:
         self.mail: deque[Mail] = deque()
         self.cancel: e.CancelRequested | None = None
         self.undo: e.UndoRequested | None = None
+        self.undoing = False
         self.paused: e.RunPaused | None = None
         self.created: e.RunCreated | None = None
         self.created_at = 0
@@ -122,6 +123,11 @@ class Journal:
         self.restarted = 0
         """The seq of the event since which the code runs: its creation, or its last restart."""
         self.terminal: Event | None = None
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the run is being taken back: then nothing new of it begins."""
+        return self.undo is not None or self.undoing
 
     # ── asking ───────────────────────────────────────────────────────────────────────────
 
@@ -164,7 +170,8 @@ class Journal:
             case e.CancelRequested():
                 self.cancel = event
             case e.UndoRequested():
-                self.undo = event
+                self.undo, self.terminal = event, None
+                self._reopen_failures(seq)
             case e.RunCreated():
                 self.created, self.created_at = event, time
             case e.RunPaused():
@@ -193,6 +200,7 @@ class Journal:
         self.steps = max(self.steps, event.step)
         match event:
             case e.CallStarted():
+                self.undoing = self.undoing or bool(event.undoes)
                 entry.digest = event.digest
                 entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
                 entry.first_intent_at = entry.first_intent_at or time
@@ -256,3 +264,4 @@ class Journal:
         self._noted.clear()
         self._last_index.clear()
         self.terminal = self.cancel = self.paused = self.undo = None
+        self.undoing = False

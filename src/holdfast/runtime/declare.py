@@ -9,6 +9,7 @@ Executing a call is `flow.py`; this module only says what there is to execute.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import typing
@@ -175,7 +176,7 @@ class CallSpec:
             if k not in self.params.hidden
         }
         try:
-            return values.canonical(values.lower(shown, typed=True))
+            return values.canonical(_lowered(shown))
         except NotStorable as error:
             raise error.of(f"the arguments of {self.name}") from None
         except UnicodeEncodeError:
@@ -191,9 +192,46 @@ class CallSpec:
         }
 
 
-def _without_secrets(value: Any) -> Any:
+def _lowered(shown: dict[str, Any]) -> Any:
+    """Arguments as plain JSON. A secret inside one of them is found because it has no JSON form."""
+    try:
+        return values.lower(shown, typed=True)
+    except NotStorable:
+        return values.lower({k: _without_secrets(v, deep=True) for k, v in shown.items()}, typed=True)
+
+
+def _without_secrets(value: Any, *, deep: bool = False) -> Any:
     """Secret types (anything with `get_secret_value`, as pydantic's SecretStr) never reach the log."""
-    return REDACTED if hasattr(value, "get_secret_value") else value
+    if hasattr(value, "get_secret_value"):
+        return REDACTED
+    if not deep:
+        return value
+    if isinstance(value, Mapping):
+        return {k: _without_secrets(v, deep=True) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(v, deep=True) for v in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _without_secrets(getattr(value, f.name), deep=True) for f in dataclasses.fields(value)}
+    return value
+
+
+def secrets_in(value: Any, *, declared: bool = False, depth: int = values.DEPTH_MAX) -> set[str]:
+    """The texts of the secrets in a value: of secret types, or all of it if it was declared secret."""
+    if hasattr(value, "get_secret_value"):
+        return secrets_in(value.get_secret_value(), declared=True)
+    if isinstance(value, str | bytes | int | float):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        return {text} if declared and text else set()
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif dataclasses.is_dataclass(type(value)) or values.is_pydantic_model(type(value)):
+        parts = getattr(value, "__dict__", {}).values()
+    if depth == 0:
+        return set()
+    return {found for part in parts for found in secrets_in(part, declared=declared, depth=depth - 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +252,16 @@ class AgentSpec:
     on_failure: str = ""
     version: str = ""
 
-    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The run's input as it is kept."""
+    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
+        """The run's input as it is kept, and its digest."""
         try:
             bound = self.params.bind(args, kwargs)
         except TypeError as error:
             raise InvalidInput(f"agent {self.name} was given wrong input: {error}") from None
         try:
-            return values.canonical(values.lower(bound, typed=True))
+            lowered = values.lower(bound, typed=True)
+            # Kept as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
+            return values.encode(lowered), values.digest(values.canonical(lowered))
         except NotStorable as error:
             raise error.of(f"the input of agent {self.name}") from None
 

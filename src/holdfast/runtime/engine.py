@@ -23,6 +23,7 @@ from holdfast.core.policy import microseconds
 from holdfast.errors import (
     HoldfastError,
     InvalidInput,
+    LogDamaged,
     NotDurable,
     NotFound,
     RunBusy,
@@ -39,7 +40,7 @@ from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
-from holdfast.store.base import NewRun, RowChange, RunRow, Store
+from holdfast.store.base import Append, NewRun, RowChange, RunRow, Store
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class Engine:
         """Create the run, claimed by us if it is new and `claim`; else its row as it is."""
         log.check_run_id(run_id)
         self.learn(spec)
-        data = spec.encode_input(args, kwargs)
+        data, digest = spec.encode_input(args, kwargs)
         value, blob = log.wrap(data)
         now = self.store.now()
         deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
@@ -115,7 +116,7 @@ class Engine:
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
         asked_at = time.monotonic()
         row, fresh = self.store.create(
-            NewRun(run_id, spec.name, values.digest(data), spec.version, parent, priority),
+            NewRun(run_id, spec.name, digest, spec.version, parent, priority),
             records,
             blobs=[] if blob is None else [blob],
             worker=self.worker if claim else "",
@@ -155,13 +156,25 @@ class Engine:
             if taken.head is not None and taken.records is not None:
                 session.begin(taken.head, taken.records)
             else:
-                session.load()
+                self._load(session)
                 self._set_aside_poison(session, row)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
         except BaseException:
             self._close(session)
             raise
         return session, Branch(session)
+
+    def _load(self, session: Session) -> None:
+        """Read the log. A run whose log does not verify is set aside; others are not held up."""
+        try:
+            session.load()
+        except LogDamaged as damage:
+            last = self.store.read(session.run_id)[-1].seq
+            change = RowChange("quarantined", None, str(damage))
+            with contextlib.suppress(StoreError):
+                self.store.append(Append(session.run_id, last, (), session.epoch, change))
+                session.settled = True
+            raise
 
     def _set_aside_poison(self, session: Session, row: RunRow) -> None:
         """A run that was claimed again and again without getting on has killed its workers."""

@@ -14,6 +14,7 @@ from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS
+from holdfast.core.replay import Entry, Place
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -21,6 +22,7 @@ from holdfast.errors import (
     DeadlineExceeded,
     Diverged,
     HoldfastError,
+    NotFound,
     NotStorable,
     RunCancelled,
     RunFailed,
@@ -49,8 +51,6 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         if root.waiting is not None:
             raise root.waiting  # the code caught it and went on
         _check_all_asked(session)
-        if session.journal.undo is not None:
-            return (yield from _undone(session))
         gate_end(session)
         return (yield from _completed(session, spec, raw))
     except BaseException as error:
@@ -59,6 +59,8 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
             raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
         if signal is None:
             signal = session.stopped or root.waiting
+        if signal is None and session.journal.undo is not None:
+            signal = Stop("undone", "what it did is taken back")
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
         raise AssertionError("unreachable") from error
 
@@ -81,17 +83,28 @@ def find_signal(error: BaseException) -> Signal | None:
 def _check_all_asked(session: Session) -> None:
     """The code has ended: everything in the log must have been asked for."""
     session.read_all()
-    left = session.journal.unasked()
+    _check_asked(session, session.journal.unasked(), "the end of the agent")
+
+
+def _check_main_asked(session: Session, error: Exception) -> None:
+    """The code has failed: if it had come further before, it is not the same code (or not the same
+    surroundings), and its failure is not the run's. Other branches may have been cut off by it."""
+    session.read_all()
+    left = [(place, entry) for place, entry in session.journal.unasked() if not place[0]]
+    _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
+
+
+def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
         where = f"call {index + 1}" + (f" of branch {branch}" if branch else "")
-        raise session.diverged(where, f"a call of {entry.name}", "the end of the agent")
+        raise session.diverged(where, f"a call of {entry.name}", attempted)
 
 
 def gate_end(session: Session) -> None:
     """A run that was cancelled while its last step ran is cancelled, not completed."""
     session.catch_up()
-    if session.journal.cancel is not None:
+    if session.journal.cancel is not None or session.journal.is_undone:
         gate(session)
 
 
@@ -125,6 +138,18 @@ def _settle(
 
 
 def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+    """Settle a run whose code did not return. Taking back what it did may have to wait, or fail."""
+    try:
+        yield from _unwound(session, spec, error)
+    except Suspend as doubt:
+        yield from _suspended(session, doubt)
+    except Abandon as abandon:
+        yield from _abandoned(session, abandon.cause)
+    except CallFailed as undo:
+        yield from _settle_failure(session, undo)
+
+
+def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
     match error:
         case Suspend():
             yield from _suspended(session, error)
@@ -164,11 +189,14 @@ def _ends(session: Session) -> list[int | None]:
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     session.stopped = None
-    if spec.on_failure == "undo":
+    journal = session.journal
+    if spec.on_failure == "undo" or journal.is_undone:
         yield from compensate(session)
-    if signal.reason == "cancelled":
-        asked = session.journal.cancel
+    if signal.reason == "cancelled" or journal.undo is not None:
+        asked = journal.undo or journal.cancel
         by, why = (asked.by, asked.why) if asked else ("", "")
+        if journal.undo is not None:
+            why = "undone" + (f": {why}" if why else "")
         yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
         raise cancelled_error(session.run_id, by, why)
     info = ErrorInfo(type=signal.reason, message=signal.message)
@@ -189,12 +217,15 @@ def outcome_error(run_id: str, reason: str, error_type: str, message: str) -> Ru
 
 
 def _abandoned(session: Session, cause: HoldfastError) -> Flow:
-    """We may not go on. A divergence is shown on the run; anything else leaves it to others."""
-    if isinstance(cause, Diverged):
+    """We may not go on. What a person must see to is shown on the run; the rest is left to others."""
+    if isinstance(cause, Diverged | NotFound):
         session.stopped = None
-        says = f"its code: it diverged at {cause.where}"
+        says, how = f"a person: {cause}", "see to it, then hf.resume"
+        if isinstance(cause, Diverged):
+            says = f"its code: it diverged at {cause.where}"
+            how = "put the old code back, or see docs: code changes"
         change = RowChange("waiting", None, says)
-        event = e.RunSuspended(waiting_for=says, how="put the old code back, or see docs: code changes")
+        event = e.RunSuspended(waiting_for=says, how=how)
         session.discard_notes()
         yield from commit(session, [event], change=change)
         session.settled = True
@@ -203,10 +234,15 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
 
 def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
     session.check_alive()
-    step, *also = failed_steps(error) or [0]
-    if spec.on_failure == "undo":
+    _check_main_asked(session, error)
+    if spec.on_failure == "undo" or session.journal.is_undone:
         yield from compensate(session)
-    info = error_info(error)
+    yield from _settle_failure(session, error)
+
+
+def _settle_failure(session: Session, error: Exception) -> Flow:
+    step, *also = failed_steps(error) or [0]
+    info = error_info(error, session.secrets)
     yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")
     raise RunFailed(session.run_id, info.type, info.message) from error
 
@@ -223,13 +259,3 @@ def failed_steps(error: BaseException) -> list[int]:
         seen.append(below)
         below = below.__cause__ or (None if below.__suppress_context__ else below.__context__)
     return []
-
-
-def _undone(session: Session) -> Flow:
-    """Somebody asked to undo the run: what it did is taken back, newest first."""
-    asked = session.journal.undo
-    assert asked is not None
-    yield from compensate(session)
-    why = "undone" + (f": {asked.why}" if asked.why else "")
-    yield from _settle(session, e.RunCancelled(by=asked.by, why=why), "cancelled")
-    raise cancelled_error(session.run_id, asked.by, why)

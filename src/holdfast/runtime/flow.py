@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,6 +56,7 @@ from holdfast.runtime.declare import (
     TRANSACTIONAL,
     CallSpec,
     Done,
+    secrets_in,
 )
 from holdfast.runtime.session import Pending, Session
 from holdfast.store.base import RowChange
@@ -120,7 +121,6 @@ class Asked:
     digest: str
     own_key: str = ""
     undoes: int = 0
-    secrets: tuple[str, ...] = ()
 
     @property
     def session(self) -> Session:
@@ -149,6 +149,7 @@ def call(
     if entry is not None and entry.final:
         return _recorded(asked, entry)
     if not undoes:
+        check_all_replayed(branch, str(asked))
         gate(asked.session)
     if entry is not None and entry.open_attempt:
         settled = yield from _settle_doubt(asked, entry)
@@ -165,12 +166,22 @@ def _name(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], undoes: int)
     if not isinstance(own_key, str) or len(own_key) > 500 or (own_key and not own_key.strip()):
         raise InvalidInput(f"{spec.name}: idempotency_key must be text of up to 500 characters, not {own_key!r}")
     args = spec.encode_args(bound)
-    secrets = tuple(str(_reveal(bound[k])) for k in spec.redact if bound.get(k))
-    return Asked(spec, branch, branch.take(), dict(bound), args, digest(args), own_key, undoes, secrets)
+    if spec.redact:
+        branch.session.secrets.update(secrets_in([bound.get(name) for name in spec.redact], declared=True))
+    return Asked(spec, branch, branch.take(), dict(bound), args, digest(args), own_key, undoes)
 
 
-def _reveal(value: Any) -> Any:
-    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
+def check_all_replayed(branch: Branch, attempted: str) -> None:
+    """Before anything new: what other branches did, the code must have asked for again.
+
+    Only where no other branch can still be on its way: in the main one, when it is alone.
+    """
+    if not branch.path and (branch.together is None or branch.together.is_alone):
+        left = branch.session.journal.unasked()
+        for (path, index), entry in left:
+            if path:
+                where = f"call {index + 1} of branch {path}"
+                raise branch.session.diverged(where, _shown(branch.session, entry), attempted)
 
 
 def _match(asked: Asked) -> Entry | None:
@@ -229,7 +240,7 @@ def _unavailable(asked: Asked, why: str) -> CallFailed:
 
 
 def gate(session: Session) -> None:
-    """May a new call begin? Cancellation, pause, deadline and budget, in this order."""
+    """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
     session.check_alive()
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
@@ -237,6 +248,8 @@ def gate(session: Session) -> None:
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))
+    if journal.is_undone:
+        raise session.stop(Stop("undone", "what it did is taken back"))
     if journal.paused is not None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
     if created is None:
@@ -500,7 +513,8 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
             break
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
             session.withdraw(*built)
-            gate(session)
+            if not asked.undoes:
+                gate(session)
         except StoreError as error:
             raise session.stop(Abandon(error)) from error
     session.committed(pending)
@@ -562,7 +576,7 @@ def _failed(asked: Asked, error: Exception, number: int, step: int, started: int
     if isinstance(error, StoreError):
         raise session.stop(Abandon(error)) from error
     now = session.store.now()
-    info = error_info(error, asked.secrets)
+    info = error_info(error, _secrets(asked))
     step = step or session.next_step()
     retry_at = None
     if spec.retry.wants(error, tries):
@@ -580,7 +594,14 @@ def _failed(asked: Asked, error: Exception, number: int, step: int, started: int
     raise failure(spec.name, info, number, step) from error
 
 
-def error_info(error: BaseException, secrets: Sequence[str] = ()) -> ErrorInfo:
+def _secrets(asked: Asked) -> set[str]:
+    """What must not be told: declared names, and values of secret types wherever they are."""
+    session = asked.session
+    session.secrets.update(secrets_in(list(asked.bound.values())))
+    return session.secrets
+
+
+def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
     """An exception as data, without secrets and of bounded size."""
     text = "".join(traceback.format_exception(error))
     kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
@@ -591,8 +612,8 @@ def error_info(error: BaseException, secrets: Sequence[str] = ()) -> ErrorInfo:
     )
 
 
-def _scrub(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
+def _scrub(text: str, secrets: Iterable[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -633,7 +654,7 @@ def _check(asked: Asked, entry: Entry, intent: e.CallStarted) -> Flow:
             inspect.iscoroutinefunction(spec.check), spec.timeout, args=(intent.key,),
         )
     except Exception as error:
-        info = error_info(error, asked.secrets)
+        info = error_info(error, _secrets(asked))
         yield from _doubt(asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}")
     if answer is None:
         settled = e.CallResolved(

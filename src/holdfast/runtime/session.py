@@ -91,6 +91,7 @@ class Session:
         self.stopped: BaseException | None = None
         self.settled = False
         self.specs: dict[str, Any] = {}
+        self.secrets: set[str] = set()
         self.only_replay: HoldfastError | None = None
         self._lease_left = lease_left
         self._mutex = threading.RLock()

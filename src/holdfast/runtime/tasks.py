@@ -57,6 +57,11 @@ class Together:
         self._quiet = asyncio.Event()
         self._ended = False
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no task of the agent is on its way."""
+        return all(task.done() for task in self.tasks)
+
     async def drive(self, flow: Flow) -> Any:
         """Run a flow of one branch."""
         if self._ended:

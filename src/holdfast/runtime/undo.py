@@ -6,6 +6,7 @@ middle goes on with the next one.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.errors import Abandon, NotFound, Suspend
 from holdfast.runtime.context import Branch
-from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params
+from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params, spec_of
 from holdfast.runtime.flow import Flow, call
 from holdfast.runtime.session import Session
 
@@ -36,6 +37,7 @@ def compensate(session: Session) -> Flow:
         )
     branch = Branch(session, BRANCH)
     done = [c for c in known.calls if c.status == "done" and c.undoable and c.branch != BRANCH]
+    done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec = session.specs.get(finished.name)
         if spec is None or spec.undo is None:
@@ -47,6 +49,9 @@ def compensate(session: Session) -> Flow:
 def _undo_spec(spec: CallSpec) -> CallSpec:
     undo = spec.undo
     assert undo is not None
+    declared = spec_of(undo)
+    if isinstance(declared, CallSpec):  # a tool that takes back another keeps what it declares
+        return dataclasses.replace(declared, name=f"undo {spec.name}")
     params = Params.of(undo)
     return CallSpec(
         name=f"undo {spec.name}",

@@ -17,7 +17,7 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Entry
 from holdfast.errors import Suspend
 from holdfast.runtime.context import Branch
-from holdfast.runtime.flow import Flow, Pause, commit, gate
+from holdfast.runtime.flow import Flow, Pause, check_all_replayed, commit, gate
 from holdfast.runtime.session import Session
 
 
@@ -48,6 +48,7 @@ def wait(branch: Branch, request: Request) -> Flow:
             where = f"call {index + 1}" + (f" of branch {branch.path}" if branch.path else "")
             raise session.diverged(where, _recorded(entry), f"wait for {request.wait} {request.name!r}")
     if entry is None or entry.ended is None:
+        check_all_replayed(branch, f"wait for {request.wait} {request.name!r}")
         ended = yield from _come(branch, index, entry, request)
     else:
         ended = entry.ended

@@ -104,6 +104,7 @@ class GroupCommit:
 
     def close(self) -> None:
         """Let what is queued finish, then refuse more."""
+        self._start_thread_leading()  # what a loop queued that ended before its next turn
         with self._mutex:
             self._closed = True
             thread = self._thread

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,6 +97,8 @@ class SQLiteStore:
         self._changed = threading.Condition()
         self._changes = 0
         self._keys: dict[str, int] = {}
+        self._ends: dict[str, tuple[int, Standing]] = {}
+        self._ends_version: tuple[apsw.Connection, Any] | None = None
         self._broken: StoreError | None = None
         self._closed = False
         self._readers: list[apsw.Connection] = []
@@ -337,6 +339,8 @@ class SQLiteStore:
             self._reserve.hold()
         with self._transaction() as db:
             keys, standing = self._standing(db, batch)
+            for run_id in standing:  # forgotten until it is committed, however this ends
+                del self._ends[run_id]
             refused = refusals(
                 batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id])
             )
@@ -351,24 +355,52 @@ class SQLiteStore:
                 if work.change is not None:
                     self._change(db, key, work.change)
             self._insert(db, rows)
+        self._remember(batch, refused, keys, standing)
         return refused
 
     def _standing(
         self, db: apsw.Connection, batch: Sequence[Append]
     ) -> tuple[dict[str, int], dict[str, Standing]]:
-        """The runs' keys, and where each log stands now, inside the transaction."""
-        keys = {work.run_id: self._key(db, work.run_id) for work in batch}
-        known = [key for key in keys.values() if key]
-        alone = len(known) == 1
-        params = (known[0] if alone else json.dumps(known),)
+        """The runs' keys, and where each log stands now, inside the transaction.
+
+        What this connection wrote last is remembered. SQLite says whether any other connection, of
+        this process or another, has committed since; if one has, everything is read again.
+        """
+        version = (db, db.execute("PRAGMA data_version").get)
+        if version != self._ends_version:
+            self._ends.clear()
+            self._ends_version = version
+        ends = self._ends
+        unknown = {work.run_id for work in batch if work.run_id not in ends}
+        if unknown:
+            self._read_ends(db, unknown)
+        known = {work.run_id: ends[work.run_id] for work in batch if work.run_id in ends}
+        keys = {run_id: key for run_id, (key, _) in known.items()}
+        return keys, {run_id: standing for run_id, (_, standing) in known.items()}
+
+    def _read_ends(self, db: apsw.Connection, run_ids: Iterable[str]) -> None:
+        if len(self._ends) >= 100_000:
+            self._ends.clear()
+        ids = list(run_ids)
+        alone = len(ids) == 1
+        params = (ids[0] if alone else json.dumps(ids),)
         found: Rows = db.execute(_Q["fence_one" if alone else "fence"], params).fetchall()
-        by_key = {key: Standing(*standing) for key, *standing in found}
-        stale = [run_id for run_id, key in keys.items() if key and key not in by_key]
-        if stale:  # deleted by another process, and perhaps created anew
-            for run_id in stale:
-                self._keys.pop(run_id, None)
-            return self._standing(db, batch)
-        return keys, {run_id: by_key[key] for run_id, key in keys.items() if key in by_key}
+        for run_id, key, *standing in found:
+            self._ends[run_id] = (key, Standing(*standing))
+
+    def _remember(
+        self,
+        batch: Sequence[Append],
+        refused: Sequence[Exception | None],
+        keys: dict[str, int],
+        standing: dict[str, Standing],
+    ) -> None:
+        """The transaction is committed: the logs end with what it wrote."""
+        for work, error in zip(batch, refused, strict=True):
+            if error is None and work.records:
+                last = work.records[-1]
+                now = Standing(standing[work.run_id].epoch, last.seq, last.hash)
+                self._ends[work.run_id] = (keys[work.run_id], now)
 
     def _key(self, db: apsw.Connection, run_id: str) -> int:
         key = self._keys.get(run_id)
@@ -443,6 +475,7 @@ class SQLiteStore:
             return self._claim(db, run_id, worker, lease_us)
 
     def _claim(self, db: apsw.Connection, run_id: str, worker: str, lease_us: int) -> RunRow | None:
+        self._ends.pop(run_id, None)  # its epoch grows
         now = self.now()
         found: Rows = db.execute(
             _Q["claim"], {"id": run_id, "worker": worker, "now": now, "until": now + lease_us}
@@ -551,12 +584,13 @@ class SQLiteStore:
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
+            self._keys.pop(run_id, None)
+            self._ends.pop(run_id, None)
             key = db.execute(_Q["delete_run"], (run_id,)).get
             if key is None:
                 return False
             for name in ("delete_events", "delete_blobs", "delete_snapshots", "delete_keys"):
                 db.execute(_Q[name], (key,))
-        self._keys.pop(run_id, None)
         return True
 
     def _notify(self) -> None:
@@ -671,6 +705,7 @@ class _OpenAppend:
         self._refuse_if_over()
         store, db = self._store, self._db
         keys, standing = store._standing(db, [work])
+        store._ends.pop(work.run_id, None)
         error = refusals(
             [work], standing, lambda work: store._claim_key(db, work, keys[work.run_id])
         )[0]

@@ -18,16 +18,16 @@ FROM runs WHERE id = ?;
 SELECT key FROM runs WHERE id = ?;
 
 -- name: fence
--- What an append is checked against, for the runs of a batch (a JSON list of keys).
-SELECT r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
-FROM json_each(?) AS k JOIN runs r ON r.key = k.value
+-- What an append is checked against, for the runs of a batch (a JSON list of ids).
+SELECT r.id, r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
+FROM json_each(?) AS k JOIN runs r ON r.id = k.value
 LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1);
 
 -- name: fence_one
-SELECT r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
+SELECT r.id, r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
 FROM runs r
 LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1)
-WHERE r.key = ?;
+WHERE r.id = ?;
 
 -- name: insert_event
 INSERT INTO events (run, seq, time, epoch, kind, data, hash) VALUES (?, ?, ?, ?, ?, ?, ?);

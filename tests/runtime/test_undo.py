@@ -1,0 +1,409 @@
+"""Compensation: what a run did is taken back, newest first, each undo a durable call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AsyncRun,
+    CallFailed,
+    Holdfast,
+    NotNow,
+    Retry,
+    Run,
+    RunCancelled,
+    RunFailed,
+    RunWaiting,
+    agent,
+    step,
+    tool,
+)
+from holdfast.core import events as e
+
+
+def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
+    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
+
+
+class Trip:
+    """A trip whose bookings can be undone, and what really happened to it."""
+
+    def __init__(self, *, on_failure: str = "undo", then: str = "fail") -> None:
+        self.done: list[Any] = []
+        self.broken = [False]
+
+        def unbook(room: str, result: dict[str, Any]) -> None:
+            if self.broken[0]:
+                raise ConnectionError("the hotel does not answer")
+            self.done.append(("unbook", room, result["number"]))
+
+        @tool(undo=unbook)
+        def book(room: str) -> dict[str, Any]:
+            self.done.append(("book", room))
+            return {"number": len(self.done)}
+
+        @tool
+        def mail(to: str) -> None:
+            self.done.append(("mail", to))
+
+        @agent(on_failure=on_failure)  # type: ignore[arg-type]
+        def trip(run: Run) -> str:
+            book("red")
+            mail("sam")
+            book("blue")
+            if then == "fail":
+                raise RuntimeError("the trip is off")
+            if then == "wait":
+                run.wait_for("go")
+            return "booked"
+
+        self.agent = trip
+
+
+BOTH_UNDONE = [("book", "red"), ("mail", "sam"), ("book", "blue"), ("unbook", "blue", 3), ("unbook", "red", 1)]
+
+
+def test_on_failure_undo_takes_back_newest_first_with_arguments_and_result(home: Any) -> None:
+    trip = Trip()
+    hf = home.open()
+
+    with pytest.raises(RunFailed, match="the trip is off"):
+        hf.run(trip.agent, id="r")
+
+    assert trip.done == BOTH_UNDONE
+    calls = {(c.name, c.step): c for c in hf.get("r").calls}
+    assert calls["book", 1].undone
+    assert calls["book", 3].undone
+    assert (calls["undo book", 4].undoes, calls["undo book", 5].undoes) == (3, 1)
+    assert hf.get("r").status == "failed"
+
+
+def test_without_on_failure_nothing_is_undone_by_itself(home: Any) -> None:
+    trip = Trip(on_failure="")
+    with pytest.raises(RunFailed):
+        home.open().run(trip.agent, id="r")
+    assert [x[0] for x in trip.done] == ["book", "mail", "book"]
+
+
+def test_a_cancelled_run_is_undone_too(home: Any) -> None:
+    trip = Trip(then="wait")
+    hf = home.open(trip.agent)
+    with pytest.raises(RunWaiting):
+        hf.run(trip.agent, id="r")
+    hf.cancel("r")
+    hf.worker().run(once=True)
+
+    assert trip.done == BOTH_UNDONE
+    assert hf.handle("r").status == "cancelled"
+
+
+@pytest.mark.parametrize("after", ["completed", "failed", "waiting"])
+def test_hf_undo_takes_back_what_a_run_did(home: Any, after: str) -> None:
+    trip = Trip(on_failure="", then={"completed": "", "failed": "fail", "waiting": "wait"}[after])
+    hf = home.open(trip.agent)
+    try:
+        hf.run(trip.agent, id="r")
+    except (RunFailed, RunWaiting):
+        pass
+
+    hf.undo("r", by="ann", why="changed plans")
+    with pytest.raises(RunCancelled, match="ann"):
+        hf.resume("r")
+
+    assert trip.done == BOTH_UNDONE
+    assert hf.handle("r").status == "cancelled"
+    with pytest.raises(RunCancelled):
+        hf.run(trip.agent, id="r")
+    assert trip.done == BOTH_UNDONE
+
+
+@pytest.mark.parametrize("point", ["before unbook", "after unbook"])
+def test_a_crash_in_the_middle_goes_on_and_a_doubtful_undo_waits_for_a_person(home: Any, point: str) -> None:
+    trip = Trip()
+    home.crash(trip.agent, "r", point)
+    hf = home.open(trip.agent)
+    before = list(trip.done)
+    with pytest.raises(RunWaiting, match="undo book, which may or may not have happened"):
+        hf.run(trip.agent, id="r")
+    assert trip.done == before  # never guessed
+    if point == "before unbook":
+        hf.resolve("r", retry=True)
+    else:
+        hf.resolve("r", done=None)
+
+    with pytest.raises(RunFailed, match="the trip is off"):
+        hf.run(trip.agent, id="r")
+    assert trip.done == BOTH_UNDONE
+
+
+def test_a_keyed_undo_is_repeated_with_its_key_after_a_crash(home: Any) -> None:
+    keys: list[str] = []
+
+    def unpay(idempotency_key: str = "") -> None:
+        keys.append(idempotency_key)
+
+    @tool(undo=unpay)
+    def pay(idempotency_key: str = "") -> None: ...
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        pay()
+        raise RuntimeError("no")
+
+    home.crash(main, "r", "after unpay")
+    with pytest.raises(RunFailed, match="no"):
+        home.open().run(main, id="r")
+
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    assert keys[0].startswith("r:2:undo pay:")
+
+
+def test_a_call_in_doubt_is_settled_before_anything_is_undone(home: Any) -> None:
+    done: list[str] = []
+
+    @tool(undo=lambda: done.append("unpay"))
+    def pay() -> None:
+        done.append("pay")
+
+    @tool
+    def mail() -> None:
+        done.append("mail")
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        pay()
+        mail()
+
+    home.crash(main, "r", "after mail")
+    hf = home.open(main)
+    hf.cancel("r")
+    with pytest.raises(RunWaiting, match="step 2, mail"):
+        hf.run(main, id="r")
+    assert done == ["pay", "mail"]
+    hf.resolve("r", done=None, by="ann")
+
+    with pytest.raises(RunCancelled):
+        hf.run(main, id="r")
+    assert done == ["pay", "mail", "unpay"]
+
+
+def test_a_doubtful_call_that_did_happen_is_undone(home: Any) -> None:
+    done: list[Any] = []
+
+    @tool(undo=lambda result: done.append(("unpay", result)))
+    def pay() -> str:
+        done.append("pay")
+        return "receipt"
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        pay()
+
+    home.crash(main, "r", "after pay")
+    hf = home.open(main)
+    hf.cancel("r")
+    hf.resolve("r", done="what ann saw")
+    with pytest.raises(RunCancelled):
+        hf.run(main, id="r")
+
+    assert done == ["pay", ("unpay", "what ann saw")]
+
+
+def test_failed_calls_are_not_undone(home: Any) -> None:
+    done: list[str] = []
+
+    @tool(undo=lambda: done.append("undo"))
+    def pay() -> None:
+        raise ValueError("insufficient")
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        pay()
+
+    with pytest.raises(RunFailed, match="insufficient"):
+        home.open().run(main, id="r")
+    assert done == []
+
+
+def test_an_undo_that_fails_is_retried_by_the_tools_policy_and_then_stops_the_undoing(home: Any) -> None:
+    trip = Trip()
+    trip.broken[0] = True
+    hf = home.open(trip.agent)
+
+    with pytest.raises(RunFailed, match="the hotel does not answer"):
+        hf.run(trip.agent, id="r")
+    assert hf.get("r").status == "failed"
+    assert not any(c.undone for c in hf.get("r").calls)
+    trip.broken[0] = False
+
+    hf.undo("r", by="ann")
+    with pytest.raises(RunCancelled):
+        hf.resume("r")
+    assert trip.done == BOTH_UNDONE
+
+
+def test_a_tool_can_be_the_undo_of_another(home: Any) -> None:
+    keys: list[str] = []
+
+    @tool
+    def refund(amount: int, idempotency_key: str = "") -> None:
+        keys.append(idempotency_key)
+
+    @tool(undo=refund)
+    def pay(amount: int) -> None: ...
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        pay(5)
+        raise RuntimeError("off")
+
+    home.crash(main, "r", "after refund")
+    with pytest.raises(RunFailed, match="off"):
+        home.open().run(main, id="r")
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+
+
+def test_a_rerun_after_an_undo_does_the_work_again_and_undoes_only_that(home: Any) -> None:
+    trip = Trip()
+    hf = home.open(trip.agent)
+    with pytest.raises(RunFailed):
+        hf.run(trip.agent, id="r")
+    with pytest.raises(RunFailed):
+        hf.rerun("r")
+
+    assert [x[:2] for x in trip.done] == [x[:2] for x in BOTH_UNDONE] * 2
+
+
+def test_an_undo_has_the_retries_of_its_tool(home: Any) -> None:
+    tried: list[int] = []
+
+    def unpay(idempotency_key: str = "") -> None:
+        tried.append(1)
+        if len(tried) < 3:
+            raise ConnectionError("no")
+
+    @tool(undo=unpay, retry=Retry(attempts=3, initial=0))
+    def pay(idempotency_key: str = "") -> None: ...
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        pay()
+        raise RuntimeError("off")
+
+    with pytest.raises(RunFailed, match="off"):
+        home.open().run(main, id="r")
+    assert len(tried) == 3
+
+
+def test_an_async_undo_is_awaited(home: Any) -> None:
+    done: list[Any] = []
+
+    async def unpay(result: int) -> None:
+        done.append(result)
+
+    @tool(undo=unpay)
+    async def pay() -> int:
+        return 7
+
+    @agent(on_failure="undo")
+    async def main(run: AsyncRun) -> None:
+        await pay()
+        raise RuntimeError("off")
+
+    with pytest.raises(RunFailed, match="off"):
+        home.open().run(main, id="r")
+    assert done == [7]
+
+
+def test_branches_are_undone_in_reverse_order_of_the_log(home: Any) -> None:
+    done: list[Any] = []
+
+    @tool(undo=lambda n: done.append(("undo", n)))
+    def pay(n: int) -> None:
+        done.append(("pay", n))
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        run.map(pay, [1, 2, 3], threads=1)
+        raise RuntimeError("off")
+
+    hf = home.open()
+    with pytest.raises(RunFailed):
+        hf.run(main, id="r")
+    assert [x for x in done if x[0] == "undo"] == [("undo", 3), ("undo", 2), ("undo", 1)]
+
+
+def test_a_caught_failure_undoes_nothing(home: Any) -> None:
+    done: list[str] = []
+
+    @tool(undo=lambda: done.append("undo"))
+    def pay() -> None: ...
+
+    @step
+    def bad() -> None:
+        raise ValueError
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> str:
+        pay()
+        try:
+            bad()
+        except CallFailed:
+            return "fine"
+        return "?"
+
+    assert home.open().run(main, id="r") == "fine"
+    assert done == []
+
+
+def test_undo_in_code_that_changed_so_that_it_no_longer_says_how_stops_with_a_reason(home: Any) -> None:
+    trip = Trip(on_failure="", then="wait")
+    with pytest.raises(RunWaiting):
+        home.open().run(trip.agent, id="r")
+
+    @agent(name="trip")
+    def changed(run: Run) -> None: ...
+
+    hf = home.open(changed)
+    hf.undo("r")
+    with pytest.raises(Exception, match="book"):
+        hf.resume("r")
+    assert not any(c.undone for c in hf.get("r").calls)
+    with pytest.raises(RunCancelled):
+        home.open(trip.agent).resume("r")
+    assert trip.done == BOTH_UNDONE
+
+
+def test_a_run_that_executes_cannot_be_undone_under_its_feet(home: Any) -> None:
+    other = home.open()
+    said: list[str] = []
+
+    @step
+    def work() -> None:
+        try:
+            other.undo("r")
+        except NotNow as refused:
+            said.append(str(refused))
+
+    @agent
+    def main(run: Run) -> None:
+        work()
+
+    home.open().run(main, id="r")
+    assert "cancel it first" in said[0]
+
+
+def test_resume_after_an_undone_failure_does_not_pretend_that_the_bookings_are_there(home: Any) -> None:
+    """What was undone is gone: going on from the failed step would build upon nothing."""
+    trip = Trip()
+    hf = home.open(trip.agent)
+    with pytest.raises(RunFailed):
+        hf.run(trip.agent, id="r")
+
+    with pytest.raises(NotNow, match="undone"):
+        hf.resume("r")
+    assert trip.done == BOTH_UNDONE
