@@ -181,14 +181,14 @@ def test_neither_except_exception_nor_a_bare_except_can_swallow_it(home: Any) ->
         for attempt in range(3):
             try:
                 send(f"evil {attempt}")
-            except Exception:  # noqa: S110
+            except Exception:
                 pass
             except:  # noqa: E722
                 pass
             run_again = True
         try:
             run.state.evil = run_again
-        except BaseException:  # noqa: S110
+        except BaseException:
             pass
         return "finished"
 

@@ -12,7 +12,18 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import CallFailed, Holdfast, Retry, Run, RunFailed, RunWaiting, agent, step, tool, views
+from holdfast import (
+    CallFailed,
+    Holdfast,
+    Retry,
+    Run,
+    RunFailed,
+    RunWaiting,
+    agent,
+    step,
+    tool,
+    views,
+)
 
 CANARY = "s3cr3t-canary-4f7a"
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncRun, Holdfast, InvalidInput, NotFound, NotNow, Run, RunWaiting, agent, step
+from holdfast import (
+    AsyncRun,
+    Holdfast,
+    InvalidInput,
+    NotFound,
+    NotNow,
+    Run,
+    RunWaiting,
+    agent,
+    step,
+)
 from holdfast.core import events as e
 
 

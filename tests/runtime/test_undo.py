@@ -20,7 +20,6 @@ from holdfast import (
     step,
     tool,
 )
-from holdfast.core import events as e
 
 
 def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:

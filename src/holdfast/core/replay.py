@@ -183,8 +183,9 @@ class Journal:
                 self._restart(seq)
             case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
                 self.terminal = event
-                failed = isinstance(event, e.RunFailed)
-                self._failed_steps = {event.step, *event.also} if failed else set()
+                self._failed_steps = set()
+                if isinstance(event, e.RunFailed):
+                    self._failed_steps = {event.step, *event.also}
 
     def _feed_call(
         self,

@@ -14,7 +14,7 @@ import functools
 import inspect
 import typing
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
@@ -359,6 +359,7 @@ class Declarations:
     @overload
     def step(
         self,
+        /,
         *,
         name: str | None = None,
         timeout: float | None = None,
@@ -387,6 +388,7 @@ class Declarations:
     @overload
     def tool(
         self,
+        /,
         *,
         risk: Risk = "external_action",
         name: str | None = None,
@@ -427,6 +429,7 @@ class Declarations:
     @overload
     def agent(
         self,
+        /,
         *,
         name: str | None = None,
         stages: Iterable[str] = (),
@@ -469,5 +472,3 @@ def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
         name=name, fn=fn, params=params, is_async=inspect.iscoroutinefunction(fn), result=codec, **options
     )
 
-
-Maybe = Awaitable[R] | R

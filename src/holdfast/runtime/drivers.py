@@ -192,8 +192,9 @@ async def _invoke_async(effect: Invoke) -> Any:
         call = effect.fn(*effect.args, **effect.kwargs)
         if effect.timeout is None:
             return await call
+        limit = asyncio.timeout(effect.timeout)
         try:
-            async with asyncio.timeout(effect.timeout) as limit:
+            async with limit:
                 return await call
         except TimeoutError:
             if limit.expired():

@@ -54,7 +54,7 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         gate_end(session)
         return (yield from _completed(session, spec, raw))
     except BaseException as error:
-        signal = find_signal(error)
+        signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
         if signal is None:

@@ -16,7 +16,8 @@ import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 
 from msgspec import Raw
 
@@ -69,6 +70,7 @@ TRACEBACK_CHARS: Final = 8_000
 MESSAGE_CHARS: Final = 4_000
 
 Flow = Generator["Effect", Any, Any]
+Never = Generator["Effect", Any, NoReturn]
 
 
 # ── what a flow may ask its driver for ───────────────────────────────────────────────────────
@@ -492,7 +494,7 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
     """The tool's writes and its receipt commit in one transaction of the store's database."""
     spec, session = asked.spec, asked.session
 
-    def finish(raw: Any, built: list[Pending]) -> tuple[Any, Pending]:
+    def finish(built: list[Pending], raw: Any) -> tuple[Any, Pending]:
         result, value, blobs, unavailable = _encoded(asked, raw)
         if unavailable:  # nothing is committed yet, so it can still be refused
             raise NotStorable(unavailable, what=f"the result of {spec.name}")
@@ -508,18 +510,18 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
         try:
             result, pending = yield Invoke(
                 session, spec.body, asked.bound, Inside(spec.name, spec.effect, session.run_id), False,
-                spec.timeout, finish=lambda raw: finish(raw, built),
+                spec.timeout, finish=partial(finish, built),
             )
-            break
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
             session.withdraw(*built)
             if not asked.undoes:
                 gate(session)
         except StoreError as error:
             raise session.stop(Abandon(error)) from error
-    session.committed(pending)
-    session.journal.forget(asked.branch.path, asked.index)
-    return result
+        else:
+            session.committed(pending)
+            session.journal.forget(asked.branch.path, asked.index)
+            return result
 
 
 def _encoded(asked: Asked, raw: Any) -> tuple[Any, Value, list[Blob], str]:
@@ -688,7 +690,7 @@ def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
     return None
 
 
-def _doubt(asked: Asked, step: int, attempt: int, because: str) -> Flow:
+def _doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
     """Record that nobody knows, and wait for a person. Does not return."""
     session, name = asked.session, asked.spec.name
     entry = session.entry(asked.branch.path, asked.index)

@@ -114,7 +114,7 @@ class State:
             raise InvalidInput(f"state.{key} is not a list; it cannot be appended to")
         self._change("append", key, value)
 
-    def _change(self, op: str, key: str, value: Any) -> None:
+    def _change(self, op: str, key: Any, value: Any) -> None:
         if not isinstance(key, str) or not key or key in _STATE_METHODS:
             raise InvalidInput(f"{key!r} cannot be the name of something in run.state; choose another")
         fields = self._run._fields
@@ -380,7 +380,7 @@ class RunBase:
         )  # fmt: skip
 
     @staticmethod
-    def _signals(names: Sequence[str], timeout: float | None) -> Request:
+    def _signals(names: Sequence[Any], timeout: float | None) -> Request:
         if not names or not all(isinstance(name, str) and name.strip() for name in names):
             raise InvalidInput("a signal needs a name that is not empty")
         us = None if timeout is None else microseconds(timeout, "timeout")

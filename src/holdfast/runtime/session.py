@@ -392,8 +392,8 @@ class Session:
                     self.journal.feed(record.seq, record.time, record.epoch, event)
                     self._fed.add(record.hash)
             # Branches may hear of their commits in another order than the log has them.
-            while (record := self._arrived.pop(self._read_head.seq + 1, None)) is not None:
-                self._take_in((record,))
+            while (following := self._arrived.pop(self._read_head.seq + 1, None)) is not None:
+                self._take_in((following,))
             self.show(pending.work.records[-1].seq)
 
     # ── ending ───────────────────────────────────────────────────────────────────────────

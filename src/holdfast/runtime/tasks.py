@@ -168,14 +168,14 @@ def branching_tasks(root: Branch) -> Iterator[None]:
     """While this is open, tasks started by the agent on this loop are branches of its run."""
     root.together = Together()
     loop = asyncio.get_running_loop()
-    factory = loop.get_task_factory()
-    if not isinstance(factory, _BranchingFactory):
-        factory = _BranchingFactory(factory)
-        loop.set_task_factory(factory)
+    found: Any = loop.get_task_factory()
+    factory: Any = found if isinstance(found, _BranchingFactory) else _BranchingFactory(found)
+    loop.set_task_factory(factory)
     factory.users += 1
     try:
         yield
     finally:
         factory.users -= 1
-        if not factory.users and loop.get_task_factory() is factory:
+        now: Any = loop.get_task_factory()
+        if not factory.users and now is factory:
             loop.set_task_factory(factory.before)
