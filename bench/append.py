@@ -10,13 +10,14 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
-from bench.harness import Report, Series, folder, postgres, rate
 from msgspec import Raw
 
+from bench.harness import Report, Series, folder, postgres, rate
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.log import Head
@@ -155,14 +156,14 @@ def measure(
             commits = Commits(store)
             feeder = Feeder(store, f"{label}-{runs}-{n}-{time.monotonic_ns()}", runs)
             if runs == 1:
-                ours.values.append(rate(count, lambda f=feeder: f.alone(count)))  # type: ignore[misc]
+                ours.values.append(rate(count, partial(feeder.alone, count)))
                 per_commit = 1
             else:
                 commits.sizes.clear()
-                ours.values.append(rate(each * runs, lambda f=feeder: f.together(each)))  # type: ignore[misc]
+                ours.values.append(rate(each * runs, partial(feeder.together, each)))
                 per_commit = commits.per_commit()
             sizes.append(per_commit)
-            theirs.values.append(rate(count, lambda p=per_commit: raw.insert(count, p)))  # type: ignore[misc]
+            theirs.values.append(rate(count, partial(raw.insert, count, per_commit)))
             store.close()
         rows = round(statistics.median(sizes))
         report.add(f"{label}, {runs} run{'s'[: runs > 1]}, {rows} rows a commit", ours, theirs, goal)

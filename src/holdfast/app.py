@@ -10,10 +10,10 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import control, views
 from holdfast.core.events import Event
@@ -108,8 +108,14 @@ class Holdfast:
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
+    @overload
+    def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None,
+            wait: bool = False, **input: Any) -> R: ...  # fmt: skip
+    @overload
     def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
-            **input: Any) -> R:  # fmt: skip
+            **input: Any) -> R: ...  # fmt: skip
+    def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
+            **input: Any) -> Any:  # fmt: skip
         """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing
         executed. Failed: RunFailed. The same id with another input: InputConflict.
 
@@ -118,7 +124,7 @@ class Holdfast:
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
         made = self.engine.create(spec, run_id, input, args=args)
-        return self._go_on(made, spec, wait=wait)  # type: ignore[no-any-return]
+        return self._go_on(made, spec, wait=wait)
 
     def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
         while True:
@@ -314,6 +320,12 @@ class AsyncHoldfast:
 
         return in_thread
 
+    @overload
+    async def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None,
+                  wait: bool = False, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    async def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
+                  **input: Any) -> R: ...  # fmt: skip
     async def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
                   **input: Any) -> Any:  # fmt: skip
         """Run or resume; see `Holdfast.run`."""

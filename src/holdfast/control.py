@@ -46,7 +46,7 @@ def act(store: Store, run_id: str, decide: Decide) -> None:
         return
 
 
-def _refuse_ended(state: RunState, row: RunRow, what: str) -> None:
+def _refuse_ended(row: RunRow, what: str) -> None:
     if row.status in TERMINAL_STATUSES:
         raise NotNow(f"run {row.id!r} is {row.status}; {what} has no effect any more")
 
@@ -61,8 +61,8 @@ def signal(store: Store, run_id: str, name: str, value: Any = None, *, signal_id
     wrapped, blob = log.wrap(values.encode(value))
     signal_id = signal_id or uuid.uuid4().hex
 
-    def decide(state: RunState, row: RunRow) -> Act:
-        _refuse_ended(state, row, f"the signal {name!r}")
+    def decide(_: RunState, row: RunRow) -> Act:
+        _refuse_ended(row, f"the signal {name!r}")
         if _signal_seen(store, run_id, signal_id):
             return _NOTHING
         event = e.SignalReceived(id=signal_id, name=name, value=wrapped, by=by)
@@ -111,7 +111,7 @@ def _decide_approval(
     store: Store, run_id: str, request: str, approved: bool, by: str, why: str, digest: str
 ) -> None:
     def decide(state: RunState, row: RunRow) -> Act:
-        _refuse_ended(state, row, "a decision")
+        _refuse_ended(row, "a decision")
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
             raise NotNow(f"run {run_id!r} now asks for something else than what was shown; look again")
@@ -134,7 +134,7 @@ def answer(store: Store, run_id: str, value: Any, request: str = "", *, by: str 
     wrapped, blob = log.wrap(values.encode(value))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        _refuse_ended(state, row, "an answer")
+        _refuse_ended(row, "an answer")
         wait = _pending(state, "answer", request)
         _refuse_expired(store, run_id, wait)
         if wait.options and value not in wait.options:
@@ -217,8 +217,8 @@ def patch(store: Store, run_id: str, changes: Mapping[str, Any], *, delete: Sequ
     """Change the run's state from outside. The agent sees it when its next call returns."""
     wrapped = _operations(changes, delete)
 
-    def decide(state: RunState, row: RunRow) -> Act:
-        _refuse_ended(state, row, "a patch")
+    def decide(_: RunState, row: RunRow) -> Act:
+        _refuse_ended(row, "a patch")
         return [e.StatePatched(changes=wrapped, by=by, why=why)], None, []
 
     act(store, run_id, decide)
@@ -237,8 +237,8 @@ def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Val
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Stop the run at its next call, until somebody resumes it."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
-        _refuse_ended(state, row, "a pause")
+    def decide(_: RunState, row: RunRow) -> Act:
+        _refuse_ended(row, "a pause")
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is paused already")
         live = row.is_live(store.now())
@@ -304,11 +304,11 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run at its next call. A call that is under way is not torn apart."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        _refuse_ended(state, row, "a cancellation")
+        _refuse_ended(row, "a cancellation")
         asked = e.CancelRequested(by=by, why=why)
         if state.cancel_requested:
             return _NOTHING
-        if row.status == "paused" or row.status == "quarantined":
+        if row.status in ("paused", "quarantined"):
             return [asked, e.RunReopened(by=by, why="to cancel it")], RowChange("pending", store.now()), []
         return [asked], WAKE, []
 
@@ -318,7 +318,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Take back what the run did, newest first. A worker with the agent's code does it."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> Act:
         if row.is_live(store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         return [e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()), []

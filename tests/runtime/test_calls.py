@@ -180,7 +180,9 @@ def test_a_step_inside_a_step_is_part_of_it(hf: Holdfast) -> None:
     assert [call.name for call in hf.get("r").calls] == ["outer"]
 
 
-def test_a_method_call_with_positional_and_keyword_arguments_binds_as_python_does(hf: Holdfast) -> None:
+def test_a_method_call_with_positional_and_keyword_arguments_binds_as_python_does(
+    hf: Holdfast,
+) -> None:
     @step
     def show(a: int, /, b: int, *rest: int, c: int = 3, **more: int) -> list[Any]:
         return [a, b, list(rest), c, more]
@@ -204,7 +206,7 @@ def test_wrong_arguments_raise_the_type_error_that_python_would(hf: Holdfast) ->
     @agent
     def main(run: Run) -> list[str]:
         said = []
-        for call in (lambda: one(), lambda: one(1, 2), lambda: one(1, a=1), lambda: one(b=1)):  # type: ignore[call-arg,misc]
+        for call in (one, lambda: one(1, 2), lambda: one(1, a=1), lambda: one(b=1)):  # type: ignore[call-arg,misc]
             try:
                 call()
             except TypeError as error:
@@ -215,7 +217,9 @@ def test_wrong_arguments_raise_the_type_error_that_python_would(hf: Holdfast) ->
     assert hf.get("r").calls == ()
 
 
-def test_importing_and_declaring_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_importing_and_declaring_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     @agent
@@ -244,7 +248,9 @@ def test_what_is_not_an_agent_cannot_be_run(hf: Holdfast) -> None:
 # ── run or resume ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_id_starts_and_a_completed_one_returns_its_result_and_executes_nothing(home: Any) -> None:
+def test_a_new_id_starts_and_a_completed_one_returns_its_result_and_executes_nothing(
+    home: Any,
+) -> None:
     ran = Counter()
 
     @step
@@ -557,7 +563,9 @@ def test_a_mutated_result_is_not_mutated_on_replay(home: Any) -> None:
     assert seen == [[1], [1]]
 
 
-def test_an_argument_that_cannot_be_stored_is_refused_before_the_effect_with_its_path(hf: Holdfast) -> None:
+def test_an_argument_that_cannot_be_stored_is_refused_before_the_effect_with_its_path(
+    hf: Holdfast,
+) -> None:
     sent = Counter()
 
     @tool
@@ -716,7 +724,9 @@ def test_two_holdfast_objects_do_not_meet(tmp_path: Path) -> None:
             two.get("other")
 
 
-def test_a_run_of_one_object_inside_a_step_of_another_belongs_to_its_own_store(tmp_path: Path) -> None:
+def test_a_run_of_one_object_inside_a_step_of_another_belongs_to_its_own_store(
+    tmp_path: Path,
+) -> None:
     @step
     def plain(n: int) -> int:
         return n
@@ -1092,7 +1102,9 @@ def test_an_agent_that_catches_everything_still_waits(home: Any) -> None:
     assert hf.get("r").state == {}
 
 
-def test_a_tool_in_a_branch_that_is_under_way_when_another_branch_fails_is_recorded(home: Any) -> None:
+def test_a_tool_in_a_branch_that_is_under_way_when_another_branch_fails_is_recorded(
+    home: Any,
+) -> None:
     """Holdfast says what it knows: a call that came back is done, though the agent has failed."""
     entered, release = threading.Event(), threading.Event()
 
@@ -1315,7 +1327,9 @@ def test_resume_tries_every_branch_that_failed_again(home: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["saved", "from", "group"])
-def test_resume_finds_the_failed_step_behind_the_error_that_the_agent_raised(home: Any, how: str) -> None:
+def test_resume_finds_the_failed_step_behind_the_error_that_the_agent_raised(
+    home: Any, how: str
+) -> None:
     broken = [True]
 
     @step
@@ -1354,3 +1368,61 @@ def test_resume_finds_the_failed_step_behind_the_error_that_the_agent_raised(hom
     else:  # the code had gone on after the failure, and now it does not: nothing is forgotten
         with pytest.raises(Diverged, match="other"):
             hf.resume("r")
+
+
+def test_a_tool_under_way_is_not_torn_apart_because_its_sibling_has_to_wait(home: Any) -> None:
+    """A task group cancels the others when one raises; a wait is no error, so they finish first."""
+    entered, release = threading.Event(), threading.Event()
+    ran = Counter()
+
+    @tool
+    async def pay(n: int) -> int:
+        entered.set()
+        await asyncio.to_thread(release.wait, 30)
+        return ran(n)
+
+    @agent
+    async def main(run: AsyncRun) -> Any:
+        async def patient() -> Any:
+            await asyncio.to_thread(entered.wait, 30)
+            asyncio.get_running_loop().call_later(0.05, release.set)
+            return await run.wait_for("go")
+
+        async def busy() -> list[int]:
+            return [await pay(1), await pay(2)]
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(patient()), group.create_task(busy())]
+        return [task.result() for task in tasks]
+
+    hf = home.open()
+    with pytest.raises(RunWaiting, match="go"):
+        hf.run(main, id="r")
+    assert [call.status for call in hf.get("r").calls] == ["done", "done"]
+    hf.signal("r", "go", "came")
+
+    assert home.open().run(main, id="r") == ["came", [1, 2]]
+    assert ran.calls == [1, 2]
+
+
+def test_a_task_that_nobody_awaits_is_part_of_the_run(home: Any) -> None:
+    ran = Counter()
+
+    @step
+    async def work(n: int) -> int:
+        await asyncio.sleep(0)
+        return ran(n)
+
+    @agent
+    async def main(run: AsyncRun) -> str:
+        async def aside() -> None:
+            await work(1)
+            await work(2)
+
+        run.state.task = str(bool(asyncio.create_task(aside())))
+        return "done"
+
+    hf = home.open()
+    assert hf.run(main, id="r") == "done"
+    assert ran.calls == [1, 2]
+    assert hf.replay("r").diverged is None

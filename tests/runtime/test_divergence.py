@@ -133,7 +133,9 @@ CORPUS: list[tuple[Callable[[Run], Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "recorded", "attempted"), CORPUS, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    ("changed", "recorded", "attempted"), CORPUS, ids=lambda x: getattr(x, "__name__", "")
+)
 def test_changed_code_stops_before_any_new_effect_with_both_sides_named(
     home: Any, changed: Any, recorded: str, attempted: str
 ) -> None:

@@ -222,7 +222,9 @@ def test_a_retry_after_key_ttl_is_in_doubt_too(home: Any) -> None:
 # ── a key of the caller's own ────────────────────────────────────────────────────────────────
 
 
-def test_a_callers_own_key_is_used_as_it_is_and_returns_the_first_result_to_other_runs(home: Any) -> None:
+def test_a_callers_own_key_is_used_as_it_is_and_returns_the_first_result_to_other_runs(
+    home: Any,
+) -> None:
     sent: list[str] = []
 
     @tool
@@ -266,7 +268,9 @@ def test_a_callers_own_key_for_other_arguments_or_another_tool_is_refused(home: 
     assert sent == ["sam"]
 
 
-def test_a_second_run_waits_while_the_holder_of_the_key_is_in_doubt_and_then_gets_its_result(home: Any) -> None:
+def test_a_second_run_waits_while_the_holder_of_the_key_is_in_doubt_and_then_gets_its_result(
+    home: Any,
+) -> None:
     sent: list[str] = []
 
     @tool(key_ttl=60)
@@ -496,7 +500,11 @@ def ledger_agent(inside: Any = None) -> Any:
 
     @tool
     def enter(amount: int, tx: Any = None) -> int:
-        sql = "INSERT INTO account (amount) VALUES (1)" if amount == 1 else "INSERT INTO account (amount) VALUES (2)"
+        sql = (
+            "INSERT INTO account (amount) VALUES (1)"
+            if amount == 1
+            else "INSERT INTO account (amount) VALUES (2)"
+        )
         tx.execute(sql)
         if inside is not None:
             inside(mark)
@@ -549,7 +557,9 @@ def test_a_transactional_tools_writes_and_its_receipt_commit_together(open_store
 
 
 @pytest.mark.parametrize("point", ["before enter", "inside enter", "after enter"])
-def test_a_crash_around_a_transactional_tool_leaves_both_or_neither(open_store: Any, point: str) -> None:
+def test_a_crash_around_a_transactional_tool_leaves_both_or_neither(
+    open_store: Any, point: str
+) -> None:
     create_account(open_store)
     main = ledger_agent()
 
@@ -557,7 +567,10 @@ def test_a_crash_around_a_transactional_tool_leaves_both_or_neither(open_store: 
         if name == point:
             raise KeyboardInterrupt
 
-    with Holdfast(open_store(), options=Options(boundary=die)) as hf, pytest.raises(KeyboardInterrupt):
+    with (
+        Holdfast(open_store(), options=Options(boundary=die)) as hf,
+        pytest.raises(KeyboardInterrupt),
+    ):
         hf.run(main, id="r")
     with Holdfast(open_store()) as hf:
         receipts = len(of_kind(hf, "r", e.CallSucceeded))
@@ -566,7 +579,9 @@ def test_a_crash_around_a_transactional_tool_leaves_both_or_neither(open_store: 
     assert amounts(open_store) == [1, 2]
 
 
-def test_a_transactional_tool_that_fails_leaves_nothing_and_is_recorded_as_failed(open_store: Any) -> None:
+def test_a_transactional_tool_that_fails_leaves_nothing_and_is_recorded_as_failed(
+    open_store: Any,
+) -> None:
     create_account(open_store)
 
     def fail(_: str) -> None:
@@ -596,7 +611,9 @@ def test_a_transactional_tool_whose_result_cannot_be_kept_leaves_nothing(open_st
     assert amounts(open_store) == []
 
 
-def test_a_signal_that_comes_while_a_transactional_tool_runs_does_not_double_its_writes(open_store: Any) -> None:
+def test_a_signal_that_comes_while_a_transactional_tool_runs_does_not_double_its_writes(
+    open_store: Any,
+) -> None:
     create_account(open_store)
     with Holdfast(open_store()) as hf, Holdfast(open_store()) as other:
         sent: list[int] = []
@@ -673,8 +690,13 @@ def paying_agent(ran: list[int], **options: Any) -> Any:
     return main
 
 
-@pytest.mark.parametrize("point", ["after commit call_started", "before pay", "after pay", "before commit call_succeeded"])
-def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(home: Any, point: str) -> None:
+@pytest.mark.parametrize(
+    "point",
+    ["after commit call_started", "before pay", "after pay", "before commit call_succeeded"],
+)
+def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(
+    home: Any, point: str
+) -> None:
     ran: list[int] = []
     main = paying_agent(ran)
     home.crash(main, "r", point)
@@ -683,7 +705,9 @@ def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(home: A
     hf = home.open()
     assert call_of(hf, "r").status == "in_doubt"  # shown even before anybody resumes it
     for _ in range(2):
-        with pytest.raises(RunWaiting, match=r"step 1, pay, which may or may not have happened") as waiting:
+        with pytest.raises(
+            RunWaiting, match=r"step 1, pay, which may or may not have happened"
+        ) as waiting:
             hf.run(main, id="r")
         assert "hf.resolve('r', 1" in waiting.value.how
     assert ran == before
@@ -785,7 +809,9 @@ def test_a_call_that_its_worker_is_still_making_cannot_be_resolved(home: Any) ->
     assert "being executed" in said[0]
 
 
-def test_a_decision_that_is_not_of_the_declared_type_fails_the_run_and_repeats_nothing(home: Any) -> None:
+def test_a_decision_that_is_not_of_the_declared_type_fails_the_run_and_repeats_nothing(
+    home: Any,
+) -> None:
     """`done=` must be something that the code could have got."""
 
     @tool
@@ -891,7 +917,9 @@ def test_a_tools_changed_version_puts_an_open_call_in_doubt(home: Any, kind: str
     assert home.open().run(make("1"), id="r", wait=False) if kind != "once" else True
 
 
-def test_a_result_that_cannot_be_stored_is_recorded_as_done_without_result_and_not_run_again(home: Any) -> None:
+def test_a_result_that_cannot_be_stored_is_recorded_as_done_without_result_and_not_run_again(
+    home: Any,
+) -> None:
     ran: list[int] = []
 
     @tool
@@ -963,7 +991,11 @@ def test_a_tool_that_raises_is_failed_not_in_doubt(home: Any) -> None:
     with pytest.raises(RunFailed):
         hf.run(main, id="r")
     call = call_of(hf, "r")
-    assert (call.status, call.error.type, call.error.message) == ("failed", "ValueError", "insufficient")
+    assert (call.status, call.error.type, call.error.message) == (
+        "failed",
+        "ValueError",
+        "insufficient",
+    )
     assert "insufficient" in call.error.traceback
 
 
@@ -1089,7 +1121,9 @@ def test_an_async_once_tool_at_its_timeout_is_in_doubt(home: Any) -> None:
         home.open().run(main, id="r")
 
 
-def test_a_timeout_error_that_the_tool_raises_itself_before_its_limit_is_its_own_failure(home: Any) -> None:
+def test_a_timeout_error_that_the_tool_raises_itself_before_its_limit_is_its_own_failure(
+    home: Any,
+) -> None:
     @tool(timeout=30)
     def pay() -> None:
         raise TimeoutError("the bank is slow")
@@ -1117,7 +1151,9 @@ def test_timeout_zero_and_nonsense_are_refused_when_declared() -> None:
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
-def test_ctrl_c_inside_a_tool_is_not_recorded_as_failed(home: Any, interruption: type[BaseException]) -> None:
+def test_ctrl_c_inside_a_tool_is_not_recorded_as_failed(
+    home: Any, interruption: type[BaseException]
+) -> None:
     pressed = [True]
 
     @tool
@@ -1207,7 +1243,9 @@ def test_sigterm_inside_a_tool_is_not_recorded_as_failed(tmp_path: Path) -> None
         """
     )
     path = tmp_path / "h.db"
-    process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "inside\n"
     process.send_signal(signal.SIGTERM)
@@ -1215,7 +1253,10 @@ def test_sigterm_inside_a_tool_is_not_recorded_as_failed(tmp_path: Path) -> None
 
     with Holdfast(path) as hf:
         assert of_kind(hf, "r", e.CallFailed) == []
-        assert [c.status for c in hf.get("r").calls] in (["in_doubt"], ["running"])  # its lease has not ended yet
+        assert [c.status for c in hf.get("r").calls] in (
+            ["in_doubt"],
+            ["running"],
+        )  # its lease has not ended yet
 
 
 def test_a_lost_lease_stops_before_the_effect_and_leaves_evidence_after_it(home: Any) -> None:
@@ -1264,3 +1305,30 @@ def test_the_time_of_a_call_is_measured_by_the_stores_clock(home: Any) -> None:
 
     assert call_of(hf, "r").duration_us == 2_000_000
     assert time.monotonic() > 0
+
+
+def test_a_transactional_tool_that_is_too_late_leaves_nothing(
+    home: Any, stuck: threading.Event
+) -> None:
+    """Either its time is up or it commits; never a failure in the log and its writes in the table."""
+    create_account(home.store)
+    ended = threading.Event()
+
+    @tool(timeout=0.05)
+    def enter(tx: Any = None) -> None:
+        try:
+            tx.execute("INSERT INTO account (amount) VALUES (1)")
+            stuck.wait(0.3)
+        finally:
+            ended.set()
+
+    @agent
+    def main(run: Run) -> None:
+        enter()
+
+    hf = home.open()
+    with pytest.raises(RunFailed, match="no answer within"):
+        hf.run(main, id="r")
+    assert ended.wait(30)
+    assert call_of(hf, "r").status == "failed"
+    assert amounts(home.store) == []

@@ -80,7 +80,9 @@ def test_the_deadline_is_absolute_and_a_restart_does_not_move_it(home: Any, cloc
     assert ran == ["a"]
 
 
-def test_the_deadline_ends_a_waiting_run_though_no_process_lived_at_that_time(home: Any, clock: Any) -> None:
+def test_the_deadline_ends_a_waiting_run_though_no_process_lived_at_that_time(
+    home: Any, clock: Any
+) -> None:
     @agent(deadline=3600)
     def main(run: Run) -> None:
         run.wait_for("never")
@@ -181,7 +183,11 @@ def test_max_steps_allows_exactly_so_many_calls(home: Any) -> None:
 
     assert ran == [0, 1, 2]
     state = hf.get("r")
-    assert (state.status, state.failure.reason, state.failure.error.type) == ("failed", "budget", "budget")
+    assert (state.status, state.failure.reason, state.failure.error.type) == (
+        "failed",
+        "budget",
+        "budget",
+    )
 
 
 class Answer(dict[str, Any]):
@@ -202,7 +208,13 @@ def test_tokens_and_cost_count_as_the_provider_reports_them(home: Any) -> None:
         middle = run.budget
         ask()
         after = run.budget
-        return [before.pressure, middle.pressure, after.pressure, after.left["max_llm_tokens"], after.used["max_cost_usd"]]
+        return [
+            before.pressure,
+            middle.pressure,
+            after.pressure,
+            after.left["max_llm_tokens"],
+            after.used["max_cost_usd"],
+        ]
 
     hf = home.open()
 
@@ -214,7 +226,9 @@ def test_tokens_and_cost_count_as_the_provider_reports_them(home: Any) -> None:
     (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 is used"),
     (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 is used"),
 ])  # fmt: skip
-def test_no_call_begins_when_tokens_or_money_are_used_up(home: Any, budget: Budget, says: str) -> None:
+def test_no_call_begins_when_tokens_or_money_are_used_up(
+    home: Any, budget: Budget, says: str
+) -> None:
     asked: list[int] = []
 
     @step
@@ -254,7 +268,9 @@ def test_a_budget_holds_over_restarts(home: Any) -> None:
     assert len(asked) == 2
 
 
-def test_max_wall_time_counts_from_the_beginning_also_while_nobody_works(home: Any, clock: Any) -> None:
+def test_max_wall_time_counts_from_the_beginning_also_while_nobody_works(
+    home: Any, clock: Any
+) -> None:
     @step
     def work() -> None: ...
 
@@ -352,7 +368,9 @@ def test_no_tool_begins_after_a_cancellation_that_came_just_before_its_intent(ho
     def main(run: Run) -> None:
         pay()
 
-    hf = home.open(boundary=lambda name: other.cancel("r") if name == "before commit call_started" else None)
+    hf = home.open(
+        boundary=lambda name: other.cancel("r") if name == "before commit call_started" else None
+    )
     with pytest.raises(RunCancelled):
         hf.run(main, id="r")
 
@@ -378,7 +396,9 @@ def test_a_tool_that_is_under_way_is_recorded_before_the_run_is_cancelled(home: 
     assert [c.status for c in hf.get("r").calls] == ["done"]
 
 
-def test_tools_under_way_in_other_branches_are_recorded_when_the_run_is_cancelled(home: Any) -> None:
+def test_tools_under_way_in_other_branches_are_recorded_when_the_run_is_cancelled(
+    home: Any,
+) -> None:
     other = home.open()
     cancelled, entered = threading.Event(), threading.Event()
 
@@ -631,7 +651,7 @@ def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None
     hf = home.open(main)
 
     assert 3 <= len(lives.read_text()) <= 10
-    with pytest.raises(RunWaiting, match="did not get on|never came back") as waiting:
+    with pytest.raises(RunWaiting, match=r"did not get on|never came back") as waiting:
         hf.run(main, id="r")
     assert "r" in waiting.value.how
     assert hf.handle("r").status == ("quarantined" if kind == "step" else "waiting")

@@ -32,7 +32,9 @@ def failures(hf: Holdfast, run_id: str = "r") -> list[e.CallFailed]:
     return [x for _, x in hf.events(run_id) if isinstance(x, e.CallFailed)]
 
 
-def flaky_agent(times: list[int], clock: Any, retry: Retry, *, fails: int = 100, kind: str = "tool") -> Any:
+def flaky_agent(
+    times: list[int], clock: Any, retry: Retry, *, fails: int = 100, kind: str = "tool"
+) -> Any:
     """An agent whose one call fails so often; `times` gets the clock at each attempt."""
 
     def call(idempotency_key: str = "") -> str:
@@ -58,7 +60,9 @@ def flaky_agent(times: list[int], clock: Any, retry: Retry, *, fails: int = 100,
 
 
 @pytest.mark.parametrize("kind", ["tool", "step"])
-def test_each_attempt_is_an_event_with_its_error_and_waits_double(home: Any, clock: Any, kind: str) -> None:
+def test_each_attempt_is_an_event_with_its_error_and_waits_double(
+    home: Any, clock: Any, kind: str
+) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, Retry(attempts=4, jitter=0), fails=3, kind=kind)
     start = clock.now()
@@ -125,7 +129,9 @@ def test_without_a_retry_a_call_is_tried_once(home: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tool", "step"])
-def test_a_long_wait_suspends_and_a_worker_goes_on_when_its_time_has_come(home: Any, clock: Any, kind: str) -> None:
+def test_a_long_wait_suspends_and_a_worker_goes_on_when_its_time_has_come(
+    home: Any, clock: Any, kind: str
+) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, patient, fails=1, kind=kind)
     hf = home.open(main)
@@ -163,7 +169,9 @@ def test_a_restart_neither_forgets_attempts_nor_shortens_the_wait(home: Any, clo
     assert [x.attempt for x in failures(home.open())] == [1, 2, 3]
 
 
-def test_a_crash_during_the_wait_does_not_make_the_next_attempt_early(home: Any, clock: Any) -> None:
+def test_a_crash_during_the_wait_does_not_make_the_next_attempt_early(
+    home: Any, clock: Any
+) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, Retry(attempts=3, initial=4, jitter=0), fails=1)
 
@@ -251,7 +259,9 @@ def test_the_retry_context_is_there_as_data_while_it_waits(home: Any, clock: Any
     assert call.attempts[-1].error.type == "ConnectionError"
 
 
-def test_a_cancel_during_the_wait_ends_the_run_without_another_attempt(home: Any, clock: Any) -> None:
+def test_a_cancel_during_the_wait_ends_the_run_without_another_attempt(
+    home: Any, clock: Any
+) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, patient)
     hf = home.open(main)

@@ -183,7 +183,9 @@ def test_wait_any_and_wait_for_give_none_when_time_is_up(home: Any, clock: Any) 
     assert hf.handle("r").result() == [None, None]
 
 
-def test_a_signal_that_comes_after_the_time_was_up_does_not_change_the_past(home: Any, clock: Any) -> None:
+def test_a_signal_that_comes_after_the_time_was_up_does_not_change_the_past(
+    home: Any, clock: Any
+) -> None:
     @agent
     def main(run: Run) -> list[Any]:
         first = run.wait_for("go", timeout=60)

@@ -102,7 +102,9 @@ def test_state_is_the_same_on_replay_and_increments_are_not_doubled(home: Any) -
     assert hf.get("r").state == {"tries": 3, "log": ["a", "b"]}
 
 
-@pytest.mark.parametrize("point", ["before commit call_succeeded", "after commit call_succeeded", "before work"])
+@pytest.mark.parametrize(
+    "point", ["before commit call_succeeded", "after commit call_succeeded", "before work"]
+)
 def test_increments_are_not_doubled_by_a_crash(home: Any, point: str) -> None:
     @agent
     def main(run: Run) -> int:
@@ -145,7 +147,7 @@ def test_what_is_read_from_state_cannot_be_changed_in_place(home: Any) -> None:
         rows = run.state.rows
         for change in (
             lambda: rows.append(1), lambda: rows[0].update(b=1), lambda: rows[0]["a"].append(2),
-            lambda: rows.__setitem__(0, 1), lambda: run.state.all().clear(), lambda: rows.sort(),
+            lambda: rows.__setitem__(0, 1), lambda: run.state.all().clear(), rows.sort,
         ):  # fmt: skip
             with pytest.raises(TypeError, match="cannot be changed in place") as refused:
                 change()
@@ -322,25 +324,24 @@ def test_a_template_is_filled_from_state(home: Any) -> None:
         run.state.price = 1.5
         run.state.deep = {"a": {"b": "c"}}
         return [
-            run.format("Hi {state.name}, {state.price:.2f} {state.deep.a.b} [{state.missing}] {stage} {run.id}"),
+            run.format(
+                "Hi {state.name}, {state.price:.2f} {state.deep.a.b} [{state.missing}] {stage} {run.id}"
+            ),
             run.format("{{literal}}"),
         ]
 
     assert home.open().run(main, id="r") == ["Hi Sam, 1.50 c [] one r", "{literal}"]
 
 
-@pytest.mark.parametrize("bad", ["{run._session}", "{state.__class__}", "{os}", "{0}", "{}", "{state}"])
-def test_a_template_cannot_reach_into_python(home: Any, bad: str) -> None:
+def test_a_template_cannot_reach_into_python(home: Any) -> None:
     @agent
     def main(run: Run) -> str:
-        return run.format(bad)
+        for bad in ("{run._session}", "{os}", "{0}", "{}", "{state}", "{run.state.x}"):
+            with pytest.raises(InvalidInput, match="not known in a template"):
+                run.format(bad)
+        return run.format("[{state.__class__}{state.x.__globals__}]")
 
-    try:
-        said = home.open().run(main, id="r")
-    except RunFailed as failed:
-        assert "InvalidInput" in str(failed)
-    else:
-        assert said == ""
+    assert home.open().run(main, id="r") == "[]"
 
 
 # ── stages, plan, decisions ──────────────────────────────────────────────────────────────────
@@ -353,7 +354,9 @@ def test_stages_are_declared_and_an_undeclared_one_lists_them(home: Any) -> None
         assert run.advance() == "drafting"
         work()
         run.stage = "sending"
-        with pytest.raises(InvalidInput, match="'typo' is not declared; declared stages: drafting, sending"):
+        with pytest.raises(
+            InvalidInput, match="'typo' is not declared; declared stages: drafting, sending"
+        ):
             run.stage = "typo"
         with pytest.raises(InvalidInput, match="last stage"):
             run.advance()
@@ -407,7 +410,9 @@ def test_a_decision_is_recorded_with_its_reason_and_the_same_on_replay(home: Any
 
     @agent
     def main(run: Run) -> str:
-        route = run.decide("route", next(answers), why="small amount", options=["refund", "call a human"])
+        route = run.decide(
+            "route", next(answers), why="small amount", options=["refund", "call a human"]
+        )
         run.wait_for("go")
         return route
 
@@ -466,7 +471,10 @@ def test_facts_questions_notes_and_log_lines_are_kept(home: Any) -> None:
 
     assert hf.run(main, id="r") == [["eu", "us"], ["Which namespace?"], {"scratch": {"a": 2}}]
     state = hf.get("r")
-    assert [(f.key, f.value, f.source) for f in state.facts] == [("region", "eu", "config"), ("region", "us", "")]
+    assert [(f.key, f.value, f.source) for f in state.facts] == [
+        ("region", "eu", "config"),
+        ("region", "us", ""),
+    ]
     assert state.questions == ("Which namespace?",)
     assert state.notes == {"scratch": {"a": 2}}
     assert [(x.level, x.text) for x in state.lines] == [("info", "hello"), ("warning", "careful")]
@@ -486,7 +494,10 @@ def test_messages_are_kept_apart_from_state(home: Any) -> None:
     hf = home.open()
     hf.signal("r", "go")
 
-    assert hf.run(main, id="r") == [["user", "hi", {"id": 1}], ["assistant", {"parts": ["a"]}, None]]
+    assert hf.run(main, id="r") == [
+        ["user", "hi", {"id": 1}],
+        ["assistant", {"parts": ["a"]}, None],
+    ]
     assert len(hf.get("r").messages) == 2
     assert hf.get("r").state == {}
 
@@ -627,7 +638,9 @@ def test_a_patch_is_seen_when_the_next_call_returns_and_there_on_every_replay(ho
     assert any("ann" in line.text for line in outside.get("r").lines)
 
 
-def test_a_patch_that_comes_while_the_agent_thinks_is_not_seen_before_its_next_call(home: Any) -> None:
+def test_a_patch_that_comes_while_the_agent_thinks_is_not_seen_before_its_next_call(
+    home: Any,
+) -> None:
     outside = home.open()
     patched: list[int] = []
     seen: list[Any] = []
@@ -741,7 +754,12 @@ def test_rerun_of_a_completed_or_cancelled_run_begins_anew(home: Any) -> None:
         return run.state.n
 
     hf = home.open()
-    assert [hf.run(main, id="r"), hf.rerun("r"), hf.rerun("r"), hf.run(main, id="r")] == [1, 2, 3, 3]
+    assert [hf.run(main, id="r"), hf.rerun("r"), hf.rerun("r"), hf.run(main, id="r")] == [
+        1,
+        2,
+        3,
+        3,
+    ]
     assert len(ran) == 3
 
 
@@ -791,7 +809,9 @@ def test_the_five_layers_are_there_as_data(home: Any) -> None:
 
     assert (state.steps, state.committed, state.stage) == (2, 2, "searching")
     assert views.to_plain(state.call(1).result) == {"hits": [1, 2]}
-    assert [(d.name, d.choice, d.why, d.step) for d in state.decisions] == [("more", True, "too few", 1)]
+    assert [(d.name, d.choice, d.why, d.step) for d in state.decisions] == [
+        ("more", True, "too few", 1)
+    ]
     assert [(a.number, a.error.message) for a in state.call(2).attempts] == [(1, "nothing found")]
     failure = state.failure
     assert (failure.step, failure.tool, failure.error.type) == (2, "fail", "ValueError")

@@ -101,7 +101,9 @@ def test_events_are_the_log_and_can_be_read_from_any_place(ran: Holdfast) -> Non
     assert ran.events("r", after=4) == everything[5:]
 
 
-def test_replay_runs_the_code_against_the_log_and_executes_nothing(ran: Holdfast, desk: Desk) -> None:
+def test_replay_runs_the_code_against_the_log_and_executes_nothing(
+    ran: Holdfast, desk: Desk
+) -> None:
     before = ran.events("r")
     counts = (len(desk.read), len(desk.keys))
 
@@ -194,7 +196,9 @@ def test_replay_after_a_rerun_looks_at_the_last_execution(home: Any) -> None:
     assert hf.replay("r").result == 2
 
 
-def test_replay_shows_where_changed_code_diverges_and_writes_nothing(ran: Holdfast, home: Any) -> None:
+def test_replay_shows_where_changed_code_diverges_and_writes_nothing(
+    ran: Holdfast, home: Any
+) -> None:
     @step
     def other(name: str) -> str:
         return name
@@ -243,10 +247,14 @@ def test_a_fork_says_which_effects_it_inherits(ran: Holdfast) -> None:
     assert ran.get("r").inherited_effects == ()
 
 
-def test_a_forks_state_is_there_when_the_code_goes_on_from_that_step(ran: Holdfast, desk: Desk) -> None:
+def test_a_forks_state_is_there_when_the_code_goes_on_from_that_step(
+    ran: Holdfast, desk: Desk
+) -> None:
     ran.fork("r", 1, id="f", state={"to": "kim"}, by="ann")
 
-    assert ran.run(desk.agent, id="f", name="sam")[2] == "sam"  # the code itself sets it after step 1
+    assert (
+        ran.run(desk.agent, id="f", name="sam")[2] == "sam"
+    )  # the code itself sets it after step 1
     ran.fork("r", 2, id="g", state={"to": "kim"})
     result = ran.run(desk.agent, id="g", name="sam")
 
@@ -325,7 +333,7 @@ def test_an_approval_that_was_given_and_not_used_is_not_inherited(home: Any) -> 
         hf.fork("r", 7, id="nothing")
     hf.fork("r", 1, id="f")
 
-    with pytest.raises(RunWaiting, match="approval of send|signal"):
+    with pytest.raises(RunWaiting, match=r"approval of send|signal"):
         hf.run(main, id="f")
     assert sent == []
 
@@ -352,7 +360,7 @@ def test_a_fork_with_big_values_brings_them_along(home: Any) -> None:
 
 def test_a_fork_under_a_name_that_is_taken_or_wrong_is_refused(ran: Holdfast) -> None:
     for bad in ("r", "no/slash"):
-        with pytest.raises((InvalidInput, Exception), match="exist|not a run id"):
+        with pytest.raises((InvalidInput, Exception), match=r"exist|not a run id"):
             ran.fork("r", 1, id=bad)
     with pytest.raises(NotFound):
         ran.fork("nobody", 1, id="f")

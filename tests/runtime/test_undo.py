@@ -61,7 +61,13 @@ class Trip:
         self.agent = trip
 
 
-BOTH_UNDONE = [("book", "red"), ("mail", "sam"), ("book", "blue"), ("unbook", "blue", 3), ("unbook", "red", 1)]
+BOTH_UNDONE = [
+    ("book", "red"),
+    ("mail", "sam"),
+    ("book", "blue"),
+    ("unbook", "blue", 3),
+    ("unbook", "red", 1),
+]
 
 
 def test_on_failure_undo_takes_back_newest_first_with_arguments_and_result(home: Any) -> None:
@@ -119,7 +125,9 @@ def test_hf_undo_takes_back_what_a_run_did(home: Any, after: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["before unbook", "after unbook"])
-def test_a_crash_in_the_middle_goes_on_and_a_doubtful_undo_waits_for_a_person(home: Any, point: str) -> None:
+def test_a_crash_in_the_middle_goes_on_and_a_doubtful_undo_waits_for_a_person(
+    home: Any, point: str
+) -> None:
     trip = Trip()
     home.crash(trip.agent, "r", point)
     hf = home.open(trip.agent)
@@ -227,7 +235,9 @@ def test_failed_calls_are_not_undone(home: Any) -> None:
     assert done == []
 
 
-def test_an_undo_that_fails_is_retried_by_the_tools_policy_and_then_stops_the_undoing(home: Any) -> None:
+def test_an_undo_that_fails_is_retried_by_the_tools_policy_and_then_stops_the_undoing(
+    home: Any,
+) -> None:
     trip = Trip()
     trip.broken[0] = True
     hf = home.open(trip.agent)
@@ -359,7 +369,9 @@ def test_a_caught_failure_undoes_nothing(home: Any) -> None:
     assert done == []
 
 
-def test_undo_in_code_that_changed_so_that_it_no_longer_says_how_stops_with_a_reason(home: Any) -> None:
+def test_undo_in_code_that_changed_so_that_it_no_longer_says_how_stops_with_a_reason(
+    home: Any,
+) -> None:
     trip = Trip(on_failure="", then="wait")
     with pytest.raises(RunWaiting):
         home.open().run(trip.agent, id="r")
@@ -396,7 +408,9 @@ def test_a_run_that_executes_cannot_be_undone_under_its_feet(home: Any) -> None:
     assert "cancel it first" in said[0]
 
 
-def test_resume_after_an_undone_failure_does_not_pretend_that_the_bookings_are_there(home: Any) -> None:
+def test_resume_after_an_undone_failure_does_not_pretend_that_the_bookings_are_there(
+    home: Any,
+) -> None:
     """What was undone is gone: going on from the failed step would build upon nothing."""
     trip = Trip()
     hf = home.open(trip.agent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import socket
 import socketserver
 import tempfile
@@ -100,6 +99,6 @@ def _serve(address: str, ready: Any) -> None:
 
     with socketserver.UnixStreamServer(address, Handler) as server:
         server.request_queue_size = 64
-        os.chmod(address, 0o600)
+        Path(address).chmod(0o600)
         ready.set()
         server.serve_forever(poll_interval=60)

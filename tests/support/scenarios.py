@@ -23,7 +23,7 @@ def _do(tool_name: str, run_id: str, key: str, args: dict[str, Any], **options: 
 
 
 def _run_of(key: str) -> str:
-    return key.split(":")[0]
+    return key.partition(":")[0]
 
 
 @step

@@ -22,9 +22,13 @@ PRESSURE: Final = 0.8
 
 def microseconds(seconds: object, what: str) -> int:
     """A span of time in microseconds, or InvalidInput for one that makes no sense."""
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        if math.isfinite(seconds) and 0 <= seconds <= SECONDS_MAX:
-            return round(seconds * MICROSECONDS)
+    if (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and math.isfinite(seconds)
+        and 0 <= seconds <= SECONDS_MAX
+    ):
+        return round(seconds * MICROSECONDS)
     raise InvalidInput(
         f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (a hundred years), not {seconds!r}"
     )

@@ -292,7 +292,8 @@ class Draft:
     updated_at: int
     seq: int
 
-    def __init__(self, start: RunState = RunState(), *, keep_calls: bool = True) -> None:
+    def __init__(self, start: RunState | None = None, *, keep_calls: bool = True) -> None:
+        start = start if start is not None else RunState()
         self.keep_calls = keep_calls
         for name in _PLAIN:
             setattr(self, name, getattr(start, name))
@@ -325,30 +326,32 @@ class Draft:
     def apply(self, seq: int, time: int, event: Event) -> None:
         """Take one event in."""
         self.seq, self.updated_at = seq, time
-        _APPLY[type(event)](self, seq, time, event)
+        _APPLY[type(event)](self, event)
 
     # the run's own life
 
-    def _created(self, seq: int, time: int, x: e.RunCreated) -> None:
+    def _created(self, x: e.RunCreated) -> None:
+        time = self.updated_at
         self.id, self.agent, self.input = x.run_id, x.agent, x.input
         self.code_version, self.deadline_at, self.budget = x.code_version, x.deadline_at, x.budget
         self.stages, self.parent, self.forked_from = x.stages, x.parent, x.forked_from
         self.inherited_effects = x.inherited_effects
         self.created_at, self.status = time, "pending"
 
-    def _claimed(self, seq: int, time: int, x: e.RunClaimed) -> None:
+    def _claimed(self, x: e.RunClaimed) -> None:
         self.status, self.waiting_for, self.wake_at = "running", "", None
         self.workers.append(x.worker)
         del self.workers[:-10]
 
-    def _suspended(self, seq: int, time: int, x: e.RunSuspended) -> None:
+    def _suspended(self, x: e.RunSuspended) -> None:
         self.status, self.waiting_for, self.wake_at = "waiting", x.waiting_for, x.wake_at
 
-    def _completed(self, seq: int, time: int, x: e.RunCompleted) -> None:
+    def _completed(self, x: e.RunCompleted) -> None:
         self.status, self.result, self.waiting_for, self.wake_at = "completed", x.result, "", None
         self.open.waits.clear()
 
-    def _failed(self, seq: int, time: int, x: e.RunFailed) -> None:
+    def _failed(self, x: e.RunFailed) -> None:
+        time = self.updated_at
         call = next((c for c in self.open.calls.values() if c.step == x.step), None)
         self.status, self.waiting_for, self.wake_at = "failed", "", None
         self.failure = Failure(
@@ -362,16 +365,19 @@ class Draft:
             also=x.also,
         )
 
-    def _cancelled(self, seq: int, time: int, x: e.RunCancelled) -> None:
+    def _cancelled(self, x: e.RunCancelled) -> None:
+        time = self.updated_at
         self.status, self.waiting_for, self.wake_at = "cancelled", "", None
         self._line(time, "cancel", x.by, x.why, "cancelled")
 
-    def _reopened(self, seq: int, time: int, x: e.RunReopened) -> None:
+    def _reopened(self, x: e.RunReopened) -> None:
+        time = self.updated_at
         self.status, self.failure, self.waiting_for = "pending", None, ""
         self._line(time, "resume", x.by, x.why, "resumed")
 
-    def _restarted(self, seq: int, time: int, x: e.RunRestarted) -> None:
+    def _restarted(self, x: e.RunRestarted) -> None:
         """The code begins anew: earlier calls are history (index −1), and the state stays."""
+        time = self.updated_at
         parts = self.open
         past = [msgspec.structs.replace(c, index=-1) for c in parts.calls.values()]
         parts.past_calls += past if self.keep_calls else []
@@ -381,18 +387,21 @@ class Draft:
         self.restarts += 1
         self._line(time, "rerun", x.by, x.why, "started again, with its state kept")
 
-    def _paused(self, seq: int, time: int, x: e.RunPaused) -> None:
+    def _paused(self, x: e.RunPaused) -> None:
+        time = self.updated_at
         self.status, self.waiting_for = "paused", "somebody to resume it"
         self._line(time, "pause", x.by, x.why, "paused")
 
-    def _quarantined(self, seq: int, time: int, x: e.RunQuarantined) -> None:
+    def _quarantined(self, x: e.RunQuarantined) -> None:
         self.status, self.waiting_for = "quarantined", x.reason
 
-    def _cancel_requested(self, seq: int, time: int, x: e.CancelRequested) -> None:
+    def _cancel_requested(self, x: e.CancelRequested) -> None:
+        time = self.updated_at
         self.cancel_requested = True
         self._line(time, "cancel", x.by, x.why, "asked to cancel")
 
-    def _undo_requested(self, seq: int, time: int, x: e.UndoRequested) -> None:
+    def _undo_requested(self, x: e.UndoRequested) -> None:
+        time = self.updated_at
         self.status = "pending"
         self._line(time, "undo", x.by, x.why, "asked to undo what was done")
 
@@ -402,7 +411,8 @@ class Draft:
 
     # calls
 
-    def _started(self, seq: int, time: int, x: e.CallStarted) -> None:
+    def _started(self, x: e.CallStarted) -> None:
+        seq, time = self.seq, self.updated_at
         before = self._call(x.branch, x.index)
         attempts = before.attempts if before else ()
         self._count(x.step)
@@ -420,8 +430,9 @@ class Draft:
     def _call(self, branch: str, index: int) -> Call | None:
         return self.open.calls.get((branch, index))
 
-    def _receipt(self, seq: int, time: int, x: e.CallSucceeded | e.CallFailed) -> Call:
+    def _receipt(self, x: e.CallSucceeded | e.CallFailed) -> Call:
         """The call that a receipt belongs to; it begins here when it had no intent."""
+        seq, time = self.seq, self.updated_at
         before = self._call(x.branch, x.index)
         self._count(x.step)
         if before is not None and (before.digest == x.digest or not x.digest):
@@ -439,7 +450,8 @@ class Draft:
     def _count(self, step: int) -> None:
         self.steps = max(self.steps, step)
 
-    def _succeeded(self, seq: int, time: int, x: e.CallSucceeded) -> None:
+    def _succeeded(self, x: e.CallSucceeded) -> None:
+        seq, time = self.seq, self.updated_at
         if x.usage is not None:
             self.usage = Usage(
                 self.usage.input_tokens + x.usage.input_tokens,
@@ -450,7 +462,7 @@ class Draft:
             self._count(x.step)
             self.open.calls.pop((x.branch, x.index), None)
             return
-        call = self._receipt(seq, time, x)
+        call = self._receipt(x)
         self._store_call(call, status="done", result=x.result, error=None, seq=seq, time=time,
                          duration_us=x.duration_us, usage=x.usage, unavailable=x.unavailable)
         if call.undoes:
@@ -467,8 +479,9 @@ class Draft:
                 self.open.calls[place] = msgspec.structs.replace(call, undone=True)
                 return
 
-    def _attempt_failed(self, seq: int, time: int, x: e.CallFailed) -> None:
-        call = self._receipt(seq, time, x)
+    def _attempt_failed(self, x: e.CallFailed) -> None:
+        seq, time = self.seq, self.updated_at
+        call = self._receipt(x)
         last = msgspec.structs.replace(
             call.attempts[-1], ended_at=time, error=x.error, retry_at=x.retry_at
         )
@@ -477,12 +490,14 @@ class Draft:
                          time=time if status == "failed" else None,
                          attempts=(*call.attempts[:-1], last))
 
-    def _doubted(self, seq: int, time: int, x: e.CallDoubted) -> None:
+    def _doubted(self, x: e.CallDoubted) -> None:
+        seq = self.seq
         call = self._call(x.branch, x.index)
         if call is not None:
             self._store_call(call, status="in_doubt", seq=seq, time=None)
 
-    def _resolved(self, seq: int, time: int, x: e.CallResolved) -> None:
+    def _resolved(self, x: e.CallResolved) -> None:
+        seq, time = self.seq, self.updated_at
         call = self._call(x.branch, x.index)
         if call is None:
             return
@@ -493,7 +508,8 @@ class Draft:
         if not self.keep_calls and status == "done":
             self.open.calls.pop((x.branch, x.index))
 
-    def _evidence(self, seq: int, time: int, x: e.CallEvidence) -> None:
+    def _evidence(self, x: e.CallEvidence) -> None:
+        seq = self.seq
         call = next((c for c in self.open.calls.values() if c.step == x.step), None)
         if call is not None and call.key == x.key and call.digest == x.digest:
             said = f"{x.worker} (epoch {x.epoch}) says: {x.outcome}"
@@ -501,25 +517,29 @@ class Draft:
 
     # waits
 
-    def _wait_began(self, seq: int, time: int, x: e.WaitBegan) -> None:
+    def _wait_began(self, x: e.WaitBegan) -> None:
+        time = self.updated_at
         self.open.waits[x.branch, x.index] = Waiting(
             index=x.index, wait=x.wait, name=x.name, since=time, branch=x.branch, until=x.until,
             show=x.show, options=x.options, digest=x.digest, tool=x.tool,
             tool_version=x.tool_version, of=x.of,
         )
 
-    def _wait_ended(self, seq: int, time: int, x: e.WaitEnded) -> None:
+    def _wait_ended(self, x: e.WaitEnded) -> None:
         self.open.waits.pop((x.branch, x.index), None)
         self.open.signals.pop(x.source, None)
 
-    def _signal(self, seq: int, time: int, x: e.SignalReceived) -> None:
+    def _signal(self, x: e.SignalReceived) -> None:
+        seq = self.seq
         self.open.signals[seq] = Signal(x.id, x.name, x.value, seq)
 
-    def _approval(self, seq: int, time: int, x: e.ApprovalDecided) -> None:
+    def _approval(self, x: e.ApprovalDecided) -> None:
+        time = self.updated_at
         self._mark_decided(x.branch, x.index)
         self._line(time, "approval", x.by, x.why, "approved" if x.approved else "rejected")
 
-    def _answer(self, seq: int, time: int, x: e.AnswerGiven) -> None:
+    def _answer(self, x: e.AnswerGiven) -> None:
+        time = self.updated_at
         self._mark_decided(x.branch, x.index)
         self._line(time, "answer", x.by, x.why, "answered")
 
@@ -530,28 +550,29 @@ class Draft:
 
     # what was noted
 
-    def _state(self, seq: int, time: int, x: e.StateChanged) -> None:
+    def _state(self, x: e.StateChanged) -> None:
         change(self.open.state, x.op, x.key, plain(x.value))
 
-    def _patched(self, seq: int, time: int, x: e.StatePatched) -> None:
+    def _patched(self, x: e.StatePatched) -> None:
+        time = self.updated_at
         for op in operations(x.changes):
             change(self.open.state, op["op"], op["key"], op.get("value"))
         self._line(time, "patch", x.by, x.why, "state patched")
 
-    def _value(self, seq: int, time: int, x: e.ValueRecorded) -> None:
+    def _value(self, x: e.ValueRecorded) -> None:
         pass  # it matters to the code that reads it again, not to the state
 
-    def _stage(self, seq: int, time: int, x: e.StageEntered) -> None:
+    def _stage(self, x: e.StageEntered) -> None:
         self.stage = x.stage
         self.stage_history.append(x.stage)
 
-    def _plan(self, seq: int, time: int, x: e.PlanMade) -> None:
+    def _plan(self, x: e.PlanMade) -> None:
         self.plan[:] = [PlanStep(name) for name in x.steps]
 
-    def _plan_began(self, seq: int, time: int, x: e.PlanStepBegan) -> None:
+    def _plan_began(self, x: e.PlanStepBegan) -> None:
         self._plan_status(x.step, "doing")
 
-    def _plan_ended(self, seq: int, time: int, x: e.PlanStepEnded) -> None:
+    def _plan_ended(self, x: e.PlanStepEnded) -> None:
         self._plan_status(x.step, "done")
 
     def _plan_status(self, name: str, status: str) -> None:
@@ -561,35 +582,40 @@ class Draft:
                 return
         self.plan.append(PlanStep(name, status))
 
-    def _decision(self, seq: int, time: int, x: e.DecisionMade) -> None:
+    def _decision(self, x: e.DecisionMade) -> None:
+        time = self.updated_at
         self.decisions.append(Decision(x.name, plain(x.choice), x.why, x.options, self.steps, time))
 
-    def _fact(self, seq: int, time: int, x: e.FactLearned) -> None:
+    def _fact(self, x: e.FactLearned) -> None:
+        time = self.updated_at
         self.facts.append(Fact(x.key, plain(x.value), x.source, time))
 
-    def _question(self, seq: int, time: int, x: e.QuestionRaised) -> None:
+    def _question(self, x: e.QuestionRaised) -> None:
         if x.question not in self.questions:
             self.questions.append(x.question)
 
-    def _question_closed(self, seq: int, time: int, x: e.QuestionClosed) -> None:
+    def _question_closed(self, x: e.QuestionClosed) -> None:
         if x.question in self.questions:
             self.questions.remove(x.question)
 
-    def _note(self, seq: int, time: int, x: e.NoteTaken) -> None:
+    def _note(self, x: e.NoteTaken) -> None:
         self.open.notes[x.key] = plain(x.value)
 
-    def _message(self, seq: int, time: int, x: e.MessageAdded) -> None:
+    def _message(self, x: e.MessageAdded) -> None:
+        time = self.updated_at
         metadata = None if x.metadata is None else plain(x.metadata)
         self.messages.append(Message(x.role, plain(x.content), time, metadata))
 
-    def _artifact(self, seq: int, time: int, x: e.ArtifactSaved) -> None:
+    def _artifact(self, x: e.ArtifactSaved) -> None:
+        time = self.updated_at
         self.artifacts.append(Artifact(x.name, x.type, x.blob, x.bytes, x.summary, self.steps, time))
 
-    def _log(self, seq: int, time: int, x: e.LogWritten) -> None:
+    def _log(self, x: e.LogWritten) -> None:
+        time = self.updated_at
         self.lines.append(Line(time, x.level, x.text))
 
 
-_APPLY: Final[dict[type[Event], Callable[[Draft, int, int, Any], None]]] = {
+_APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.RunCreated: Draft._created, e.RunClaimed: Draft._claimed, e.RunSuspended: Draft._suspended,
     e.RunCompleted: Draft._completed, e.RunFailed: Draft._failed, e.RunCancelled: Draft._cancelled,
     e.RunReopened: Draft._reopened, e.RunRestarted: Draft._restarted, e.RunPaused: Draft._paused,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from holdfast.errors import Suspend
     from holdfast.runtime.session import Session
-    from holdfast.runtime.tasks import Together
+    from holdfast.runtime.together import Together
 
 
 @dataclass(slots=True)

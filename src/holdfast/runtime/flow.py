@@ -421,7 +421,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     if spec.key_ttl is not None:
         first = entry.first_intent_at if entry else 0
         until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
-        if first and session.store.now() >= until:
+        if entry is not None and entry.failures and first and session.store.now() >= until:
             yield from _doubt(asked, step, number - 1, "the receiver may have forgotten its key")
     intent = e.CallStarted(
         branch=asked.branch.path, index=asked.index, step=step, name=spec.name, effect=spec.effect,

@@ -56,7 +56,9 @@ class LeaseKeeper:
         with self._mutex:
             self._held[session.run_id] = _Held(session, ends)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="holdfast-lease", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._serve, name="holdfast-lease", daemon=True
+                )
                 self._thread.start()
 
     def drop(self, session: Session) -> None:

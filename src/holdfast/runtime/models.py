@@ -42,7 +42,9 @@ def fields_of(model: Any) -> dict[str, Field]:
     if values.is_pydantic_model(model):
         return _pydantic_fields(model)
     if not (isinstance(model, type) and (dataclasses.is_dataclass(model) or _is_struct(model))):
-        raise InvalidInput("@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model")
+        raise InvalidInput(
+            "@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model"
+        )
     hints = typing.get_type_hints(model, include_extras=True)
     if dataclasses.is_dataclass(model):
         return {

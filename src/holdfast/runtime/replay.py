@@ -85,6 +85,8 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
     left = session.journal.unasked()
     if left:
         (_, index), entry = left[0]
-        cause = Diverged(session.run_id, f"call {index + 1}", f"a call of {entry.name}", "the end of the agent")
+        cause = Diverged(
+            session.run_id, f"call {index + 1}", f"a call of {entry.name}", "the end of the agent"
+        )
         return Replayed(session.run_id, steps, False, cause)
     return Replayed(session.run_id, steps, True, None, raw)

@@ -514,7 +514,7 @@ class _Template(string.Formatter):
     def __init__(self, run: RunBase) -> None:
         self._run = run
 
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+    def get_field(self, field_name: str, *_args: Any) -> tuple[Any, str]:
         root, _, rest = field_name.partition(".")
         if root == "stage" and not rest:
             return self._run.stage, root

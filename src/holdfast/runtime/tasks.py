@@ -22,6 +22,7 @@ from holdfast.errors import Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.flow import Flow
+from holdfast.runtime.together import Together
 
 
 def drive_here(branch: Branch, flow: Flow) -> Any:
@@ -35,7 +36,12 @@ async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     together = branch.together
     if together is None or together.loop is not asyncio.get_running_loop():
         return await drive_async(flow)
-    return await together.drive(flow)
+    try:
+        with together.calling():
+            return await drive_async(flow)
+    except Suspend:
+        await together.quiet()
+        raise
 
 
 def _noticing(branch: Branch, flow: Flow) -> Flow:
@@ -44,69 +50,6 @@ def _noticing(branch: Branch, flow: Flow) -> Flow:
     except Suspend as signal:
         branch.suspend(signal)
         raise
-
-
-class Together:
-    """The tasks of one async agent, and how many of their calls are under way."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.tasks: set[asyncio.Task[Any]] = set()
-        self.agent: asyncio.Task[Any] | None = None
-        self._calls = 0
-        self._quiet = asyncio.Event()
-        self._ended = False
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no task of the agent is on its way."""
-        return all(task.done() for task in self.tasks)
-
-    async def drive(self, flow: Flow) -> Any:
-        """Run a flow of one branch."""
-        if self._ended:
-            raise asyncio.CancelledError("the agent's code has ended")
-        self._calls += 1
-        try:
-            return await drive_async(flow)
-        except Suspend:
-            self._leave()
-            await self._all_quiet()
-            self._calls += 1
-            raise
-        finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._calls -= 1
-        if not self._calls:
-            self._quiet.set()
-
-    async def _all_quiet(self) -> None:
-        while self._calls:
-            self._quiet.clear()
-            await self._quiet.wait()
-
-    async def finish(self) -> None:
-        """The code has returned: what it started and did not wait for is part of the run too."""
-        while left := {task for task in self.tasks if not task.done()}:
-            await asyncio.wait(left)
-
-    def cancel(self) -> None:
-        """Cut the agent off at the await that it is in. Callable from any thread."""
-        if self.agent is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to cut
-                self.loop.call_soon_threadsafe(self.agent.cancel)
-
-    async def end(self, *, at_once: bool = False) -> None:
-        """The code has failed or must wait: calls under way come to their end, and none begins."""
-        self._ended = True
-        if not at_once:
-            await self._all_quiet()
-        while left := {task for task in self.tasks if not task.done()}:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left)
 
 
 def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:

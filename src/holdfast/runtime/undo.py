@@ -27,7 +27,9 @@ def compensate(session: Session) -> Flow:
     """Undo every finished call that says how, in reverse order."""
     session.read_all()
     known = states.fold(RunState(), session.store.read(session.run_id))
-    doubtful = [c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH]
+    doubtful = [
+        c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH
+    ]
     acting = [c for c in doubtful if c.effect not in ("repeatable", "child", "transactional")]
     if acting:
         first = acting[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core import values
@@ -35,7 +35,7 @@ class Request:
     how: str = ""
 
 
-Ready = Callable[[Session, Entry], e.WaitEnded | None]
+Ready = Callable[[Session, Branch, int, Entry], e.WaitEnded | None]
 
 
 def wait(branch: Branch, request: Request) -> Flow:
@@ -94,7 +94,7 @@ def _come(branch: Branch, index: int, entry: Entry | None, request: Request) -> 
         session.check_lease()
 
 
-def _no_end(session: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:
+def _no_end(*_: object) -> e.WaitEnded | None:
     return None  # only time ends a timer
 
 
@@ -111,7 +111,7 @@ def _signal(session: Session, branch: Branch, index: int, entry: Entry) -> e.Wai
     return None
 
 
-def _approval(session: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:
+def _approval(_: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:
     if entry.approval is None:
         return None
     outcome = "approved" if entry.approval.approved else "rejected"
@@ -120,7 +120,7 @@ def _approval(session: Session, branch: Branch, index: int, entry: Entry) -> e.W
     )
 
 
-def _answer(session: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:
+def _answer(_: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:
     if entry.answer is None:
         return None
     return e.WaitEnded(
@@ -129,7 +129,7 @@ def _answer(session: Session, branch: Branch, index: int, entry: Entry) -> e.Wai
     )  # fmt: skip
 
 
-_READY = {"timer": _no_end, "signal": _signal, "approval": _approval, "answer": _answer}
+_READY: Final[dict[str, Ready]] = {"timer": _no_end, "signal": _signal, "approval": _approval, "answer": _answer}
 
 
 def content(session: Session, value: Value | None) -> Any:

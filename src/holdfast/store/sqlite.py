@@ -95,7 +95,6 @@ class SQLiteStore:
         self._pid = os.getpid()
         self._write = threading.RLock()
         self._changed = threading.Condition()
-        self._changes = 0
         self._keys: dict[str, int] = {}
         self._ends: dict[str, tuple[int, Standing]] = {}
         self._ends_version: tuple[apsw.Connection, Any] | None = None
@@ -595,7 +594,6 @@ class SQLiteStore:
 
     def _notify(self) -> None:
         with self._changed:
-            self._changes += 1
             self._changed.notify_all()
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:

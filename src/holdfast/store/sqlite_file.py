@@ -40,6 +40,7 @@ class Reserve:
 
     def __init__(self, path: Path, *, active: bool) -> None:
         self._path, self._active = path, active
+        self._name = str(path)
 
     def hold(self) -> None:
         """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
@@ -60,7 +61,7 @@ class Reserve:
     def _is_held(self) -> bool:
         """Asked every time, because another process may have needed the reserve meanwhile."""
         try:
-            return self._path.stat().st_size >= RESERVE_BYTES
+            return os.stat(self._name).st_size >= RESERVE_BYTES  # noqa: PTH116 - at every commit
         except OSError:
             return False
 

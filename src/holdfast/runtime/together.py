@@ -1,0 +1,68 @@
+"""The tasks of one async agent, and how many of their calls are under way.
+
+An agent is over when its tasks are. Knows nothing of runs and logs; `tasks.py` uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+
+class Together:
+    """What the branches of one async agent must know of each other."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.agent: asyncio.Task[Any] | None = None
+        self._calls = 0
+        self._quiet = asyncio.Event()
+        self._ended = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no task of the agent is on its way."""
+        return all(task.done() for task in self.tasks)
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """A call is under way while this is open."""
+        if self._ended:
+            raise asyncio.CancelledError("the agent's code has ended")
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._quiet.set()
+
+    async def quiet(self) -> None:
+        """Wait until no call is under way."""
+        while self._calls:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def finish(self) -> None:
+        """The code has returned: what it started and did not wait for is part of the run too."""
+        while left := {task for task in self.tasks if not task.done()}:
+            await asyncio.wait(left)
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """The code has failed or must wait: calls under way come to their end, and none begins."""
+        self._ended = True
+        if not at_once:
+            await self.quiet()
+        while left := {task for task in self.tasks if not task.done()}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
+    def cancel(self) -> None:
+        """Cut the agent off at the await that it is in. Callable from any thread."""
+        if self.agent is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to cut
+                self.loop.call_soon_threadsafe(self.agent.cancel)
