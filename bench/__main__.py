@@ -10,7 +10,9 @@ NAMES = ("append", "steps")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(NAMES), help=f"which of {', '.join(NAMES)}")
+    parser.add_argument(
+        "names", nargs="*", default=list(NAMES), help=f"which of {', '.join(NAMES)}"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each figure is taken")
     parser.add_argument("--quick", action="store_true", help="less work: to see that it runs")
     options = parser.parse_args()

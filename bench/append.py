@@ -101,7 +101,10 @@ class RawSQLite:
         self.key = 0
 
     def insert(self, count: int, per_commit: int) -> None:
-        statement, row = "INSERT INTO e VALUES (?, ?, ?, ?, ?, ?, ?)", (1, 1, b"h" * 32, "call_succeeded", ROW[:980])
+        statement, row = (
+            "INSERT INTO e VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (1, 1, b"h" * 32, "call_succeeded", ROW[:980]),
+        )
         for first in range(0, count, per_commit):
             self.key += 1
             self.db.execute("BEGIN IMMEDIATE")
@@ -129,7 +132,11 @@ class RawPostgres:
             self.key += 1
             rows = min(per_commit, count - first)
             if rows == 1:
-                self.db.execute("INSERT INTO e VALUES (%s, %s, %s, %s, %s, %s, %s)", (0, self.key, *row), binary=True)
+                self.db.execute(
+                    "INSERT INTO e VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                    (0, self.key, *row),
+                    binary=True,
+                )
                 continue
             with (
                 self.db.transaction(),
@@ -144,29 +151,36 @@ class RawPostgres:
 
 
 def measure(
-    report: Report, label: str, make: Callable[[], Any], raw: RawSQLite | RawPostgres, rounds: int, scale: int
+    report: Report,
+    label: str,
+    make: Callable[[], Any],
+    raw: RawSQLite | RawPostgres,
+    rounds: int,
+    scale: int,
 ) -> None:
     for runs, goal in ((1, 0.60), (50, 0.35), (500, 0.35)):
         ours, theirs = Series(label, "appends/s"), Series(raw.name, "rows/s")
         count = (1000 if runs == 1 else 20_000) // scale
         each = max(1, count // runs)
         sizes: list[int] = []
-        for n in range(rounds):
-            store = make()
-            commits = Commits(store)
+        store = make()  # kept open over the rounds, as the raw connection is
+        commits = Commits(store)
+        for n in range(rounds + 1):
             feeder = Feeder(store, f"{label}-{runs}-{n}-{time.monotonic_ns()}", runs)
-            if runs == 1:
-                ours.values.append(rate(count, partial(feeder.alone, count)))
-                per_commit = 1
-            else:
-                commits.sizes.clear()
-                ours.values.append(rate(each * runs, partial(feeder.together, each)))
-                per_commit = commits.per_commit()
-            sizes.append(per_commit)
-            theirs.values.append(rate(count, partial(raw.insert, count, per_commit)))
-            store.close()
+            commits.sizes.clear()
+            work = partial(feeder.alone, count) if runs == 1 else partial(feeder.together, each)
+            ours_now = rate(each * runs, work)
+            per_commit = 1 if runs == 1 else commits.per_commit()
+            theirs_now = rate(count, partial(raw.insert, count, per_commit))
+            if n:  # the first round only warms up
+                ours.values.append(ours_now)
+                theirs.values.append(theirs_now)
+                sizes.append(per_commit)
+        store.close()
         rows = round(statistics.median(sizes))
-        report.add(f"{label}, {runs} run{'s'[: runs > 1]}, {rows} rows a commit", ours, theirs, goal)
+        report.add(
+            f"{label}, {runs} run{'s'[: runs > 1]}, {rows} rows a commit", ours, theirs, goal
+        )
 
 
 def flat(report: Report, label: str, store: Store, events: int) -> None:
@@ -180,7 +194,8 @@ def flat(report: Report, label: str, store: Store, events: int) -> None:
         head = feeder.heads[run_id]
         size = min(500, left)
         new = [
-            e.CallSucceeded(index=head.seq + i, step=head.seq + i, name="work", result=PAYLOAD) for i in range(size)
+            e.CallSucceeded(index=head.seq + i, step=head.seq + i, name="work", result=PAYLOAD)
+            for i in range(size)
         ]
         feeder.heads[run_id], records = log.seal(head, new, epoch=1, time=store.now())
         store.append(Append(run_id, head.seq, records, 1, before=head.hash))
@@ -196,7 +211,9 @@ def main(*, rounds: int, quick: bool) -> None:
     report = Report("append", rounds)
     with folder() as here, postgres() as dsn:
         path = here / "ours.db"
-        measure(report, "SQLite", lambda: SQLiteStore(path), RawSQLite(here / "raw.db"), rounds, scale)
+        measure(
+            report, "SQLite", lambda: SQLiteStore(path), RawSQLite(here / "raw.db"), rounds, scale
+        )
         store = SQLiteStore(here / "flat.db")
         events = 100_000 // scale
         flat(report, "SQLite", store, events)
@@ -206,7 +223,9 @@ def main(*, rounds: int, quick: bool) -> None:
         if dsn is not None:
             from holdfast.store.postgres import PostgresStore
 
-            measure(report, "PostgreSQL", lambda: PostgresStore(dsn), RawPostgres(dsn), rounds, scale)
+            measure(
+                report, "PostgreSQL", lambda: PostgresStore(dsn), RawPostgres(dsn), rounds, scale
+            )
             pg = PostgresStore(dsn, schema="flat")
             flat(report, "PostgreSQL", pg, events)
             pg.close()

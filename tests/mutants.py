@@ -80,7 +80,12 @@ MUTANTS = (
         "store/sqlite_file.py",
         'db.pragma("synchronous", synchronous)',
         'db.pragma("synchronous", "NORMAL")',
-        ("tests/store/test_sqlite_power_loss.py", "tests/store/test_sqlite_faults.py", "-k", "power or durability"),
+        (
+            "tests/store/test_sqlite_power_loss.py",
+            "tests/store/test_sqlite_faults.py",
+            "-k",
+            "power or durability",
+        ),
     ),
     Mutant(
         "acknowledged before it is committed",
@@ -173,7 +178,9 @@ def killed_by(mutant: Mutant) -> str:
         return ""
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if done.returncode != 1 or not failed:
-        sys.exit(f"{mutant.name}: pytest did not run (exit {done.returncode})\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
+        sys.exit(
+            f"{mutant.name}: pytest did not run (exit {done.returncode})\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
+        )
     return failed[0].split(" - ")[0].split("::")[-1]
 
 

@@ -17,7 +17,9 @@ TESTS = {
 }
 
 
-@pytest.mark.parametrize(("number", "shown_by"), [(row[0], row[2]) for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("number", "shown_by"), [(row[0], row[2]) for row in ROWS], ids=[row[0] for row in ROWS]
+)
 def test_every_guarantee_is_shown_by_tests_that_exist(number: str, shown_by: str) -> None:
     named = re.findall(r"`(test_\w+)`", shown_by)
 

@@ -51,15 +51,27 @@ def spoiled(good: Snapshot, how: str) -> Snapshot:
     return {
         "of another log": good._replace(hash=b"x" * 32, data=other),
         "of another version": good._replace(code_version="0", data=other),
-        "of another run": good._replace(data=snapshot.dump(RunState(id="q", seq=good.seq, status="failed"))),
-        "of another length": good._replace(data=snapshot.dump(RunState(id="r", seq=3, status="failed"))),
+        "of another run": good._replace(
+            data=snapshot.dump(RunState(id="q", seq=good.seq, status="failed"))
+        ),
+        "of another length": good._replace(
+            data=snapshot.dump(RunState(id="r", seq=3, status="failed"))
+        ),
         "beyond the log": good._replace(seq=good.seq + 5, data=other),
         "cut short": good._replace(data=good.data[:50]),
     }[how]
 
 
 @pytest.mark.parametrize(
-    "how", ["of another log", "of another version", "of another run", "of another length", "beyond the log", "cut short"]
+    "how",
+    [
+        "of another log",
+        "of another version",
+        "of another run",
+        "of another length",
+        "beyond the log",
+        "cut short",
+    ],
 )
 def test_a_snapshot_that_does_not_fit_the_log_is_ignored(hf: Holdfast, how: str) -> None:
     hf.get("r")

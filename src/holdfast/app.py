@@ -40,11 +40,15 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
         try:
             from holdfast.store.postgres import PostgresStore
         except ModuleNotFoundError as missing:
-            raise InvalidInput(f"PostgreSQL needs `pip install 'holdfast[postgres]'` ({missing})") from None
+            raise InvalidInput(
+                f"PostgreSQL needs `pip install 'holdfast[postgres]'` ({missing})"
+            ) from None
         return PostgresStore(where)
     if "://" in where and not where.startswith("sqlite:///"):
         scheme = where.split("://")[0]
-        raise InvalidInput(f"{scheme!r} is not a kind of store; use a path, sqlite:///path or postgresql://…")
+        raise InvalidInput(
+            f"{scheme!r} is not a kind of store; use a path, sqlite:///path or postgresql://…"
+        )
     path = where.removeprefix("sqlite:///") if where else str(DEFAULT_FILE)
     return SQLiteStore(path)
 
@@ -229,7 +233,9 @@ class Holdfast:
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
-        return self.store.runs(Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor)
+        return self.store.runs(
+            Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor
+        )
 
     def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain."""
@@ -241,26 +247,36 @@ class Holdfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    def approve(self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+    def approve(
+        self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+    ) -> None:
         """Say yes to what the run asks for."""
         control.approve(self.store, run_id, request, by=by, why=why, digest=digest)
 
-    def reject(self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+    def reject(
+        self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+    ) -> None:
         """Say no to what the run asks for."""
         control.reject(self.store, run_id, request, by=by, why=why, digest=digest)
 
-    def answer(self, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = "") -> None:
+    def answer(
+        self, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = ""
+    ) -> None:
         """Answer the question that the run asks."""
         control.answer(self.store, run_id, value, request, by=by, why=why)
 
-    def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "") -> None:
+    def signal(
+        self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = ""
+    ) -> None:
         """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
         control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by)
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
                 retry: bool = False, by: str = "", why: str = "") -> None:  # fmt: skip
         """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
-        control.resolve(self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why)
+        control.resolve(
+            self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why
+        )
 
     def patch(self, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (), by: str = "",
               why: str = "") -> None:  # fmt: skip
@@ -331,7 +347,9 @@ class AsyncHoldfast:
         """Run or resume; see `Holdfast.run`."""
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
-        made = await asyncio.to_thread(partial(self.sync.engine.create, spec, run_id, input, args=args))
+        made = await asyncio.to_thread(
+            partial(self.sync.engine.create, spec, run_id, input, args=args)
+        )
         return await self._go_on(made, spec, wait=wait)
 
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
@@ -342,11 +360,15 @@ class AsyncHoldfast:
         """Run the code from its first line again; see `Holdfast.rerun`."""
         return await self._reopened(control.rerun, run_id, wait=wait, by=by, why=why)
 
-    async def _reopened(self, how: Callable[..., None], run_id: str, *, wait: bool, by: str, why: str) -> Any:
+    async def _reopened(
+        self, how: Callable[..., None], run_id: str, *, wait: bool, by: str, why: str
+    ) -> Any:
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
         spec = self.sync.engine.agent_of(row)
         await asyncio.to_thread(partial(how, self.sync.store, run_id, by=by, why=why))
-        return await self._go_on(await asyncio.to_thread(views.row_of, self.sync.store, run_id), spec, wait=wait)
+        return await self._go_on(
+            await asyncio.to_thread(views.row_of, self.sync.store, run_id), spec, wait=wait
+        )
 
     async def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
         engine = self.sync.engine

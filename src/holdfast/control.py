@@ -54,7 +54,9 @@ def _refuse_ended(row: RunRow, what: str) -> None:
 # ── people in the loop ───────────────────────────────────────────────────────────────────────
 
 
-def signal(store: Store, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "") -> None:
+def signal(
+    store: Store, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = ""
+) -> None:
     """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a name that is not empty")
@@ -97,12 +99,16 @@ def _signal_seen(store: Store, run_id: str, signal_id: str) -> bool:
     )
 
 
-def approve(store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+def approve(
+    store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+) -> None:
     """Say yes to what the run asks for. `digest`, if given, must be that of what was shown."""
     _decide_approval(store, run_id, request, True, by, why, digest)
 
 
-def reject(store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = "") -> None:
+def reject(
+    store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+) -> None:
     """Say no to what the run asks for."""
     _decide_approval(store, run_id, request, False, by, why, digest)
 
@@ -114,10 +120,17 @@ def _decide_approval(
         _refuse_ended(row, "a decision")
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
-            raise NotNow(f"run {run_id!r} now asks for something else than what was shown; look again")
+            raise NotNow(
+                f"run {run_id!r} now asks for something else than what was shown; look again"
+            )
         _refuse_expired(store, run_id, wait)
         event = e.ApprovalDecided(
-            branch=wait.branch, index=wait.index, approved=approved, digest=wait.digest, by=by, why=why
+            branch=wait.branch,
+            index=wait.index,
+            approved=approved,
+            digest=wait.digest,
+            by=by,
+            why=why,
         )
         return [event], WAKE, []
 
@@ -129,7 +142,9 @@ def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
         raise NotNow(f"run {run_id!r}: the request has expired")
 
 
-def answer(store: Store, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = "") -> None:
+def answer(
+    store: Store, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = ""
+) -> None:
     """Answer the question that the run asks."""
     wrapped, blob = log.wrap(values.encode(value))
 
@@ -152,7 +167,9 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
     if asked and not open_ones:
         raise AlreadyDecided(f"run {state.id!r}: it is already decided" + _last_decision(state))
     if not open_ones:
-        raise NotNow(f"run {state.id!r} does not wait for an {kind}" + (f" {request}" if request else ""))
+        raise NotNow(
+            f"run {state.id!r} does not wait for an {kind}" + (f" {request}" if request else "")
+        )
     if len(open_ones) > 1:
         names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
         raise InvalidInput(f"run {state.id!r} waits for several: say which one: {names}")
@@ -178,7 +195,9 @@ def resolve(
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.is_live(store.now()):
-            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt")
+            raise NotNow(
+                f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
+            )
         target = _doubtful(state, call)
         how = "done" if done is not ... else "retry" if retry else "failed"
         event = e.CallResolved(
@@ -201,8 +220,12 @@ def _doubtful(state: RunState, call: int | str | None) -> Call:
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
         if known is not None:
-            raise NotNow(f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it")
-        raise NotFound(f"run {state.id!r} has no call in doubt" + (f" named {call!r}" if call else ""))
+            raise NotNow(
+                f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it"
+            )
+        raise NotFound(
+            f"run {state.id!r} has no call in doubt" + (f" named {call!r}" if call else "")
+        )
     if len(unsure) > 1:
         names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
         raise InvalidInput(f"run {state.id!r} has several calls in doubt: say which step: {names}")
@@ -230,7 +253,9 @@ def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Val
     ops += [{"op": "delete", "key": key} for key in delete]
     wrapped, blob = log.wrap(values.encode(ops))
     if blob is not None:
-        raise InvalidInput(f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}")
+        raise InvalidInput(
+            f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}"
+        )
     return wrapped
 
 
@@ -253,7 +278,9 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
-            raise NotNow(f"run {run_id!r} was cancelled; hf.rerun begins it anew with its state kept")
+            raise NotNow(
+                f"run {run_id!r} was cancelled; hf.rerun begins it anew with its state kept"
+            )
         undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
         if row.status == "failed" and undoable and all(c.undone for c in undoable):
             raise NotNow(f"what run {run_id!r} did has been undone; hf.rerun begins it anew")
@@ -283,7 +310,9 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.is_live(store.now()):
-            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first")
+            raise NotNow(
+                f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
+            )
         doubt = [c for c in state.calls if c.status in ("in_doubt", "running") and _acts(c)]
         if doubt:
             first = doubt[0]
@@ -309,7 +338,11 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if state.cancel_requested:
             return _NOTHING
         if row.status in ("paused", "quarantined"):
-            return [asked, e.RunReopened(by=by, why="to cancel it")], RowChange("pending", store.now()), []
+            return (
+                [asked, e.RunReopened(by=by, why="to cancel it")],
+                RowChange("pending", store.now()),
+                [],
+            )
         return [asked], WAKE, []
 
     _act_unless_nothing(store, run_id, decide)
@@ -347,21 +380,36 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     kept = [log.read_event(run_id, r) for r in records[: last.last_seq + 1]]
     created = kept[0]
     assert isinstance(created, e.RunCreated)
-    finished = {(c.branch, c.index) for c in whole.calls if c.last_seq <= last.last_seq and c.status in ("done", "failed")}
+    finished = {
+        (c.branch, c.index)
+        for c in whole.calls
+        if c.last_seq <= last.last_seq and c.status in ("done", "failed")
+    }
     gated = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitBegan) and x.tool}
     past = [x for x in kept[1:] if _belongs(x, finished, gated)]
     effects = tuple(
-        f"step {c.step}: {c.name}" for c in whole.calls if (c.branch, c.index) in finished and c.effect != "repeatable"
+        f"step {c.step}: {c.name}"
+        for c in whole.calls
+        if (c.branch, c.index) in finished and c.effect != "repeatable"
     )
     first = msgspec.structs.replace(
-        created, run_id=new_id, parent="", forked_from=run_id, forked_step=step, inherited_effects=effects
+        created,
+        run_id=new_id,
+        parent="",
+        forked_from=run_id,
+        forked_step=step,
+        inherited_effects=effects,
     )
     new: list[Event] = [first, *past]
     if state:  # before the step's receipt, so that the code has it when the step returns
         new.insert(-1, e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
-    blobs = [Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None]
-    made, fresh = store.create(NewRun(new_id, row.agent, row.input_digest, row.code_version), sealed, blobs=blobs)
+    blobs = [
+        Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None
+    ]
+    made, fresh = store.create(
+        NewRun(new_id, row.agent, row.input_digest, row.code_version), sealed, blobs=blobs
+    )
     if not fresh:
         raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
 
@@ -372,7 +420,9 @@ def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str,
     if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
                   | e.RunFailed | e.CallEvidence | e.RunCompleted | e.RunCancelled):  # fmt: skip
         return False
-    if isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved):
+    if isinstance(
+        event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved
+    ):
         return (event.branch, event.index) in finished
     if isinstance(event, e.WaitBegan | e.ApprovalDecided):
         place = (event.branch, event.index)

@@ -103,7 +103,9 @@ class InvalidTransition(InvalidInput):
     def __init__(self, current: str, wanted: str, allowed: Sequence[str]) -> None:
         self.current, self.wanted, self.allowed = current, wanted, tuple(allowed)
         ways = ", ".join(allowed) if allowed else "nothing: it is final"
-        super().__init__(f"cannot go from {current} to {wanted}; from {current} one may go to {ways}")
+        super().__init__(
+            f"cannot go from {current} to {wanted}; from {current} one may go to {ways}"
+        )
 
 
 class UnknownStage(InvalidInput):
@@ -133,8 +135,15 @@ class AlreadyDecided(NotNow):
 class RunFailed(HoldfastError):
     """The run ended with an error. `hf.resume(id)` tries again from the failed step."""
 
-    def __init__(self, run_id: str, error_type: str, message: str, *, reason: str = "error") -> None:
-        self.run_id, self.error_type, self.message, self.reason = run_id, error_type, message, reason
+    def __init__(
+        self, run_id: str, error_type: str, message: str, *, reason: str = "error"
+    ) -> None:
+        self.run_id, self.error_type, self.message, self.reason = (
+            run_id,
+            error_type,
+            message,
+            reason,
+        )
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -185,7 +194,12 @@ class CallFailed(HoldfastError):
     def __init__(
         self, name: str, error_type: str, message: str, *, attempts: int = 1, step: int = 0
     ) -> None:
-        self.name, self.error_type, self.message, self.attempts = name, error_type, message, attempts
+        self.name, self.error_type, self.message, self.attempts = (
+            name,
+            error_type,
+            message,
+            attempts,
+        )
         self.step = step
         self.also: tuple[int, ...] = ()
         """Other steps that failed beside this one, in other branches."""
@@ -217,7 +231,9 @@ class Conflict(StoreError):
 
     def __init__(self, run_id: str, expected: int, head: int) -> None:
         self.run_id, self.expected, self.head = run_id, expected, head
-        super().__init__(f"run {run_id!r}: expected the log to end at {expected}, it ends at {head}")
+        super().__init__(
+            f"run {run_id!r}: expected the log to end at {expected}, it ends at {head}"
+        )
 
 
 class LeaseLost(StoreError):

@@ -79,7 +79,9 @@ def folded(store: Store, run_id: str) -> RunState:
     if len(found) >= SNAPSHOT_AFTER:
         last = found[-1]
         kept = Snapshot(last.seq, last.hash, snapshot.VERSION, store.now(), snapshot.dump(state))
-        with contextlib.suppress(StoreError):  # a cache: a store that is read-only or full does without
+        with contextlib.suppress(
+            StoreError
+        ):  # a cache: a store that is read-only or full does without
             store.save_snapshot(run_id, kept)
     return state
 
@@ -112,7 +114,9 @@ def _doubted(call: Call) -> Call:
     return msgspec.structs.replace(call, status="in_doubt") if may_have_happened else call
 
 
-def at(store: Store, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
+def at(
+    store: Store, run_id: str, step: int, when: Literal["before", "after"] = "after"
+) -> RunState:
     """The state before or after a step: what the agent knew then.
 
     After a step means: with what the agent made of it, until it called the next one.
@@ -151,7 +155,11 @@ def compare(before: Any, after: Any, path: str = "") -> list[Change]:
     """The differences between two plain values."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [*before, *(k for k in after if k not in before)]
-        return [c for k in keys for c in compare(before.get(k), after.get(k), f"{path}.{k}" if path else k)]
+        return [
+            c
+            for k in keys
+            for c in compare(before.get(k), after.get(k), f"{path}.{k}" if path else k)
+        ]
     if isinstance(before, list) and isinstance(after, list):
         same = min(len(before), len(after))
         found = [c for i in range(same) for c in compare(before[i], after[i], f"{path}[{i}]")]

@@ -99,7 +99,9 @@ def test_the_corpus_holds_every_kind_of_event() -> None:
 
 
 @given(st.lists(EVENTS, max_size=25), st.integers(0, 26))
-def test_a_fold_from_any_snapshot_and_the_tail_equals_the_fold_of_all(events: list[Event], cut: int) -> None:
+def test_a_fold_from_any_snapshot_and_the_tail_equals_the_fold_of_all(
+    events: list[Event], cut: int
+) -> None:
     whole = records(events)
 
     half = fold(RunState(), whole[:cut])

@@ -32,10 +32,13 @@ every_scenario = pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda s
 
 def on_sqlite(scenario: Scenario, ledger: Ledger, folder: Path, *, pairs: bool, stride: int) -> int:
     """Kill on a file of its own; the runs' names are new, because the ledger remembers all of them."""
+
     def make_store(clock: Clock) -> SQLiteStore:
         return SQLiteStore(folder / "h.db", clock=clock)
 
-    return explore(scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride).schedules
+    return explore(
+        scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride
+    ).schedules
 
 
 def on_postgres(scenario: Scenario, ledger: Ledger, dsn: str, *, pairs: bool, stride: int) -> int:
@@ -44,7 +47,9 @@ def on_postgres(scenario: Scenario, ledger: Ledger, dsn: str, *, pairs: bool, st
     def make_store(clock: Clock) -> PostgresStore:
         return PostgresStore(dsn, clock=clock)
 
-    return explore(scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride).schedules
+    return explore(
+        scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride
+    ).schedules
 
 
 @every_scenario
@@ -62,14 +67,18 @@ def test_a_run_killed_again_while_it_recovers_ends_the_same(
 
 
 @every_scenario
-def test_on_postgresql_a_killed_run_ends_the_same(scenario: Scenario, ledger: Ledger, postgres_dsn: str) -> None:
+def test_on_postgresql_a_killed_run_ends_the_same(
+    scenario: Scenario, ledger: Ledger, postgres_dsn: str
+) -> None:
     assert on_postgres(scenario, ledger, postgres_dsn, pairs=False, stride=3) >= 5
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @every_scenario
-def test_every_pair_of_kills_ends_the_same(scenario: Scenario, ledger: Ledger, tmp_path: Path) -> None:
+def test_every_pair_of_kills_ends_the_same(
+    scenario: Scenario, ledger: Ledger, tmp_path: Path
+) -> None:
     assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=1) >= 200
 
 

@@ -35,7 +35,10 @@ def test_a_store_that_fails_for_a_moment_does_not_end_a_worker(
 ) -> None:
     with Holdfast(tmp_path / "h.db", agents=[doubling]) as hf:
         handle = hf.start(doubling, n=4)
-        claim, failures = hf.store.claim_due, [StoreUnavailable("restarting"), StoreUnavailable("restarting")]
+        claim, failures = (
+            hf.store.claim_due,
+            [StoreUnavailable("restarting"), StoreUnavailable("restarting")],
+        )
 
         def sometimes(**kwargs: Any) -> list[RunRow]:
             if failures:

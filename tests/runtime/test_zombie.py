@@ -61,7 +61,9 @@ def test_a_worker_frozen_before_the_effect_does_not_begin_it(tmp_path: Path) -> 
     assert len(SENT) == 1
 
 
-def test_the_receipt_of_a_worker_that_lost_its_lease_is_evidence_and_no_more(tmp_path: Path) -> None:
+def test_the_receipt_of_a_worker_that_lost_its_lease_is_evidence_and_no_more(
+    tmp_path: Path,
+) -> None:
     def take_over(other: Holdfast) -> None:
         while True:
             with pytest.raises(RunWaiting) as waiting:

@@ -714,7 +714,9 @@ def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, pat
     assert (["after"], ["kept"]) == (mine.texts(), other.texts())
 
 
-def test_what_a_loop_queued_before_it_ended_is_committed_when_the_store_closes(tmp_path: Path) -> None:
+def test_what_a_loop_queued_before_it_ended_is_committed_when_the_store_closes(
+    tmp_path: Path,
+) -> None:
     store = SQLiteStore(tmp_path / "a.db")
     created = events.RunCreated(run_id="r", agent="a", input=events.NULL)
     head, records = log.seal(log.origin("r"), [created], epoch=1, time=store.now())

@@ -57,23 +57,31 @@ def intent_comes_first(x: Evidence) -> None:
     for effect in x.own_effects:
         if x.kinds.get(effect["tool"]) == "repeatable":
             continue
-        assert any(is_of(effect, i.name, i.key, i.args) for i in intents), f"no such intent: {effect}"
+        assert any(is_of(effect, i.name, i.key, i.args) for i in intents), (
+            f"no such intent: {effect}"
+        )
 
 
 def is_of(effect: dict[str, Any], tool: str, key: str, args: Value | None) -> bool:
     """Whether the ledger's effect is that of this call. A tool without a key is known by its bytes."""
     assert args is not None
-    same = all(decode(args.json) == body or effect["tool"].startswith("undo") for body in effect["bodies"])
+    same = all(
+        decode(args.json) == body or effect["tool"].startswith("undo") for body in effect["bodies"]
+    )
     return effect["tool"] == tool and effect["key"] in ("", key) and same
 
 
 def once_happens_once(x: Evidence) -> None:
     """4: executions of an at-most-once call ≤ 1 + explicit decisions to retry."""
     for step, calls in _by_step(x, "once").items():
-        decisions = sum(isinstance(r, e.CallResolved) and r.step == step and r.how == "retry" for r in x.events)
+        decisions = sum(
+            isinstance(r, e.CallResolved) and r.step == step and r.how == "retry" for r in x.events
+        )
         failures = sum(isinstance(f, e.CallFailed) and f.step == step for f in x.events)
         first = calls[0]
-        happened = sum(f["requests"] for f in x.own_effects if is_of(f, first.name, first.key, first.args))
+        happened = sum(
+            f["requests"] for f in x.own_effects if is_of(f, first.name, first.key, first.args)
+        )
         assert happened <= 1 + decisions + failures, f"step {step} happened {happened} times"
 
 
@@ -116,7 +124,9 @@ def doubt_blocks(x: Evidence) -> None:
             open_doubts.pop((event.branch, event.index), None)
         elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed):
             assert place not in open_doubts, "a call in doubt went on without a resolution"
-            assert not any(b == event.branch and event.index > i for b, i in open_doubts), "a later call ran"
+            assert not any(b == event.branch and event.index > i for b, i in open_doubts), (
+                "a later call ran"
+            )
 
 
 def one_receipt_each(x: Evidence) -> None:
@@ -146,7 +156,11 @@ def approvals_are_bound(x: Evidence) -> None:
     used: set[int] = set()
     gated = {(w.branch, w.index) for w in x.events if isinstance(w, e.WaitBegan) and w.tool}
     for record, event in zip(x.records, x.events, strict=True):
-        if isinstance(event, e.CallStarted) and (event.branch, event.index) in gated and event.attempt == 1:
+        if (
+            isinstance(event, e.CallStarted)
+            and (event.branch, event.index) in gated
+            and event.attempt == 1
+        ):
             assert event.approval is not None, "a gated call began without using its approval"
         if isinstance(event, e.CallStarted) and event.approval is not None:
             decision = x.events[event.approval]
@@ -187,7 +201,9 @@ def nothing_begins_after_cancel(x: Evidence) -> None:
 
 def undo_is_complete_and_in_reverse(x: Evidence) -> None:
     """19: if anything was undone, everything undoable was, newest first."""
-    undone = [i.undoes for i in x.events if isinstance(i, e.CallStarted) and i.undoes and i.attempt == 1]
+    undone = [
+        i.undoes for i in x.events if isinstance(i, e.CallStarted) and i.undoes and i.attempt == 1
+    ]
     if undone:
         wanted = [c.step for c in x.state.calls if c.undoable and c.status == "done"]
         assert undone == sorted(undone, reverse=True)
@@ -204,8 +220,14 @@ def nothing_is_stranded(x: Evidence) -> None:
 
 def one_terminal_event(x: Evidence) -> None:
     """21: one terminal event, the last."""
-    ends = [i for i, x in enumerate(x.events) if isinstance(x, e.RunCompleted | e.RunFailed | e.RunCancelled)]
-    reopened = any(isinstance(y, e.RunReopened | e.RunRestarted | e.UndoRequested) for y in x.events)
+    ends = [
+        i
+        for i, x in enumerate(x.events)
+        if isinstance(x, e.RunCompleted | e.RunFailed | e.RunCancelled)
+    ]
+    reopened = any(
+        isinstance(y, e.RunReopened | e.RunRestarted | e.UndoRequested) for y in x.events
+    )
     if ends and not reopened:
         assert ends == [len(x.events) - 1]
 
@@ -223,5 +245,9 @@ def check_all(evidence: Evidence) -> None:
         try:
             invariant(evidence)
         except AssertionError as broken:
-            story = "\n".join(f"  {r.seq:3} e{r.epoch} {r.kind} {r.data[:150]!r}" for r in evidence.records)
-            raise AssertionError(f"{invariant.__name__}: {broken}\n{story}\neffects: {evidence.effects}") from None
+            story = "\n".join(
+                f"  {r.seq:3} e{r.epoch} {r.kind} {r.data[:150]!r}" for r in evidence.records
+            )
+            raise AssertionError(
+                f"{invariant.__name__}: {broken}\n{story}\neffects: {evidence.effects}"
+            ) from None

@@ -67,7 +67,9 @@ class Lived:
     result: Any = None
 
 
-def live(make_store: MakeStore, clock: Clock, run: Callable[[Holdfast], Any], kill_at: int | None) -> Lived:
+def live(
+    make_store: MakeStore, clock: Clock, run: Callable[[Holdfast], Any], kill_at: int | None
+) -> Lived:
     """Run in a forked process, killed at its n-th boundary if it comes that far."""
     read, write = os.pipe()
     gc.freeze()
@@ -93,7 +95,13 @@ def live(make_store: MakeStore, clock: Clock, run: Callable[[Holdfast], Any], ki
     return Lived(False, points, says, result)
 
 
-def _child(make_store: MakeStore, clock: Clock, run: Callable[[Holdfast], Any], kill_at: int | None, write: int) -> int:
+def _child(
+    make_store: MakeStore,
+    clock: Clock,
+    run: Callable[[Holdfast], Any],
+    kill_at: int | None,
+    write: int,
+) -> int:
     seen = 0
 
     def boundary(_: str) -> None:
@@ -156,7 +164,9 @@ def _supply(scenario: Scenario, hf: Holdfast, run_id: str, ledger: Ledger, clock
         doubts = state.in_doubt
         if doubts:
             for call in doubts:
-                found = [x for x in ledger.effects(waiting) if is_of(x, call.name, call.key, call.args)]
+                found = [
+                    x for x in ledger.effects(waiting) if is_of(x, call.name, call.key, call.args)
+                ]
                 happened = found[0]["result"] if found else None
                 if happened is None:
                     hf.resolve(waiting, call.step, retry=True, by="test")
@@ -172,13 +182,20 @@ def _supply(scenario: Scenario, hf: Holdfast, run_id: str, ledger: Ledger, clock
     hf.engine.close()
 
 
-def _evidence(scenario: Scenario, store: Store, ledger: Ledger, run_id: str, earlier: list[list[bytes]]) -> Evidence:
-    return Evidence(store, run_id, ledger.effects(run_id), earlier_logs=earlier, kinds=scenario.kinds)
+def _evidence(
+    scenario: Scenario, store: Store, ledger: Ledger, run_id: str, earlier: list[list[bytes]]
+) -> Evidence:
+    return Evidence(
+        store, run_id, ledger.effects(run_id), earlier_logs=earlier, kinds=scenario.kinds
+    )
 
 
 def logical(evidence: Evidence) -> list[tuple[str, int, str, str, str]]:
     """The calls of a run without attempts and times: what must be equal however often it crashed."""
-    return sorted((c.branch, c.index, c.name, _stable(c, evidence.run_id), c.status) for c in evidence.state.calls)
+    return sorted(
+        (c.branch, c.index, c.name, _stable(c, evidence.run_id), c.status)
+        for c in evidence.state.calls
+    )
 
 
 def _stable(call: Call, run_id: str) -> str:
@@ -195,7 +212,13 @@ class Explored:
 
 
 def explore(
-    scenario: Scenario, make_store: MakeStore, ledger: Ledger, prefix: str, *, pairs: bool = False, stride: int = 1
+    scenario: Scenario,
+    make_store: MakeStore,
+    ledger: Ledger,
+    prefix: str,
+    *,
+    pairs: bool = False,
+    stride: int = 1,
 ) -> Explored:
     """Kill at every boundary (and at every pair); check every invariant each time."""
     found = Explored()

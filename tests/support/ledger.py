@@ -44,13 +44,29 @@ class Ledger:
             with client.makefile("rb") as answer:
                 return json.loads(answer.readline())
 
-    def do(self, run: str, tool: str, key: str, args: Any, *, honours_key: bool = False, fail_first: int = 0) -> Any:
+    def do(
+        self,
+        run: str,
+        tool: str,
+        key: str,
+        args: Any,
+        *,
+        honours_key: bool = False,
+        fail_first: int = 0,
+    ) -> Any:
         """Do something to the world. A server that honours keys does it once per key.
 
         The first `fail_first` requests are refused without doing anything.
         """
         answer = self._ask(
-            {"do": tool, "run": run, "key": key, "args": args, "honours": honours_key, "fail": fail_first}
+            {
+                "do": tool,
+                "run": run,
+                "key": key,
+                "args": args,
+                "honours": honours_key,
+                "fail": fail_first,
+            }
         )
         if "error" in answer:
             raise ConnectionError(answer["error"])
@@ -84,7 +100,10 @@ def _serve(address: str, ready: Any) -> None:
                     x["requests"] += 1
                     x["bodies"].append(request["args"])
                     return {"result": x["result"]}
-        result = {"number": len([x for x in effects if x["run"] == request["run"]]) + 1, "tool": request["do"]}
+        result = {
+            "number": len([x for x in effects if x["run"] == request["run"]]) + 1,
+            "tool": request["do"],
+        }
         effects.append(
             {"run": request["run"], "tool": request["do"], "key": request["key"], "args": request["args"],
              "result": result, "requests": 1, "bodies": [request["args"]]}

@@ -50,7 +50,14 @@ def send(to: str, idempotency_key: str = "") -> dict[str, Any]:
 
 @tool(retry=Retry(attempts=5, initial=0.001, jitter=0))
 def flaky(to: str, idempotency_key: str = "") -> dict[str, Any]:
-    return _do("flaky", _run_of(idempotency_key), idempotency_key, {"to": to}, honours_key=True, fail_first=2)
+    return _do(
+        "flaky",
+        _run_of(idempotency_key),
+        idempotency_key,
+        {"to": to},
+        honours_key=True,
+        fail_first=2,
+    )
 
 
 def _look_up(key: str) -> Any:
@@ -63,12 +70,20 @@ def book(room: str, idempotency_key: str = "") -> dict[str, Any]:
 
 
 def _unbook(room: str, result: dict[str, Any], idempotency_key: str = "") -> None:
-    _do("undo book_for_undo", _run_of(idempotency_key), idempotency_key, {"room": room, "result": result}, honours_key=True)
+    _do(
+        "undo book_for_undo",
+        _run_of(idempotency_key),
+        idempotency_key,
+        {"room": room, "result": result},
+        honours_key=True,
+    )
 
 
 @tool(undo=_unbook)
 def book_for_undo(room: str, idempotency_key: str = "") -> dict[str, Any]:
-    return _do("book_for_undo", _run_of(idempotency_key), idempotency_key, {"room": room}, honours_key=True)
+    return _do(
+        "book_for_undo", _run_of(idempotency_key), idempotency_key, {"room": room}, honours_key=True
+    )
 
 
 @agent(stages=("reading", "sending", "over"))

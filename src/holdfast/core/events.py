@@ -43,7 +43,9 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return hash((self.blob, bytes_of(self.json)))
 
     def __repr__(self) -> str:
-        return f"Value(blob={self.blob!r})" if self.blob else f"Value({bytes_of(self.json).decode()})"
+        return (
+            f"Value(blob={self.blob!r})" if self.blob else f"Value({bytes_of(self.json).decode()})"
+        )
 
 
 def bytes_of(raw: Raw) -> bytes:
@@ -521,7 +523,9 @@ def from_json(name: str, data: bytes) -> Event:
         kind, _, version = name.partition(".")
         if kind not in ALL:
             raise Unreadable(f"unknown kind of event {kind!r}")
-        raise Unreadable(f"{kind!r} has version {version or 1}, this Holdfast knows {ALL[kind].version}")
+        raise Unreadable(
+            f"{kind!r} has version {version or 1}, this Holdfast knows {ALL[kind].version}"
+        )
     try:
         return decoder(data)
     except (ValueError, RecursionError) as error:

@@ -56,7 +56,9 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not _is_count(self.attempts):
-            raise InvalidInput(f"Retry.attempts must be a whole number from 1 to 10,000, not {self.attempts!r}")
+            raise InvalidInput(
+                f"Retry.attempts must be a whole number from 1 to 10,000, not {self.attempts!r}"
+            )
         microseconds(self.initial, "Retry.initial")
         microseconds(self.max_delay, "Retry.max_delay")
         if not (math.isfinite(self.factor) and self.factor >= 1):
@@ -116,12 +118,16 @@ class BudgetUse:
 
     @property
     def left(self) -> dict[str, float]:
-        return {name: max(0.0, limit - self.used.get(name, 0)) for name, limit in self.limits.items()}
+        return {
+            name: max(0.0, limit - self.used.get(name, 0)) for name, limit in self.limits.items()
+        }
 
     @property
     def pressure(self) -> bool:
         """Whether any limit is four fifths used: a flag for agents that can economise."""
-        return any(self.used.get(name, 0) >= PRESSURE * limit for name, limit in self.limits.items())
+        return any(
+            self.used.get(name, 0) >= PRESSURE * limit for name, limit in self.limits.items()
+        )
 
     def exceeded(self, *, starting: bool) -> str:
         """The limit that forbids another call, in words; empty if none does."""

@@ -158,7 +158,13 @@ class Journal:
     def feed(self, seq: int, time: int, epoch: int, event: Event) -> None:
         """Take in the next event of the log."""
         match event:
-            case e.CallSucceeded() | e.CallFailed() | e.CallStarted() | e.CallResolved() | e.CallDoubted():
+            case (
+                e.CallSucceeded()
+                | e.CallFailed()
+                | e.CallStarted()
+                | e.CallResolved()
+                | e.CallDoubted()
+            ):
                 self._feed_call(seq, time, epoch, event)
             case Noted():
                 by_subject = self._noted.setdefault((event.branch, event.after), {})
@@ -221,7 +227,10 @@ class Journal:
                     entry.first_intent_at = 0  # somebody looked: the key begins a new life
 
     def _feed_wait(
-        self, seq: int, time: int, event: e.WaitBegan | e.WaitEnded | e.ApprovalDecided | e.AnswerGiven
+        self,
+        seq: int,
+        time: int,
+        event: e.WaitBegan | e.WaitEnded | e.ApprovalDecided | e.AnswerGiven,
     ) -> None:
         match event:
             case e.WaitBegan():

@@ -46,7 +46,8 @@ def _map(state: RunState, change: Any) -> RunState:
         facts=tuple(replace(x, value=change(x.value)) for x in state.facts),
         decisions=tuple(replace(x, choice=change(x.choice)) for x in state.decisions),
         messages=tuple(
-            replace(x, content=change(x.content), metadata=change(x.metadata)) for x in state.messages
+            replace(x, content=change(x.content), metadata=change(x.metadata))
+            for x in state.messages
         ),
         failure=None if failure is None else replace(failure, state=change(failure.state)),
     )

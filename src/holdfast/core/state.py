@@ -244,10 +244,20 @@ class _Open:
     past_calls: list[Call] = field(default_factory=list)
 
 
-_LISTS: Final = ("decisions", "facts", "messages", "artifacts", "lines", "plan", "questions",
-                 "stage_history", "workers")
+_LISTS: Final = (
+    "decisions",
+    "facts",
+    "messages",
+    "artifacts",
+    "lines",
+    "plan",
+    "questions",
+    "stage_history",
+    "workers",
+)
 _PLAIN: Final = tuple(
-    f for f in RunState.__struct_fields__
+    f
+    for f in RunState.__struct_fields__
     if f not in _LISTS and f not in ("state", "notes", "calls", "waits", "signals")
 )
 
@@ -417,12 +427,24 @@ class Draft:
         attempts = before.attempts if before else ()
         self._count(x.step)
         self.open.calls[x.branch, x.index] = Call(
-            step=x.step, name=x.name, index=x.index, status="running", branch=x.branch,
-            effect=x.effect, key=x.key, digest=x.digest, risk=x.risk, tool_version=x.tool_version,
-            args=x.args, attempts=(*attempts, Attempt(x.attempt, time)),
+            step=x.step,
+            name=x.name,
+            index=x.index,
+            status="running",
+            branch=x.branch,
+            effect=x.effect,
+            key=x.key,
+            digest=x.digest,
+            risk=x.risk,
+            tool_version=x.tool_version,
+            args=x.args,
+            attempts=(*attempts, Attempt(x.attempt, time)),
             started_at=before.started_at if before else time,
-            first_seq=before.first_seq if before else seq, last_seq=seq,
-            undoable=x.undoable, undoes=x.undoes, child=x.child,
+            first_seq=before.first_seq if before else seq,
+            last_seq=seq,
+            undoable=x.undoable,
+            undoes=x.undoes,
+            child=x.child,
             resolved=before.resolved if before else "",
         )
         self.open.waits.pop((x.branch, x.index), None)
@@ -441,10 +463,18 @@ class Draft:
             started = Attempt(x.attempt, time - x.duration_us)
             return msgspec.structs.replace(before, attempts=(*before.attempts, started))
         return Call(
-            step=x.step, name=x.name, index=x.index, status="running", branch=x.branch,
-            effect="repeatable", digest=x.digest, args=x.args,
+            step=x.step,
+            name=x.name,
+            index=x.index,
+            status="running",
+            branch=x.branch,
+            effect="repeatable",
+            digest=x.digest,
+            args=x.args,
             attempts=(Attempt(x.attempt, time - x.duration_us),),
-            started_at=time - x.duration_us, first_seq=seq, last_seq=seq,
+            started_at=time - x.duration_us,
+            first_seq=seq,
+            last_seq=seq,
         )
 
     def _count(self, step: int) -> None:
@@ -463,8 +493,17 @@ class Draft:
             self.open.calls.pop((x.branch, x.index), None)
             return
         call = self._receipt(x)
-        self._store_call(call, status="done", result=x.result, error=None, seq=seq, time=time,
-                         duration_us=x.duration_us, usage=x.usage, unavailable=x.unavailable)
+        self._store_call(
+            call,
+            status="done",
+            result=x.result,
+            error=None,
+            seq=seq,
+            time=time,
+            duration_us=x.duration_us,
+            usage=x.usage,
+            unavailable=x.unavailable,
+        )
         if call.undoes:
             self._mark_undone(call.undoes)
 
@@ -486,9 +525,15 @@ class Draft:
             call.attempts[-1], ended_at=time, error=x.error, retry_at=x.retry_at
         )
         status = "failed" if x.retry_at is None else "retrying"
-        self._store_call(call, status=status, error=x.error, seq=seq, duration_us=x.duration_us,
-                         time=time if status == "failed" else None,
-                         attempts=(*call.attempts[:-1], last))
+        self._store_call(
+            call,
+            status=status,
+            error=x.error,
+            seq=seq,
+            duration_us=x.duration_us,
+            time=time if status == "failed" else None,
+            attempts=(*call.attempts[:-1], last),
+        )
 
     def _doubted(self, x: e.CallDoubted) -> None:
         seq = self.seq
@@ -503,8 +548,15 @@ class Draft:
             return
         status = {"done": "done", "failed": "failed"}.get(x.how, "retrying")
         said = x.how + (f" by {x.by}" if x.by else "") + (f": {x.why}" if x.why else "")
-        self._store_call(call, status=status, result=x.result, error=x.error, resolved=said,
-                         seq=seq, time=time if status != "retrying" else None)
+        self._store_call(
+            call,
+            status=status,
+            result=x.result,
+            error=x.error,
+            resolved=said,
+            seq=seq,
+            time=time if status != "retrying" else None,
+        )
         if not self.keep_calls and status == "done":
             self.open.calls.pop((x.branch, x.index))
 
@@ -520,9 +572,18 @@ class Draft:
     def _wait_began(self, x: e.WaitBegan) -> None:
         time = self.updated_at
         self.open.waits[x.branch, x.index] = Waiting(
-            index=x.index, wait=x.wait, name=x.name, since=time, branch=x.branch, until=x.until,
-            show=x.show, options=x.options, digest=x.digest, tool=x.tool,
-            tool_version=x.tool_version, of=x.of,
+            index=x.index,
+            wait=x.wait,
+            name=x.name,
+            since=time,
+            branch=x.branch,
+            until=x.until,
+            show=x.show,
+            options=x.options,
+            digest=x.digest,
+            tool=x.tool,
+            tool_version=x.tool_version,
+            of=x.of,
         )
 
     def _wait_ended(self, x: e.WaitEnded) -> None:
@@ -608,7 +669,9 @@ class Draft:
 
     def _artifact(self, x: e.ArtifactSaved) -> None:
         time = self.updated_at
-        self.artifacts.append(Artifact(x.name, x.type, x.blob, x.bytes, x.summary, self.steps, time))
+        self.artifacts.append(
+            Artifact(x.name, x.type, x.blob, x.bytes, x.summary, self.steps, time)
+        )
 
     def _log(self, x: e.LogWritten) -> None:
         time = self.updated_at

@@ -69,7 +69,8 @@ class Params:
             names=tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD),
             defaults={p.name: p.default for p in parameters if p.default is not p.empty},
             hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
-            simple=kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
+            simple=kinds
+            <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
             types=_types(fn, parameters),
         )
 
@@ -98,7 +99,8 @@ class Params:
             bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
             wanted = self.signature.parameters
             if len(bound) - len(self.hidden - bound.keys()) <= len(wanted) and not (
-                bound.keys() - wanted.keys() or wanted.keys() - bound.keys() - self.hidden
+                bound.keys() - wanted.keys()
+                or wanted.keys() - bound.keys() - self.hidden
                 or (args and kwargs and not kwargs.keys().isdisjoint(self.names[: len(args)]))
             ):
                 return bound
@@ -134,8 +136,13 @@ def _types(fn: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> d
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn)
-    except (NameError, TypeError):  # a name that exists only for type checkers: treated as undeclared
-        return {k: v for k, v in getattr(fn, "__annotations__", {}).items() if not isinstance(v, str)}
+    except (
+        NameError,
+        TypeError,
+    ):  # a name that exists only for type checkers: treated as undeclared
+        return {
+            k: v for k, v in getattr(fn, "__annotations__", {}).items() if not isinstance(v, str)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +204,9 @@ def _lowered(shown: dict[str, Any]) -> Any:
     try:
         return values.lower(shown, typed=True)
     except NotStorable:
-        return values.lower({k: _without_secrets(v, deep=True) for k, v in shown.items()}, typed=True)
+        return values.lower(
+            {k: _without_secrets(v, deep=True) for k, v in shown.items()}, typed=True
+        )
 
 
 def _without_secrets(value: Any, *, deep: bool = False) -> Any:
@@ -211,7 +220,10 @@ def _without_secrets(value: Any, *, deep: bool = False) -> Any:
     if isinstance(value, list | tuple):
         return [_without_secrets(v, deep=True) for v in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _without_secrets(getattr(value, f.name), deep=True) for f in dataclasses.fields(value)}
+        return {
+            f.name: _without_secrets(getattr(value, f.name), deep=True)
+            for f in dataclasses.fields(value)
+        }
     return value
 
 
@@ -231,7 +243,9 @@ def secrets_in(value: Any, *, declared: bool = False, depth: int = values.DEPTH_
         parts = getattr(value, "__dict__", {}).values()
     if depth == 0:
         return set()
-    return {found for part in parts for found in secrets_in(part, declared=declared, depth=depth - 1)}
+    return {
+        found for part in parts for found in secrets_in(part, declared=declared, depth=depth - 1)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +344,12 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     if options.get("key_ttl") is not None:
         microseconds(options["key_ttl"], f"key_ttl of {name}")
     return CallSpec(
-        name=name, fn=fn, params=params, is_async=inspect.iscoroutinefunction(fn), result=codec, **options
+        name=name,
+        fn=fn,
+        params=params,
+        is_async=inspect.iscoroutinefunction(fn),
+        result=codec,
+        **options,
     )
 
 
@@ -376,9 +395,14 @@ class Declarations:
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             hidden = [name for name in inspect.signature(fn).parameters if name in HIDDEN]
             if hidden:
-                raise InvalidInput(f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step")
-            opts = {**options, "redact": frozenset(options.get("redact", ())),
-                    "retry": options.get("retry") or NO_RETRY}
+                raise InvalidInput(
+                    f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step"
+                )
+            opts = {
+                **options,
+                "redact": frozenset(options.get("redact", ())),
+                "retry": options.get("retry") or NO_RETRY,
+            }
             return _declare(fn, _call_spec(fn, effect=REPEATABLE, risk="read", **opts), self._enter)
 
         return declare if fn is None else declare(fn)
@@ -412,11 +436,15 @@ class Declarations:
             opts = dict(options)
             risk = opts.pop("risk", "external_action")
             if risk not in RISKS:
-                raise InvalidInput(f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}")
+                raise InvalidInput(
+                    f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}"
+                )
             on_doubt = opts.get("on_doubt", "wait")
             if on_doubt not in ON_DOUBT and not callable(on_doubt):
                 ways = ", ".join(map(repr, ON_DOUBT))
-                raise InvalidInput(f"{fn.__name__}: on_doubt must be {ways} or a function, not {on_doubt!r}")
+                raise InvalidInput(
+                    f"{fn.__name__}: on_doubt must be {ways} or a function, not {on_doubt!r}"
+                )
             effect = effect_class(fn, risk, opts.get("check"))
             opts["redact"] = frozenset(opts.get("redact", ()))
             opts["retry"] = opts.get("retry") or NO_RETRY
@@ -453,13 +481,17 @@ class Declarations:
 def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
     name = options.pop("name", None) or fn.__name__
     if not inspect.signature(fn).parameters:
-        raise InvalidInput(f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)")
+        raise InvalidInput(
+            f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
+        )
     params = Params.of(fn, skip_first=True)
     if options.get("deadline") is not None:
         microseconds(options["deadline"], f"deadline of {name}")
     unknown = [risk for risk in options.get("approve", ()) if risk not in RISKS]
     if unknown:
-        raise InvalidInput(f"agent {name}: approve takes risks ({', '.join(RISKS)}), not {unknown[0]!r}")
+        raise InvalidInput(
+            f"agent {name}: approve takes risks ({', '.join(RISKS)}), not {unknown[0]!r}"
+        )
     try:
         codec = Codec(params.types.get("return", Any))
     except NotStorable as error:
@@ -469,6 +501,10 @@ def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
     options["stages"] = tuple(options.get("stages", ()))
     options["approve"] = tuple(options.get("approve", ()))
     return AgentSpec(
-        name=name, fn=fn, params=params, is_async=inspect.iscoroutinefunction(fn), result=codec, **options
+        name=name,
+        fn=fn,
+        params=params,
+        is_async=inspect.iscoroutinefunction(fn),
+        result=codec,
+        **options,
     )
-

@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.errors import NotDurable, StoreError
 from holdfast.runtime.context import CURRENT
-from holdfast.runtime.flow import Effect, Flow, Invoke, Pause, Refused, StoreEffect
+from holdfast.runtime.effects import Effect, Flow, Invoke, Pause, Refused, StoreEffect
 from holdfast.runtime.session import Pending
 
 
@@ -32,7 +32,7 @@ def drive(flow: Flow) -> Any:
             return stop.value
         try:
             result = _perform(effect)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the flow decides what it means
             resume = _thrower(flow, error)
         else:
             resume = _sender(flow, result)
@@ -48,7 +48,7 @@ async def drive_async(flow: Flow) -> Any:
             return stop.value
         try:
             result = await _perform_async(effect)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the flow decides what it means
             resume = _thrower(flow, error)
         else:
             resume = _sender(flow, result)
@@ -93,7 +93,9 @@ def _invoke(effect: Invoke) -> Any:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(_invoke_async(effect))
-        raise NotDurable(f"{effect.fn.__name__} is async and was called from code that does not await it")
+        raise NotDurable(
+            f"{effect.fn.__name__} is async and was called from code that does not await it"
+        )
     if effect.timeout is not None:
         return _within(effect.timeout, effect)
     return _call(effect)
@@ -135,7 +137,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
     def work() -> None:
         try:
             answers.put((True, context.run(_call, effect)))
-        except BaseException as error:  # carried to the caller's thread, whatever it is
+        except BaseException as error:  # noqa: BLE001 - carried to the caller's thread
             answers.put((False, error))
 
     threading.Thread(target=work, name=f"holdfast-{effect.fn.__name__}", daemon=True).start()

@@ -31,11 +31,11 @@ from holdfast.errors import (
     Signal,
     StoreError,
 )
+from holdfast.runtime.commit import cancellation, commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
-from holdfast.runtime.flow import cancellation, commit
 from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
@@ -135,7 +135,9 @@ class Engine:
         if claimed is None:
             now = self.store.get(row.id)
             owner = now.owner if now else "another worker"
-            raise RunBusy(row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)")
+            raise RunBusy(
+                row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
+            )
         return Taken(claimed, spec, asked_at)
 
     # ── executing ────────────────────────────────────────────────────────────────────────
@@ -221,7 +223,9 @@ class Engine:
         self._awaiting[session.run_id] = root
         try:
             with branching_tasks(root):
-                return await drive_async(execute(session, taken.spec, AsyncRun(session, root), root))
+                return await drive_async(
+                    execute(session, taken.spec, AsyncRun(session, root), root)
+                )
         finally:
             self._awaiting.pop(session.run_id, None)
             await asyncio.shield(asyncio.to_thread(self._close, session))
@@ -270,9 +274,13 @@ class Engine:
         made = self.create(spec, child_id, by_name, args=args, parent=parent)
         if isinstance(made, Taken):
             return made
-        return made if made.status in ("completed", "failed", "cancelled") else self.take(made, spec)
+        return (
+            made if made.status in ("completed", "failed", "cancelled") else self.take(made, spec)
+        )
 
-    def _run_child(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
+    def _run_child(
+        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+    ) -> Any:
         """The child's result; for an async agent, something to await."""
         how = self._child_async if spec.is_async else self._child
         return how(spec, child_id, parent, kwargs)
@@ -281,7 +289,9 @@ class Engine:
         taken = self._child_taken(spec, child_id, parent, kwargs)
         return self.execute(taken) if isinstance(taken, Taken) else self.result_of(taken, spec)
 
-    async def _child_async(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
+    async def _child_async(
+        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+    ) -> Any:
         taken = await asyncio.to_thread(self._child_taken, spec, child_id, parent, kwargs)
         if isinstance(taken, Taken):
             return await self.execute_async(taken)

@@ -31,9 +31,11 @@ from holdfast.errors import (
     Stop,
     Suspend,
 )
+from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
-from holdfast.runtime.flow import Flow, Invoke, commit, error_info, gate
+from holdfast.runtime.effects import Flow, Invoke
+from holdfast.runtime.outcome import error_info
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import whole
 from holdfast.runtime.undo import compensate
@@ -183,7 +185,11 @@ def _ends(session: Session) -> list[int | None]:
     if created is None:
         return []
     wall_time = created.budget.get("max_wall_time")
-    spent_at = None if wall_time is None else session.journal.created_at + round(wall_time * MICROSECONDS) + 1
+    spent_at = (
+        None
+        if wall_time is None
+        else session.journal.created_at + round(wall_time * MICROSECONDS) + 1
+    )
     return [created.deadline_at, spent_at]
 
 

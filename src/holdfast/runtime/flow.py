@@ -12,138 +12,60 @@ Reading order: `call` is the pipeline, the functions below it are its stages. Ag
 
 from __future__ import annotations
 
-import inspect
-import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NoReturn
-
-from msgspec import Raw
+from typing import Any, Final
 
 from holdfast.core import events as e
-from holdfast.core.events import ErrorInfo, Event, Usage, Value
-from holdfast.core.log import Blob
-from holdfast.core.policy import MICROSECONDS, budget_use, microseconds
+from holdfast.core.events import ErrorInfo, Usage, Value
+from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry
 from holdfast.core.state import RunState, fold
 from holdfast.core.values import digest
 from holdfast.errors import (
     Abandon,
-    CallFailed,
-    CallTimeout,
     Conflict,
-    HoldfastError,
     InvalidInput,
     KeyTaken,
-    LeaseLost,
     NotDurable,
     NotStorable,
     Rejected,
     RunWaiting,
-    Signal,
-    Stop,
     StoreError,
     Suspend,
 )
+from holdfast.runtime.commit import commit, gate, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.declare import (
     CHECKED,
     CHILD,
-    KEYED,
     ONCE,
-    REDACTED,
     REPEATABLE,
     TRANSACTIONAL,
     CallSpec,
-    Done,
     secrets_in,
 )
+from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
+from holdfast.runtime.effects import Asked, Flow, Invoke
+from holdfast.runtime.outcome import (
+    encoded,
+    error_info,
+    failure,
+    kept_args,
+    result_lost,
+    secrets_of,
+)
 from holdfast.runtime.session import Pending, Session
-from holdfast.store.base import RowChange
 
-ARGS_KEPT_BYTES: Final = 4 * 1024
-"""A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
 LIVES_MAX: Final = 5
 """A keyed call that was begun this often without an answer may be what kills its workers."""
-TRACEBACK_CHARS: Final = 8_000
-MESSAGE_CHARS: Final = 4_000
-
-Flow = Generator["Effect", Any, Any]
-Never = Generator["Effect", Any, NoReturn]
-
-
-# ── what a flow may ask its driver for ───────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class StoreEffect:
-    """Build an append, make it durable, and return it."""
-
-    session: Session
-    build: Callable[[], Pending]
-    label: str
-
-
-@dataclass(slots=True)
-class Invoke:
-    """Call a function, within a time limit if it has one. The only place where effects happen."""
-
-    session: Session
-    fn: Callable[..., Any]
-    kwargs: dict[str, Any]
-    where: Branch | Inside
-    is_async: bool
-    timeout: float | None = None
-    args: tuple[Any, ...] = ()
-    finish: Callable[[Any], tuple[Any, Pending]] | None = None
-    """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
-
-
-@dataclass(slots=True)
-class Pause:
-    """Wait here, in the process."""
-
-    session: Session
-    seconds: float
-
-
-Effect = StoreEffect | Invoke | Pause
-
-
-@dataclass(slots=True)
-class Asked:
-    """One call as it was asked for: who, where, with what."""
-
-    spec: CallSpec
-    branch: Branch
-    index: int
-    bound: dict[str, Any]
-    args: bytes
-    digest: str
-    own_key: str = ""
-    undoes: int = 0
-
-    @property
-    def session(self) -> Session:
-        return self.branch.session
-
-    @property
-    def where(self) -> str:
-        at = f"call {self.index + 1}"
-        return at if not self.branch.path else f"{at} of branch {self.branch.path}"
-
-    def __str__(self) -> str:
-        text = self.args.decode()
-        return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
 
-def call(
-    branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: int = 0
-) -> Flow:
+def call(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: int = 0) -> Flow:
     """One use of a step or tool inside a run."""
     asked = _name(branch, spec, bound, undoes)
     branch.session.specs[spec.name] = spec
@@ -154,7 +76,7 @@ def call(
         check_all_replayed(branch, str(asked))
         gate(asked.session)
     if entry is not None and entry.open_attempt:
-        settled = yield from _settle_doubt(asked, entry)
+        settled = yield from settle_doubt(asked, entry)
         if settled is not None:
             return _recorded(asked, settled)
         entry = _match(asked)
@@ -166,10 +88,14 @@ def _name(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], undoes: int)
     """The call's identity: its place, and its canonical arguments. Fails before any effect."""
     own_key = bound.get("idempotency_key") or "" if "idempotency_key" in spec.params.hidden else ""
     if not isinstance(own_key, str) or len(own_key) > 500 or (own_key and not own_key.strip()):
-        raise InvalidInput(f"{spec.name}: idempotency_key must be text of up to 500 characters, not {own_key!r}")
+        raise InvalidInput(
+            f"{spec.name}: idempotency_key must be text of up to 500 characters, not {own_key!r}"
+        )
     args = spec.encode_args(bound)
     if spec.redact:
-        branch.session.secrets.update(secrets_in([bound.get(name) for name in spec.redact], declared=True))
+        branch.session.secrets.update(
+            secrets_in([bound.get(name) for name in spec.redact], declared=True)
+        )
     return Asked(spec, branch, branch.take(), dict(bound), args, digest(args), own_key, undoes)
 
 
@@ -208,7 +134,11 @@ def _shown(session: Session, entry: Entry) -> str:
         args = entry.done.args
     elif entry.failures:
         args = entry.failures[-1].args
-    text = session.unwrap(args).decode() if args is not None else f"arguments with digest {entry.digest}"
+    text = (
+        session.unwrap(args).decode()
+        if args is not None
+        else f"arguments with digest {entry.digest}"
+    )
     return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
@@ -220,7 +150,7 @@ def _recorded(asked: Asked, entry: Entry) -> Any:
     resolved = entry.resolved
     if entry.done is not None:
         if entry.done.unavailable:
-            raise _unavailable(asked, entry.done.unavailable)
+            raise result_lost(asked, entry.done.unavailable)
         return asked.spec.result.decode(session.unwrap(entry.done.result))
     if resolved is not None and resolved.how == "done":
         return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
@@ -228,50 +158,7 @@ def _recorded(asked: Asked, entry: Entry) -> Any:
     raise failure(asked.spec.name, error, entry.attempts, entry.step)
 
 
-def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
-    """A recorded failure as the exception that code sees, the first time and on every replay."""
-    kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
-    return kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
-
-
-def _unavailable(asked: Asked, why: str) -> CallFailed:
-    return CallFailed(asked.spec.name, "ResultUnavailable", f"it was done, but its result could not be kept: {why}")
-
-
-# ── gate ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def gate(session: Session) -> None:
-    """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
-    session.check_alive()
-    if session.only_replay is not None:
-        raise session.stop(Abandon(session.only_replay))
-    journal, now = session.journal, session.store.now()
-    created = journal.created
-    if journal.cancel is not None:
-        raise session.stop(cancellation(session))
-    if journal.is_undone:
-        raise session.stop(Stop("undone", "what it did is taken back"))
-    if journal.paused is not None:
-        raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
-    if created is None:
-        return
-    if created.deadline_at is not None and now >= created.deadline_at:
-        raise session.stop(Stop("deadline", "the run's deadline has passed"))
-    if created.budget:
-        use = budget_use(
-            created.budget, steps=session.steps, elapsed_us=now - journal.created_at, usage=session.draft.usage
-        )
-        over = use.exceeded(starting=True)
-        if over:
-            raise session.stop(Stop("budget", f"the budget is used up: {over}"))
-
-
-def cancellation(session: Session) -> Stop:
-    """The signal for a run that somebody has cancelled."""
-    asked = session.journal.cancel
-    who = f" by {asked.by}" if asked and asked.by else ""
-    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))
+# ── approval ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _approval(asked: Asked, entry: Entry | None) -> Flow:
@@ -292,8 +179,15 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
             until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
         value, blobs = session.wrap(asked.args)
         request = e.WaitBegan(
-            branch=asked.branch.path, index=asked.index, wait="approval", name=spec.name,
-            digest=asked.digest, until=until, show=value, tool=spec.name, tool_version=spec.version,
+            branch=asked.branch.path,
+            index=asked.index,
+            wait="approval",
+            name=spec.name,
+            digest=asked.digest,
+            until=until,
+            show=value,
+            tool=spec.name,
+            tool_version=spec.version,
         )
         yield from commit(session, [request], blobs=blobs, recheck=True)
         entry = session.entry(asked.branch.path, asked.index)
@@ -326,8 +220,13 @@ def _reject(asked: Asked, why: str) -> Flow:
     error = ErrorInfo("Rejected", why, effect="none")
     step = session.next_step()
     receipt = e.CallFailed(
-        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, error=error,
-        digest=asked.digest, args=_kept_args(asked),
+        branch=asked.branch.path,
+        index=asked.index,
+        step=step,
+        name=spec.name,
+        error=error,
+        digest=asked.digest,
+        args=kept_args(asked),
     )
     yield from commit(session, [receipt])
     session.journal.forget(asked.branch.path, asked.index)
@@ -343,14 +242,18 @@ def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     tries = number - (entry.attempts_before if entry else 0)
     step = entry.step if entry else 0
     if entry is not None and entry.failures and entry.failures[-1].retry_at is not None:
-        yield from wait_until(asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}")
+        yield from wait_until(
+            asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}"
+        )
     while True:
         outcome = yield from _attempt(asked, number, step, approval, tries)
         if not isinstance(outcome, e.CallFailed):
             return outcome
         step = outcome.step
         assert outcome.retry_at is not None  # a final failure has been raised
-        yield from wait_until(asked.session, outcome.retry_at, f"the next attempt of {asked.spec.name}")
+        yield from wait_until(
+            asked.session, outcome.retry_at, f"the next attempt of {asked.spec.name}"
+        )
         number += 1
         tries += 1
         approval = None
@@ -372,12 +275,18 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         if spec.effect == TRANSACTIONAL:
             return (yield from _transact(asked, number, step, started))
         raw = yield Invoke(
-            session, spec.body, _filled(asked, intent), Inside(spec.name, spec.effect, session.run_id),
-            spec.is_async, spec.timeout,
+            session,
+            spec.body,
+            _filled(asked, intent),
+            Inside(spec.name, spec.effect, session.run_id),
+            spec.is_async,
+            spec.timeout,
         )
     except RunWaiting as child:
-        raise Suspend(f"child run {child.run_id}, which waits for {child.waiting_for}", child.how) from None
-    except Exception as error:
+        raise Suspend(
+            f"child run {child.run_id}, which waits for {child.waiting_for}", child.how
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if isinstance(error, TimeoutError) and spec.timeout is not None:
             settled = yield from _late(asked, intent, number)
             if settled is not None:
@@ -393,13 +302,11 @@ def _late(asked: Asked, intent: e.CallStarted | None, number: int) -> Flow:
         return None
     because = f"it did not answer within {spec.timeout:g} s"
     if spec.effect == CHECKED:
-        entry = asked.session.entry(asked.branch.path, asked.index)
-        assert entry is not None
-        settled = yield from _check(asked, entry, intent)
+        settled = yield from ask_check(asked, intent)
         if settled is not None or spec.is_async:
             return settled
         because += ", and may still be under way"  # a thread cannot be stopped
-    yield from _doubt(asked, intent.step, number, because)
+    yield from doubt(asked, intent.step, number, because)
     return None
 
 
@@ -422,17 +329,31 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
         first = entry.first_intent_at if entry else 0
         until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
         if entry is not None and entry.failures and first and session.store.now() >= until:
-            yield from _doubt(asked, step, number - 1, "the receiver may have forgotten its key")
+            yield from doubt(asked, step, number - 1, "the receiver may have forgotten its key")
     intent = e.CallStarted(
-        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, effect=spec.effect,
-        key=key, digest=asked.digest, args=value, attempt=number, tool_version=spec.version,
-        risk=spec.risk, key_until=until, approval=approval, undoable=spec.undo is not None,
-        undoes=asked.undoes, child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
+        branch=asked.branch.path,
+        index=asked.index,
+        step=step,
+        name=spec.name,
+        effect=spec.effect,
+        key=key,
+        digest=asked.digest,
+        args=value,
+        attempt=number,
+        tool_version=spec.version,
+        risk=spec.risk,
+        key_until=until,
+        approval=approval,
+        undoable=spec.undo is not None,
+        undoes=asked.undoes,
+        child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
     )
     holds_key = entry is not None and entry.intent is not None
     claims = "" if holds_key else asked.own_key
     try:
-        yield from commit(session, [intent], blobs=blobs, recheck=not asked.undoes, claims_key=claims)
+        yield from commit(
+            session, [intent], blobs=blobs, recheck=not asked.undoes, claims_key=claims
+        )
     except KeyTaken as taken:
         result = yield from _from_other_run(asked, taken, step)
         return _Elsewhere(result)
@@ -443,7 +364,9 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     """Another run holds this key: what came of its call is ours too."""
     session, spec = asked.session, asked.spec
     other = fold(RunState(), session.store.read(taken.run_id))
-    found = next(c for c in other.calls if c.first_seq <= taken.seq <= c.last_seq and c.key == taken.key)
+    found = next(
+        c for c in other.calls if c.first_seq <= taken.seq <= c.last_seq and c.key == taken.key
+    )
     if found.name != spec.name or found.digest != asked.digest:
         raise InvalidInput(
             f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
@@ -458,23 +381,36 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
             wake_at=session.store.now() + 5 * MICROSECONDS,
         )
     blob = found.result.blob
-    raw = bytes(found.result.json) if not blob else session.store.blob(taken.run_id, blob) or b"null"
+    raw = (
+        bytes(found.result.json) if not blob else session.store.blob(taken.run_id, blob) or b"null"
+    )
     value, blobs = session.wrap(raw)
     receipt = e.CallSucceeded(
-        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, result=value,
-        digest=asked.digest, args=_kept_args(asked), unavailable=found.unavailable,
+        branch=asked.branch.path,
+        index=asked.index,
+        step=step,
+        name=spec.name,
+        result=value,
+        digest=asked.digest,
+        args=kept_args(asked),
+        unavailable=found.unavailable,
     )
     yield from commit(session, [receipt], blobs=blobs)
     session.journal.forget(asked.branch.path, asked.index)
     if found.unavailable:
-        raise _unavailable(asked, found.unavailable)
+        raise result_lost(asked, found.unavailable)
     return spec.result.decode(raw)
 
 
 def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
     receipt = e.CallFailed(
-        branch=asked.branch.path, index=asked.index, step=step, name=asked.spec.name, error=error,
-        digest=asked.digest, args=_kept_args(asked),
+        branch=asked.branch.path,
+        index=asked.index,
+        step=step,
+        name=asked.spec.name,
+        error=error,
+        digest=asked.digest,
+        args=kept_args(asked),
     )
     yield from commit(asked.session, [receipt])
     asked.session.journal.forget(asked.branch.path, asked.index)
@@ -495,12 +431,17 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
     spec, session = asked.spec, asked.session
 
     def finish(built: list[Pending], raw: Any) -> tuple[Any, Pending]:
-        result, value, blobs, unavailable = _encoded(asked, raw)
+        result, value, blobs, unavailable = encoded(asked, raw)
         if unavailable:  # nothing is committed yet, so it can still be refused
             raise NotStorable(unavailable, what=f"the result of {spec.name}")
         receipt = e.CallSucceeded(
-            branch=asked.branch.path, index=asked.index, step=step, name=spec.name, result=value,
-            attempt=number, duration_us=session.store.now() - started,
+            branch=asked.branch.path,
+            index=asked.index,
+            step=step,
+            name=spec.name,
+            result=value,
+            attempt=number,
+            duration_us=session.store.now() - started,
         )
         built.append(session.build([receipt], blobs=blobs, urgent=True))
         return result, built[0]
@@ -509,8 +450,13 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
         built: list[Pending] = []
         try:
             result, pending = yield Invoke(
-                session, spec.body, asked.bound, Inside(spec.name, spec.effect, session.run_id), False,
-                spec.timeout, finish=partial(finish, built),
+                session,
+                spec.body,
+                asked.bound,
+                Inside(spec.name, spec.effect, session.run_id),
+                False,
+                spec.timeout,
+                finish=partial(finish, built),
             )
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
             session.withdraw(*built)
@@ -524,69 +470,56 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
             return result
 
 
-def _encoded(asked: Asked, raw: Any) -> tuple[Any, Value, list[Blob], str]:
-    """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
-    spec, session = asked.spec, asked.session
-    try:
-        data = spec.result.encode(_redacted(raw, spec.redact))
-        result = spec.result.decode(data)
-    except NotStorable as error:
-        return None, e.NULL, [], f"{error.reason} (at {error.path})"
-    value, blobs = session.wrap(data)
-    return result, value, blobs, ""
-
-
-def _redacted(value: Any, names: frozenset[str]) -> Any:
-    """A result without the fields that were declared secret."""
-    if not names:
-        return value
-    if isinstance(value, dict):
-        return {k: REDACTED if k in names else _redacted(v, names) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(v, names) for v in value]
-    return value
-
-
-def _kept_args(asked: Asked) -> Value | None:
-    return Value(json=Raw(asked.args)) if len(asked.args) <= ARGS_KEPT_BYTES else None
-
-
 def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
     spec, session = asked.spec, asked.session
     usage = getattr(raw, "usage", None)
-    result, value, blobs, unavailable = _encoded(asked, raw)
+    result, value, blobs, unavailable = encoded(asked, raw)
     has_intent = spec.has_intent
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     receipt = e.CallSucceeded(
-        branch=asked.branch.path, index=asked.index, step=step or session.next_step(), name=spec.name,
-        result=value, digest="" if has_intent else asked.digest,
-        args=None if has_intent else _kept_args(asked), attempt=number,
-        duration_us=session.store.now() - started, usage=usage if isinstance(usage, Usage) else None,
+        branch=asked.branch.path,
+        index=asked.index,
+        step=step or session.next_step(),
+        name=spec.name,
+        result=value,
+        digest="" if has_intent else asked.digest,
+        args=None if has_intent else kept_args(asked),
+        attempt=number,
+        duration_us=session.store.now() - started,
+        usage=usage if isinstance(usage, Usage) else None,
         unavailable=unavailable,
     )
     yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
     session.journal.forget(asked.branch.path, asked.index)
     if unavailable:
-        raise _unavailable(asked, unavailable)
+        raise result_lost(asked, unavailable)
     return result
 
 
-def _failed(asked: Asked, error: Exception, number: int, step: int, started: int, tries: int) -> Flow:
+def _failed(
+    asked: Asked, error: Exception, number: int, step: int, started: int, tries: int
+) -> Flow:
     """Record the failure; return it if another attempt is due, raise it if not."""
     spec, session = asked.spec, asked.session
     if isinstance(error, StoreError):
         raise session.stop(Abandon(error)) from error
     now = session.store.now()
-    info = error_info(error, _secrets(asked))
+    info = error_info(error, secrets_of(asked))
     step = step or session.next_step()
     retry_at = None
     if spec.retry.wants(error, tries):
         retry_at = now + spec.retry.delay_us(tries, f"{session.run_id}:{step}")
     receipt = e.CallFailed(
-        branch=asked.branch.path, index=asked.index, step=step, name=spec.name, error=info,
+        branch=asked.branch.path,
+        index=asked.index,
+        step=step,
+        name=spec.name,
+        error=info,
         digest="" if spec.has_intent else asked.digest,
-        args=None if spec.has_intent else _kept_args(asked), attempt=number, retry_at=retry_at,
+        args=None if spec.has_intent else kept_args(asked),
+        attempt=number,
+        retry_at=retry_at,
         duration_us=now - started,
     )
     yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
@@ -594,217 +527,6 @@ def _failed(asked: Asked, error: Exception, number: int, step: int, started: int
         return receipt
     session.journal.forget(asked.branch.path, asked.index)
     raise failure(spec.name, info, number, step) from error
-
-
-def _secrets(asked: Asked) -> set[str]:
-    """What must not be told: declared names, and values of secret types wherever they are."""
-    session = asked.session
-    session.secrets.update(secrets_in(list(asked.bound.values())))
-    return session.secrets
-
-
-def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
-    """An exception as data, without secrets and of bounded size."""
-    text = "".join(traceback.format_exception(error))
-    kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
-    return ErrorInfo(
-        type=error.error_type if isinstance(error, CallFailed) else kind,
-        message=_scrub(error.message if isinstance(error, CallFailed) else str(error), secrets)[:MESSAGE_CHARS],
-        traceback=_scrub(text, secrets)[-TRACEBACK_CHARS:],
-    )
-
-
-def _scrub(text: str, secrets: Iterable[str]) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, REDACTED)
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-# ── doubt ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _settle_doubt(asked: Asked, entry: Entry) -> Flow:
-    """An intent without a receipt: what the tool declared decides. None: it may be tried again."""
-    spec, session = asked.spec, asked.session
-    intent = entry.intent
-    assert intent is not None
-    if spec.effect == CHILD or intent.effect == TRANSACTIONAL == spec.effect:
-        return None  # a child run resumes by itself; a transaction without its receipt left nothing
-    if intent.tool_version != spec.version:
-        yield from _doubt(asked, intent.step, intent.attempt, "the tool's version has changed since")
-    if spec.effect == REPEATABLE:
-        return None
-    if spec.effect == KEYED:
-        begun = intent.attempt - (entry.failures[-1].attempt if entry.failures else entry.attempts_before)
-        if begun >= LIVES_MAX:
-            yield from _doubt(asked, intent.step, intent.attempt, f"it was begun {begun} times and never came back")
-        if intent.key_until is None or session.store.now() < intent.key_until:
-            return None
-        yield from _doubt(asked, intent.step, intent.attempt, "the receiver may have forgotten its key")
-    if spec.effect == CHECKED:
-        return (yield from _check(asked, entry, intent))
-    return (yield from _ask_policy(asked, intent))
-
-
-def _check(asked: Asked, entry: Entry, intent: e.CallStarted) -> Flow:
-    """Ask the tool's own look-up whether the call happened."""
-    spec, session = asked.spec, asked.session
-    assert spec.check is not None
-    try:
-        answer = yield Invoke(
-            session, spec.check, {}, Inside(spec.name, REPEATABLE, session.run_id),
-            inspect.iscoroutinefunction(spec.check), spec.timeout, args=(intent.key,),
-        )
-    except Exception as error:
-        info = error_info(error, _secrets(asked))
-        yield from _doubt(asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}")
-    if answer is None:
-        settled = e.CallResolved(
-            branch=asked.branch.path, index=asked.index, step=intent.step, name=spec.name, how="retry",
-            by="check", why="the check says that it did not happen",
-        )
-        yield from commit(session, [settled])
-        return None
-    result, value, blobs, unavailable = _encoded(asked, answer.result if isinstance(answer, Done) else answer)
-    settled = e.CallResolved(
-        branch=asked.branch.path, index=asked.index, step=intent.step, name=spec.name, how="done",
-        result=value, by="check", why=unavailable or "the check says that it happened",
-    )
-    yield from commit(session, [settled], blobs=blobs)
-    return session.entry(asked.branch.path, asked.index)
-
-
-def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
-    spec, session = asked.spec, asked.session
-    how = spec.on_doubt(intent.key) if callable(spec.on_doubt) else spec.on_doubt
-    if how == "retry" or how == "fail":
-        error = ErrorInfo("InDoubt", "it may or may not have happened, and was given up") if how == "fail" else None
-        settled = e.CallResolved(
-            branch=asked.branch.path, index=asked.index, step=intent.step, name=spec.name,
-            how="retry" if how == "retry" else "failed", error=error, by="policy",
-            why=f"on_doubt={how!r}",
-        )
-        yield from commit(session, [settled])
-        return session.entry(asked.branch.path, asked.index) if how == "fail" else None
-    yield from _doubt(asked, intent.step, intent.attempt, "the process that made it has died")
-    return None
-
-
-def _doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
-    """Record that nobody knows, and wait for a person. Does not return."""
-    session, name = asked.session, asked.spec.name
-    entry = session.entry(asked.branch.path, asked.index)
-    if entry is None or not entry.doubted:
-        doubt = e.CallDoubted(
-            branch=asked.branch.path, index=asked.index, step=step, name=name, attempt=attempt, because=because
-        )
-        yield from commit(session, [doubt])
-    raise Suspend(
-        f"a decision about step {step}, {name}, which may or may not have happened ({because})",
-        f"find out, then hf.resolve({session.run_id!r}, {step}, done=… | failed=… | retry=True)",
-    )
-
-
-# ── committing and waiting ───────────────────────────────────────────────────────────────────
-
-
-def commit(
-    session: Session,
-    events: Sequence[Event],
-    *,
-    change: RowChange | None = None,
-    blobs: Sequence[Blob] = (),
-    recheck: bool = False,
-    claims_key: str = "",
-    urgent: bool = False,
-    evidence: Asked | None = None,
-) -> Flow:
-    """Make events durable, with everything noted before them. Returns when they are.
-
-    If the log has grown from outside, what came is read first; with `recheck` (before an effect) the
-    gate is asked again, so that nothing begins after a cancellation.
-    """
-    label = events[-1].kind if events else "notes"
-
-    def build() -> Pending:
-        return session.build(
-            events, change=change, blobs=blobs, claims_key=claims_key, urgent=urgent, receipt=evidence is not None
-        )
-
-    while True:
-        try:
-            pending = yield StoreEffect(session, build, label)
-        except Refused as refused:
-            build = yield from _refused(refused, recheck, evidence)
-            continue
-        session.committed(pending)
-        return None
-
-
-class Refused(Exception):
-    """An append was not written: which one, and why."""
-
-    def __init__(self, pending: Pending, error: StoreError) -> None:
-        self.pending, self.error = pending, error
-        super().__init__(str(error))
-
-
-def _refused(refused: Refused, recheck: bool, evidence: Asked | None) -> Generator[Effect, Any, Callable[[], Pending]]:
-    """What to send instead, or what to raise."""
-    pending, error = refused.pending, refused.error
-    session = pending.session
-    match error:
-        case Conflict():
-            session.learn(pending, error)
-            if recheck:
-                try:
-                    gate(session)
-                except Signal:
-                    session.withdraw(pending)
-                    raise
-            return lambda: session.again(pending)
-        case KeyTaken():
-            session.withdraw(pending)
-            raise error
-        case LeaseLost() if evidence is not None:
-            yield from _leave_evidence(evidence, pending.events[-1])
-    raise session.stop(Abandon(error)) from error
-
-
-def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
-    """We lost the run while the call was under way; what we know may help whoever decides."""
-    session = asked.session
-    if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
-        return
-    done = isinstance(receipt, e.CallSucceeded)
-    key = asked.own_key or f"{session.run_id}:{receipt.step}:{asked.spec.name}:{asked.digest}"
-    said = e.CallEvidence(
-        step=receipt.step, name=receipt.name, key=key, digest=asked.digest, worker=session.worker,
-        epoch=session.epoch, outcome="done" if done else "failed",
-        result=receipt.result if isinstance(receipt, e.CallSucceeded) and not receipt.result.blob else None,
-        error=receipt.error if isinstance(receipt, e.CallFailed) else None,
-    )
-    for _ in range(5):
-        try:
-            yield StoreEffect(session, lambda: session.outside(said), said.kind)
-        except Refused as refused:
-            if isinstance(refused.error, Conflict):
-                continue
-        except HoldfastError:
-            return
-        return
-
-
-def wait_until(session: Session, at: int, what: str) -> Flow:
-    """Wait for a time in the log: here if it is near, otherwise out of memory."""
-    while True:
-        left = at - session.store.now()
-        if left <= 0:
-            return
-        if left > session.patience_us:
-            raise Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
-        yield Pause(session, left / MICROSECONDS)
-        session.check_lease()
 
 
 # ── calls inside calls ───────────────────────────────────────────────────────────────────────

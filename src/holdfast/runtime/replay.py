@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.execute import body_of, find_signal
-from holdfast.runtime.flow import Flow, Invoke
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks

@@ -116,7 +116,9 @@ class State:
 
     def _change(self, op: str, key: Any, value: Any) -> None:
         if not isinstance(key, str) or not key or key in _STATE_METHODS:
-            raise InvalidInput(f"{key!r} cannot be the name of something in run.state; choose another")
+            raise InvalidInput(
+                f"{key!r} cannot be the name of something in run.state; choose another"
+            )
         fields = self._run._fields
         try:
             if fields and key not in fields:
@@ -129,9 +131,9 @@ class State:
         wrapped, blobs = self._session.wrap(data)
         branch = self._run._here
         self._session.note(
-            e.StateChanged(branch=branch.path, after=branch.index, op=op, key=key, value=wrapped), blobs
+            e.StateChanged(branch=branch.path, after=branch.index, op=op, key=key, value=wrapped),
+            blobs,
         )
-
 
     def _after(self, op: str, key: str, value: Any) -> Any:
         """What the state will hold under this key, for its model to judge."""
@@ -155,7 +157,9 @@ class Messages:
         value, blobs = self._run._value(content)
         extra, more = (None, []) if metadata is None else self._run._value(metadata)
         session.note(
-            e.MessageAdded(branch=here.path, after=here.index, role=role, content=value, metadata=extra),
+            e.MessageAdded(
+                branch=here.path, after=here.index, role=role, content=value, metadata=extra
+            ),
             [*blobs, *more],
         )
 
@@ -260,7 +264,12 @@ class RunBase:
         value, blobs = self._value(choice)
         made = self._session.note(
             e.DecisionMade(
-                branch=here.path, after=here.index, name=name, choice=value, why=why, options=tuple(options)
+                branch=here.path,
+                after=here.index,
+                name=name,
+                choice=value,
+                why=why,
+                options=tuple(options),
             ),
             blobs,
         )
@@ -271,14 +280,18 @@ class RunBase:
         here = self._here
         wrapped, blobs = self._value(value)
         self._session.note(
-            e.FactLearned(branch=here.path, after=here.index, key=key, value=wrapped, source=source), blobs
+            e.FactLearned(
+                branch=here.path, after=here.index, key=key, value=wrapped, source=source
+            ),
+            blobs,
         )
 
     @property
     def facts(self) -> tuple[Fact, ...]:
         """What the agent found out, oldest first."""
         return tuple(
-            msgspec.structs.replace(x, value=self._whole(x.value)) for x in self._session.view().facts
+            msgspec.structs.replace(x, value=self._whole(x.value))
+            for x in self._session.view().facts
         )
 
     def ask_later(self, question: str) -> None:
@@ -300,17 +313,29 @@ class RunBase:
         """A line in the agent's private scratchpad."""
         here = self._here
         wrapped, blobs = self._value(value)
-        self._session.note(e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs)
+        self._session.note(
+            e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs
+        )
 
     @property
     def notes(self) -> dict[str, Any]:
         """The private scratchpad."""
         return FrozenDict({k: self._whole(v) for k, v in self._session.view().notes.items()})
 
-    def artifact(self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = "") -> Artifact:
+    def artifact(
+        self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
+    ) -> Artifact:
         """Keep a big output verbatim, by its hash. The state holds only what it is."""
-        raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else values.encode(data)
-        kind = type or ("bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json")
+        raw = (
+            data
+            if isinstance(data, bytes)
+            else data.encode()
+            if isinstance(data, str)
+            else values.encode(data)
+        )
+        kind = type or (
+            "bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json"
+        )
         here = self._here
         blob = log.Blob(values.digest(raw), raw)
         saved = self._session.note(
@@ -320,12 +345,22 @@ class RunBase:
             ),
             [blob],
         )  # fmt: skip
-        return Artifact(name, saved.type, saved.blob, saved.bytes, saved.summary, self._session.steps, self._session.store.now())
+        return Artifact(
+            name,
+            saved.type,
+            saved.blob,
+            saved.bytes,
+            saved.summary,
+            self._session.steps,
+            self._session.store.now(),
+        )
 
     def log(self, text: str, *, level: str = "info") -> None:
         """A line for people who look at the run."""
         here = self._here
-        self._session.note(e.LogWritten(branch=here.path, after=here.index, level=level, text=str(text)))
+        self._session.note(
+            e.LogWritten(branch=here.path, after=here.index, level=level, text=str(text))
+        )
 
     def format(self, template: str) -> str:
         """Fill `{state.key}`, `{run.id}`, `{stage}` into a prompt or message."""
@@ -336,7 +371,9 @@ class RunBase:
     def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
         value, blobs = self._value(make())
-        kept = self._session.note(e.ValueRecorded(branch=here.path, after=here.index, name=name, value=value), blobs)
+        kept = self._session.note(
+            e.ValueRecorded(branch=here.path, after=here.index, name=name, value=value), blobs
+        )
         return values.decode(self._session.unwrap(kept.value))
 
     def now(self) -> datetime.datetime:
@@ -406,7 +443,11 @@ class RunBase:
         return None if ended.outcome == "time" else content(self._session, ended.value)
 
     def _end_of_any(self, ended: e.WaitEnded) -> tuple[str, Any] | None:
-        return None if ended.outcome == "time" else (ended.outcome, content(self._session, ended.value))
+        return (
+            None
+            if ended.outcome == "time"
+            else (ended.outcome, content(self._session, ended.value))
+        )
 
     @staticmethod
     def _end_of_approval(prompt: str, ended: e.WaitEnded) -> bool:
@@ -443,7 +484,9 @@ class Run(RunBase):
         """Ask a person a question; the answer, or None when time is up."""
         return self._end_of_signal(self._wait(self._question(prompt, options, timeout)))
 
-    def map(self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS) -> list[T]:
+    def map(
+        self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS
+    ) -> list[T]:
         """Call `fn` for each item, in parallel; results in the order of the items.
 
         Each item is a branch of its own, so that on replay each finds its own calls, in whatever
@@ -458,13 +501,17 @@ class Run(RunBase):
             CURRENT.set(branch)
             return fn(item)
 
-        with ThreadPoolExecutor(max_workers=min(threads, len(work)), thread_name_prefix="holdfast-map") as pool:
+        with ThreadPoolExecutor(
+            max_workers=min(threads, len(work)), thread_name_prefix="holdfast-map"
+        ) as pool:
             futures = [pool.submit(copy_context().run, one, branch, item) for branch, item in work]
         errors = [x for x in (future.exception() for future in futures) if x is not None]
         signals = [x for x in errors if isinstance(x, Signal)]
         for error in (*signals, *errors):
             if isinstance(error, CallFailed):
-                error.also = tuple(x.step for x in errors if isinstance(x, CallFailed) and x is not error)
+                error.also = tuple(
+                    x.step for x in errors if isinstance(x, CallFailed) and x is not error
+                )
             raise error
         return [future.result() for future in futures]
 
@@ -494,7 +541,9 @@ class AsyncRun(RunBase):
         ended = await self._wait(self._approval(prompt, show, timeout))
         return self._end_of_approval(prompt, ended)
 
-    async def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
+    async def ask(
+        self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None
+    ) -> Any:
         """Ask a person a question; the answer, or None when time is up."""
         return self._end_of_signal(await self._wait(self._question(prompt, options, timeout)))
 
@@ -521,7 +570,9 @@ class _Template(string.Formatter):
         if field_name == "run.id":
             return self._run.id, root
         if root != "state" or not rest:
-            raise InvalidInput(f"{{{field_name}}} is not known in a template; use {{state.key}}, {{stage}}, {{run.id}}")
+            raise InvalidInput(
+                f"{{{field_name}}} is not known in a template; use {{state.key}}, {{stage}}, {{run.id}}"
+            )
         value: Any = self._run.state.all()
         for key in rest.split("."):
             value = value.get(key) if isinstance(value, dict) else None

@@ -266,7 +266,9 @@ class Session:
             return bytes(value.json)
         data = self.store.blob(self.run_id, value.blob)
         if data is None or values.digest(data) != value.blob:
-            raise Abandon(NotFound(f"run {self.run_id!r}: artifact {value.blob} is missing or damaged"))
+            raise Abandon(
+                NotFound(f"run {self.run_id!r}: artifact {value.blob} is missing or damaged")
+            )
         return data
 
     # ── writing the log ──────────────────────────────────────────────────────────────────
@@ -355,13 +357,17 @@ class Session:
         """The log has grown from outside: read what came."""
         with self._mutex:
             if conflict.head < self._read_head.seq:
-                lost = LogRegressed(self.run_id, conflict.head + 1, "the store lost what it had acknowledged")
+                lost = LogRegressed(
+                    self.run_id, conflict.head + 1, "the store lost what it had acknowledged"
+                )
                 raise self.stop(Abandon(lost))
             if pending.generation == self._generation:  # else another branch has done it already
                 self.refresh()
                 self._generation += 1
             if self.journal.terminal is not None:
-                raise self.stop(Abandon(RunWaiting(self.run_id, "nothing: it has ended", "look at it")))
+                raise self.stop(
+                    Abandon(RunWaiting(self.run_id, "nothing: it has ended", "look at it"))
+                )
 
     def again(self, pending: Pending) -> Pending:
         """The same events, chained to the log as it is now known."""
@@ -374,7 +380,9 @@ class Session:
         for record in work.records:
             self._mine.pop(record.hash, None)
 
-    def submitted(self, build: Callable[[], Pending], submit: Callable[[Append], S]) -> tuple[Pending, S]:
+    def submitted(
+        self, build: Callable[[], Pending], submit: Callable[[Append], S]
+    ) -> tuple[Pending, S]:
         """Build an append and take its place in the store's queue, in one: so the order in which
         branches are chained to each other is the order in which they are committed."""
         with self._mutex:
@@ -444,5 +452,3 @@ class Session:
         """A boundary: tests stop the process here."""
         if self.boundary is not None:
             self.boundary(name)
-
-

@@ -21,7 +21,7 @@ from typing import Any
 from holdfast.errors import Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.flow import Flow
+from holdfast.runtime.effects import Flow
 from holdfast.runtime.together import Together
 
 

@@ -17,7 +17,8 @@ from holdfast.core.values import Codec, decode
 from holdfast.errors import Abandon, NotFound, Suspend
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params, spec_of
-from holdfast.runtime.flow import Flow, call
+from holdfast.runtime.effects import Flow
+from holdfast.runtime.flow import call
 from holdfast.runtime.session import Session
 
 BRANCH = "undo"

@@ -16,8 +16,10 @@ from holdfast.core.events import Value
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Entry
 from holdfast.errors import Suspend
+from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
-from holdfast.runtime.flow import Flow, Pause, check_all_replayed, commit, gate
+from holdfast.runtime.effects import Flow, Pause
+from holdfast.runtime.flow import check_all_replayed
 from holdfast.runtime.session import Session
 
 
@@ -44,9 +46,15 @@ def wait(branch: Branch, request: Request) -> Flow:
     entry = session.entry(branch.path, index)
     if entry is not None:
         recorded = entry.wait
-        if recorded is None or (recorded.wait, recorded.name) != (request.wait, request.name) or recorded.tool:
+        if (
+            recorded is None
+            or (recorded.wait, recorded.name) != (request.wait, request.name)
+            or recorded.tool
+        ):
             where = f"call {index + 1}" + (f" of branch {branch.path}" if branch.path else "")
-            raise session.diverged(where, _recorded(entry), f"wait for {request.wait} {request.name!r}")
+            raise session.diverged(
+                where, _recorded(entry), f"wait for {request.wait} {request.name!r}"
+            )
     if entry is None or entry.ended is None:
         check_all_replayed(branch, f"wait for {request.wait} {request.name!r}")
         ended = yield from _come(branch, index, entry, request)
@@ -68,7 +76,9 @@ def _come(branch: Branch, index: int, entry: Entry | None, request: Request) -> 
     session = branch.session
     gate(session)
     if entry is None or entry.wait is None:
-        show, blobs = (None, []) if request.show is None else session.wrap(values.encode(request.show))
+        show, blobs = (
+            (None, []) if request.show is None else session.wrap(values.encode(request.show))
+        )
         until = None if request.seconds_us is None else session.store.now() + request.seconds_us
         began = e.WaitBegan(
             branch=branch.path, index=index, wait=request.wait, name=request.name, until=until,
@@ -129,7 +139,12 @@ def _answer(_: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded
     )  # fmt: skip
 
 
-_READY: Final[dict[str, Ready]] = {"timer": _no_end, "signal": _signal, "approval": _approval, "answer": _answer}
+_READY: Final[dict[str, Ready]] = {
+    "timer": _no_end,
+    "signal": _signal,
+    "approval": _approval,
+    "answer": _answer,
+}
 
 
 def content(session: Session, value: Value | None) -> Any:

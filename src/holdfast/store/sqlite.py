@@ -95,6 +95,7 @@ class SQLiteStore:
         self._pid = os.getpid()
         self._write = threading.RLock()
         self._changed = threading.Condition()
+        self._waiting = 0
         self._keys: dict[str, int] = {}
         self._ends: dict[str, tuple[int, Standing]] = {}
         self._ends_version: tuple[apsw.Connection, Any] | None = None
@@ -125,6 +126,7 @@ class SQLiteStore:
         with self._write:
             self._closed = True
             self._close_connections()
+            self._reserve.close()
 
     # ── connections ──────────────────────────────────────────────────────────────────────
 
@@ -181,6 +183,7 @@ class SQLiteStore:
         """Nobody but the forking thread lives on here: locks and queues of others begin anew."""
         self._write = threading.RLock()
         self._changed = threading.Condition()
+        self._waiting = 0
         self._reading_ended = threading.Condition()
         self._readings = 0
         self._group = GroupCommit(self._commit)
@@ -190,27 +193,36 @@ class SQLiteStore:
                 "use the store in its parent, or start the process in another way (spawn)"
             )
 
+    def _ready(self) -> apsw.Connection:
+        """The write connection, fit to begin a transaction; its user holds `_write`."""
+        if self._broken is not None:
+            raise StoreUnavailable(*self._broken.args)
+        db = self._db
+        if self._readonly:
+            raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
+        _refuse_nested(db)
+        return db
+
+    def _roll_back(self, db: apsw.Connection, error: BaseException) -> None:
+        """Leave no transaction open; raise SQLite's errors in our words."""
+        with contextlib.suppress(apsw.Error):
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        if isinstance(error, apsw.Error):
+            raise self._failed(error, db) from error
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[apsw.Connection]:
         """The write connection inside BEGIN IMMEDIATE … COMMIT; rolled back on any exception."""
         with self._write:
-            if self._broken is not None:
-                raise StoreUnavailable(*self._broken.args)
-            db = self._db
-            if self._readonly:
-                raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
-            _refuse_nested(db)
+            db = self._ready()
             try:
                 db.execute("BEGIN IMMEDIATE")
                 yield db
                 if db.in_transaction:  # not after a tool's receipt, which commits
                     db.execute("COMMIT")
             except BaseException as error:
-                with contextlib.suppress(apsw.Error):
-                    if db.in_transaction:
-                        db.execute("ROLLBACK")
-                if isinstance(error, apsw.Error):
-                    raise self._failed(error, db) from error
+                self._roll_back(db, error)
                 raise
 
     def _failed(self, error: apsw.Error, db: apsw.Connection) -> StoreError:
@@ -336,26 +348,42 @@ class SQLiteStore:
     def _write_batch(self, batch: Sequence[Append]) -> list[Exception | None]:
         if not all(work.urgent for work in batch):
             self._reserve.hold()
-        with self._transaction() as db:
-            keys, standing = self._standing(db, batch)
-            for run_id in standing:  # forgotten until it is committed, however this ends
-                del self._ends[run_id]
-            refused = refusals(
-                batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id])
-            )
-            rows: list[tuple[int, Sequence[Record]]] = []
-            for work, error in zip(batch, refused, strict=True):
-                if error is not None:
-                    continue
-                key = keys[work.run_id]
-                rows.append((key, work.records))
-                if work.blobs:
-                    self._insert_blobs(db, key, work.blobs)
-                if work.change is not None:
-                    self._change(db, key, work.change)
-            self._insert(db, rows)
-        self._remember(batch, refused, keys, standing)
+        with self._write:  # written out, not `_transaction`: this is the hot path
+            db = self._ready()
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                keys, standing = self._standing(db, batch)
+                for run_id in standing:  # forgotten until it is committed, however this ends
+                    del self._ends[run_id]
+                refused = refusals(
+                    batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id])
+                )
+                self._write_accepted(db, batch, refused, keys)
+                db.execute("COMMIT")
+            except BaseException as error:
+                self._roll_back(db, error)
+                raise
+            self._remember(batch, refused, keys, standing)
         return refused
+
+    def _write_accepted(
+        self,
+        db: apsw.Connection,
+        batch: Sequence[Append],
+        refused: Sequence[Exception | None],
+        keys: dict[str, int],
+    ) -> None:
+        rows: list[tuple[int, Sequence[Record]]] = []
+        for work, error in zip(batch, refused, strict=True):
+            if error is not None:
+                continue
+            key = keys[work.run_id]
+            rows.append((key, work.records))
+            if work.blobs:
+                self._insert_blobs(db, key, work.blobs)
+            if work.change is not None:
+                self._change(db, key, work.change)
+        self._insert(db, rows)
 
     def _standing(
         self, db: apsw.Connection, batch: Sequence[Append]
@@ -593,8 +621,9 @@ class SQLiteStore:
         return True
 
     def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        if self._waiting:  # somebody who begins to wait just now looks for himself
+            with self._changed:
+                self._changed.notify_all()
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
         def grown() -> bool:
@@ -614,14 +643,20 @@ class SQLiteStore:
         """Ask again at each change made here, and now and then for changes by other processes."""
         end = time.monotonic() + timeout
         pause = 0.005
-        while not true():
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
+        with self._changed:
+            self._waiting += 1
+        try:
+            while not true():
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                with self._changed:
+                    self._changed.wait(min(pause, left))
+                pause = min(pause * 1.5, POLL_SECONDS_MAX)
+            return True
+        finally:
             with self._changed:
-                self._changed.wait(min(pause, left))
-            pause = min(pause * 1.5, POLL_SECONDS_MAX)
-        return True
+                self._waiting -= 1
 
     # ── self-examination ─────────────────────────────────────────────────────────────────
 

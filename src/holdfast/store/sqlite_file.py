@@ -40,18 +40,16 @@ class Reserve:
 
     def __init__(self, path: Path, *, active: bool) -> None:
         self._path, self._active = path, active
-        self._name = str(path)
+        self._fd = -1
 
     def hold(self) -> None:
         """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
         if not self._active or self._is_held():
             return
+        self.close()
         try:
-            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, RESERVE_BYTES)
-            finally:
-                os.close(fd)
+            self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            os.posix_fallocate(self._fd, 0, RESERVE_BYTES)
         except OSError as error:
             raise in_our_words(
                 f"{self._path.parent}: no room for the {RESERVE_BYTES // 1024} KiB that receipts may need",
@@ -59,17 +57,23 @@ class Reserve:
             ) from None
 
     def _is_held(self) -> bool:
-        """Asked every time, because another process may have needed the reserve meanwhile."""
-        try:
-            return os.stat(self._name).st_size >= RESERVE_BYTES  # noqa: PTH116 - at every commit
-        except OSError:
+        """Asked at every commit, because another process may have needed the reserve meanwhile."""
+        if self._fd < 0:
             return False
+        found = os.fstat(self._fd)
+        return found.st_nlink > 0 and found.st_size >= RESERVE_BYTES
 
     def give_up(self) -> None:
-        """Free the reserve for a receipt."""
+        """Free the reserve for a receipt: cut short, not removed, because others have it open."""
         with contextlib.suppress(OSError):
             if self._active:
-                self._path.unlink()
+                os.truncate(self._path, 0)
+
+    def close(self) -> None:
+        """Let go of the file; the space stays held back by its name."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0) -> StoreError:

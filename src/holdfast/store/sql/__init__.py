@@ -21,7 +21,9 @@ def queries(dialect: str) -> dict[str, str]:
     """Every named statement of a dialect."""
     text = (resources.files(__name__) / dialect / "queries.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
-    return {name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def migrations(dialect: str) -> list[Migration]:
@@ -38,4 +40,8 @@ def migrations(dialect: str) -> list[Migration]:
 
 
 def _without_comments(body: str) -> str:
-    return "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip().rstrip(";")
+    return (
+        "\n".join(line for line in body.splitlines() if not line.startswith("--"))
+        .strip()
+        .rstrip(";")
+    )

@@ -1,0 +1,169 @@
+"""May something new begin, and make it durable: the gate, the commit, the wait.
+
+Every event of a live run is written through `commit`. If others have written meanwhile, what came is
+read first, and before an effect the gate is asked again, so that nothing begins after a cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core.events import Event
+from holdfast.core.log import Blob
+from holdfast.core.policy import MICROSECONDS, budget_use
+from holdfast.errors import (
+    Abandon,
+    Conflict,
+    HoldfastError,
+    KeyTaken,
+    LeaseLost,
+    Signal,
+    Stop,
+    Suspend,
+)
+from holdfast.runtime.effects import Asked, Effect, Flow, Pause, Refused, StoreEffect
+from holdfast.runtime.session import Pending, Session
+from holdfast.store.base import RowChange
+
+
+def gate(session: Session) -> None:
+    """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
+    session.check_alive()
+    if session.only_replay is not None:
+        raise session.stop(Abandon(session.only_replay))
+    journal, now = session.journal, session.store.now()
+    created = journal.created
+    if journal.cancel is not None:
+        raise session.stop(cancellation(session))
+    if journal.is_undone:
+        raise session.stop(Stop("undone", "what it did is taken back"))
+    if journal.paused is not None:
+        raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
+    if created is None:
+        return
+    if created.deadline_at is not None and now >= created.deadline_at:
+        raise session.stop(Stop("deadline", "the run's deadline has passed"))
+    if created.budget:
+        use = budget_use(
+            created.budget,
+            steps=session.steps,
+            elapsed_us=now - journal.created_at,
+            usage=session.draft.usage,
+        )
+        over = use.exceeded(starting=True)
+        if over:
+            raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+
+
+def cancellation(session: Session) -> Stop:
+    """The signal for a run that somebody has cancelled."""
+    asked = session.journal.cancel
+    who = f" by {asked.by}" if asked and asked.by else ""
+    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))
+
+
+def commit(
+    session: Session,
+    events: Sequence[Event],
+    *,
+    change: RowChange | None = None,
+    blobs: Sequence[Blob] = (),
+    recheck: bool = False,
+    claims_key: str = "",
+    urgent: bool = False,
+    evidence: Asked | None = None,
+) -> Flow:
+    """Make events durable, with everything noted before them. Returns when they are.
+
+    If the log has grown from outside, what came is read first; with `recheck` (before an effect) the
+    gate is asked again, so that nothing begins after a cancellation.
+    """
+    label = events[-1].kind if events else "notes"
+
+    def build() -> Pending:
+        return session.build(
+            events,
+            change=change,
+            blobs=blobs,
+            claims_key=claims_key,
+            urgent=urgent,
+            receipt=evidence is not None,
+        )
+
+    while True:
+        try:
+            pending = yield StoreEffect(session, build, label)
+        except Refused as refused:
+            build = yield from _refused(refused, recheck, evidence)
+            continue
+        session.committed(pending)
+        return None
+
+
+def _refused(
+    refused: Refused, recheck: bool, evidence: Asked | None
+) -> Generator[Effect, Any, Callable[[], Pending]]:
+    """What to send instead, or what to raise."""
+    pending, error = refused.pending, refused.error
+    session = pending.session
+    match error:
+        case Conflict():
+            session.learn(pending, error)
+            if recheck:
+                try:
+                    gate(session)
+                except Signal:
+                    session.withdraw(pending)
+                    raise
+            return lambda: session.again(pending)
+        case KeyTaken():
+            session.withdraw(pending)
+            raise error
+        case LeaseLost() if evidence is not None:
+            yield from _leave_evidence(evidence, pending.events[-1])
+    raise session.stop(Abandon(error)) from error
+
+
+def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
+    """We lost the run while the call was under way; what we know may help whoever decides."""
+    session = asked.session
+    if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
+        return
+    done = isinstance(receipt, e.CallSucceeded)
+    key = asked.own_key or f"{session.run_id}:{receipt.step}:{asked.spec.name}:{asked.digest}"
+    said = e.CallEvidence(
+        step=receipt.step,
+        name=receipt.name,
+        key=key,
+        digest=asked.digest,
+        worker=session.worker,
+        epoch=session.epoch,
+        outcome="done" if done else "failed",
+        result=receipt.result
+        if isinstance(receipt, e.CallSucceeded) and not receipt.result.blob
+        else None,
+        error=receipt.error if isinstance(receipt, e.CallFailed) else None,
+    )
+    for _ in range(5):
+        try:
+            yield StoreEffect(session, lambda: session.outside(said), said.kind)
+        except Refused as refused:
+            if isinstance(refused.error, Conflict):
+                continue
+        except HoldfastError:
+            return
+        return
+
+
+def wait_until(session: Session, at: int, what: str) -> Flow:
+    """Wait for a time in the log: here if it is near, otherwise out of memory."""
+    while True:
+        left = at - session.store.now()
+        if left <= 0:
+            return
+        if left > session.patience_us:
+            raise Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
+        yield Pause(session, left / MICROSECONDS)
+        session.check_lease()

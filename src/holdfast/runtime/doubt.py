@@ -1,0 +1,157 @@
+"""A call with an intent and no receipt: find out, repeat, or wait for a person.
+
+What the tool declared decides. Nothing here guesses: without a declaration that makes it safe, the run
+waits, and shows the call as in doubt.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Final
+
+from holdfast.core import events as e
+from holdfast.core.events import ErrorInfo
+from holdfast.core.replay import Entry
+from holdfast.errors import (
+    Suspend,
+)
+from holdfast.runtime.commit import commit
+from holdfast.runtime.context import Inside
+from holdfast.runtime.declare import (
+    CHECKED,
+    CHILD,
+    KEYED,
+    REPEATABLE,
+    TRANSACTIONAL,
+    Done,
+)
+from holdfast.runtime.effects import Asked, Flow, Invoke, Never
+from holdfast.runtime.outcome import encoded, error_info, secrets_of
+
+LIVES_MAX: Final = 5
+"""A keyed call that was begun this often without an answer may be what kills its workers."""
+
+
+def settle_doubt(asked: Asked, entry: Entry) -> Flow:
+    """An intent without a receipt: what the tool declared decides. None: it may be tried again."""
+    spec, session = asked.spec, asked.session
+    intent = entry.intent
+    assert intent is not None
+    if spec.effect == CHILD or intent.effect == TRANSACTIONAL == spec.effect:
+        return None  # a child run resumes by itself; a transaction without its receipt left nothing
+    if intent.tool_version != spec.version:
+        yield from doubt(asked, intent.step, intent.attempt, "the tool's version has changed since")
+    if spec.effect == REPEATABLE:
+        return None
+    if spec.effect == KEYED:
+        begun = intent.attempt - (
+            entry.failures[-1].attempt if entry.failures else entry.attempts_before
+        )
+        if begun >= LIVES_MAX:
+            yield from doubt(
+                asked,
+                intent.step,
+                intent.attempt,
+                f"it was begun {begun} times and never came back",
+            )
+        if intent.key_until is None or session.store.now() < intent.key_until:
+            return None
+        yield from doubt(
+            asked, intent.step, intent.attempt, "the receiver may have forgotten its key"
+        )
+    if spec.effect == CHECKED:
+        return (yield from ask_check(asked, intent))
+    return (yield from _ask_policy(asked, intent))
+
+
+def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
+    """Ask the tool's own look-up whether the call happened."""
+    spec, session = asked.spec, asked.session
+    assert spec.check is not None
+    try:
+        answer = yield Invoke(
+            session,
+            spec.check,
+            {},
+            Inside(spec.name, REPEATABLE, session.run_id),
+            inspect.iscoroutinefunction(spec.check),
+            spec.timeout,
+            args=(intent.key,),
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, the doubt stays
+        info = error_info(error, secrets_of(asked))
+        yield from doubt(
+            asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
+        )
+    if answer is None:
+        settled = e.CallResolved(
+            branch=asked.branch.path,
+            index=asked.index,
+            step=intent.step,
+            name=spec.name,
+            how="retry",
+            by="check",
+            why="the check says that it did not happen",
+        )
+        yield from commit(session, [settled])
+        return None
+    _, value, blobs, unavailable = encoded(
+        asked, answer.result if isinstance(answer, Done) else answer
+    )
+    settled = e.CallResolved(
+        branch=asked.branch.path,
+        index=asked.index,
+        step=intent.step,
+        name=spec.name,
+        how="done",
+        result=value,
+        by="check",
+        why=unavailable or "the check says that it happened",
+    )
+    yield from commit(session, [settled], blobs=blobs)
+    return session.entry(asked.branch.path, asked.index)
+
+
+def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
+    spec, session = asked.spec, asked.session
+    how = spec.on_doubt(intent.key) if callable(spec.on_doubt) else spec.on_doubt
+    if how in ("retry", "fail"):
+        error = (
+            ErrorInfo("InDoubt", "it may or may not have happened, and was given up")
+            if how == "fail"
+            else None
+        )
+        settled = e.CallResolved(
+            branch=asked.branch.path,
+            index=asked.index,
+            step=intent.step,
+            name=spec.name,
+            how="retry" if how == "retry" else "failed",
+            error=error,
+            by="policy",
+            why=f"on_doubt={how!r}",
+        )
+        yield from commit(session, [settled])
+        return session.entry(asked.branch.path, asked.index) if how == "fail" else None
+    yield from doubt(asked, intent.step, intent.attempt, "the process that made it has died")
+    return None
+
+
+def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
+    """Record that nobody knows, and wait for a person. Does not return."""
+    session, name = asked.session, asked.spec.name
+    entry = session.entry(asked.branch.path, asked.index)
+    if entry is None or not entry.doubted:
+        doubt = e.CallDoubted(
+            branch=asked.branch.path,
+            index=asked.index,
+            step=step,
+            name=name,
+            attempt=attempt,
+            because=because,
+        )
+        yield from commit(session, [doubt])
+    raise Suspend(
+        f"a decision about step {step}, {name}, which may or may not have happened ({because})",
+        f"find out, then hf.resolve({session.run_id!r}, {step}, done=… | failed=… | retry=True)",
+    )

@@ -1,0 +1,93 @@
+"""What a flow may ask its driver for, and what a call is while it flows.
+
+A flow is a generator that yields these effects; a driver performs them (`drivers.py`). Nothing here
+does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from holdfast.errors import (
+    StoreError,
+)
+from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.declare import (
+    CallSpec,
+)
+from holdfast.runtime.session import Pending, Session
+
+Flow = Generator["Effect", Any, Any]
+Never = Generator["Effect", Any, NoReturn]
+
+
+@dataclass(slots=True)
+class StoreEffect:
+    """Build an append, make it durable, and return it."""
+
+    session: Session
+    build: Callable[[], Pending]
+    label: str
+
+
+@dataclass(slots=True)
+class Invoke:
+    """Call a function, within a time limit if it has one. The only place where effects happen."""
+
+    session: Session
+    fn: Callable[..., Any]
+    kwargs: dict[str, Any]
+    where: Branch | Inside
+    is_async: bool
+    timeout: float | None = None
+    args: tuple[Any, ...] = ()
+    finish: Callable[[Any], tuple[Any, Pending]] | None = None
+    """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
+
+
+@dataclass(slots=True)
+class Pause:
+    """Wait here, in the process."""
+
+    session: Session
+    seconds: float
+
+
+Effect = StoreEffect | Invoke | Pause
+
+
+@dataclass(slots=True)
+class Asked:
+    """One call as it was asked for: who, where, with what."""
+
+    spec: CallSpec
+    branch: Branch
+    index: int
+    bound: dict[str, Any]
+    args: bytes
+    digest: str
+    own_key: str = ""
+    undoes: int = 0
+
+    @property
+    def session(self) -> Session:
+        return self.branch.session
+
+    @property
+    def where(self) -> str:
+        at = f"call {self.index + 1}"
+        return at if not self.branch.path else f"{at} of branch {self.branch.path}"
+
+    def __str__(self) -> str:
+        text = self.args.decode()
+        return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
+
+
+class Refused(Exception):
+    """An append was not written: which one, and why."""
+
+    def __init__(self, pending: Pending, error: StoreError) -> None:
+        self.pending, self.error = pending, error
+        super().__init__(str(error))

@@ -1,0 +1,100 @@
+"""How a call ended, in the forms it takes: for the log, for the code, for people.
+
+Results are what the log can give back, the first time as well. Errors become data without secrets and
+come back as `CallFailed`; no exception is ever rebuilt by its name.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import Any, Final
+
+from msgspec import Raw
+
+from holdfast.core import events as e
+from holdfast.core.events import ErrorInfo, Value
+from holdfast.core.log import Blob
+from holdfast.errors import (
+    CallFailed,
+    CallTimeout,
+    NotStorable,
+    Rejected,
+)
+from holdfast.runtime.declare import (
+    REDACTED,
+    secrets_in,
+)
+from holdfast.runtime.effects import Asked
+
+ARGS_KEPT_BYTES: Final = 4 * 1024
+"""A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
+TRACEBACK_CHARS: Final = 8_000
+MESSAGE_CHARS: Final = 4_000
+
+
+def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, list[Blob], str]:
+    """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
+    spec, session = asked.spec, asked.session
+    try:
+        data = spec.result.encode(_redacted(raw, spec.redact))
+        result = spec.result.decode(data)
+    except NotStorable as error:
+        return None, e.NULL, [], f"{error.reason} (at {error.path})"
+    value, blobs = session.wrap(data)
+    return result, value, blobs, ""
+
+
+def _redacted(value: Any, names: frozenset[str]) -> Any:
+    """A result without the fields that were declared secret."""
+    if not names:
+        return value
+    if isinstance(value, dict):
+        return {k: REDACTED if k in names else _redacted(v, names) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redacted(v, names) for v in value]
+    return value
+
+
+def kept_args(asked: Asked) -> Value | None:
+    return Value(json=Raw(asked.args)) if len(asked.args) <= ARGS_KEPT_BYTES else None
+
+
+def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
+    """A recorded failure as the exception that code sees, the first time and on every replay."""
+    kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
+    return kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+
+
+def result_lost(asked: Asked, why: str) -> CallFailed:
+    return CallFailed(
+        asked.spec.name,
+        "ResultUnavailable",
+        f"it was done, but its result could not be kept: {why}",
+    )
+
+
+def secrets_of(asked: Asked) -> set[str]:
+    """What must not be told: declared names, and values of secret types wherever they are."""
+    session = asked.session
+    session.secrets.update(secrets_in(list(asked.bound.values())))
+    return session.secrets
+
+
+def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
+    """An exception as data, without secrets and of bounded size."""
+    text = "".join(traceback.format_exception(error))
+    kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
+    return ErrorInfo(
+        type=error.error_type if isinstance(error, CallFailed) else kind,
+        message=_scrub(error.message if isinstance(error, CallFailed) else str(error), secrets)[
+            :MESSAGE_CHARS
+        ],
+        traceback=_scrub(text, secrets)[-TRACEBACK_CHARS:],
+    )
+
+
+def _scrub(text: str, secrets: Iterable[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    return text.encode("utf-8", "backslashreplace").decode()
