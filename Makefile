@@ -3,7 +3,7 @@
 #   make demo      see a run survive a crash (installs only what users install)
 #   make test      the tests of every change            ARGS="-k lease" narrows them down
 #   make check     everything a change must pass: lint, types, tests
-#   make nightly   all tests, long ones too, with many more random examples
+#   make nightly   all tests, long ones too, with many more random examples; then planted bugs
 #   make bench     how fast it is here
 
 PYTHON ?= python3
@@ -40,7 +40,9 @@ check: $(VENV)/.dev
 
 nightly: $(VENV)/.dev
 	@echo "== all tests, the long way"
-	@$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=1800 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $(ARGS)
+	@echo "== planted bugs that the tests must find"
+	@$(BIN)/python tests/mutants.py
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)

@@ -63,7 +63,7 @@ def test_a_run_killed_at_any_boundary_ends_as_if_nothing_had_happened(
 def test_a_run_killed_again_while_it_recovers_ends_the_same(
     scenario: Scenario, ledger: Ledger, tmp_path: Path
 ) -> None:
-    assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=3) >= 20
+    assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=4) >= 12
 
 
 @every_scenario
