@@ -104,15 +104,15 @@ MUTANTS = (
     Mutant(
         "an approval is not bound to the bytes that were shown",
         "runtime/flow.py",
-        "if entry.wait.digest != asked.digest or entry.wait.tool_version != spec.version:",
+        "if shown != (asked.digest, asked.digest, spec.version):",
         "if False:",
         ("tests/runtime/test_people.py",),
     ),
     Mutant(
         "an approval is not used up by the call it allowed",
         "runtime/flow.py",
-        "key_until=until, approval=approval,",
-        "key_until=until, approval=None,",
+        "        approval=approval,\n",
+        "        approval=None,\n",
         (f"{KILLS}[gated]",),
     ),
     Mutant(
@@ -152,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         "key_ttl is ignored",
-        "runtime/flow.py",
+        "runtime/doubt.py",
         "if intent.key_until is None or session.store.now() < intent.key_until:",
         "if True:",
         ("tests/runtime/test_effects.py",),

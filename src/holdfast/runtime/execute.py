@@ -229,7 +229,7 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
         says, how = f"a person: {cause}", "see to it, then hf.resume"
         if isinstance(cause, Diverged):
             says = f"its code: it diverged at {cause.where}"
-            how = "put the old code back, or see docs: code changes"
+            how = f"put the old code back and hf.resume({session.run_id!r}), or hf.rerun({session.run_id!r})"
         change = RowChange("waiting", None, says)
         event = e.RunSuspended(waiting_for=says, how=how)
         session.discard_notes()

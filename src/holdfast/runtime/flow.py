@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Usage, Value
@@ -58,10 +58,6 @@ from holdfast.runtime.outcome import (
 )
 from holdfast.runtime.session import Pending, Session
 
-LIVES_MAX: Final = 5
-"""A keyed call that was begun this often without an answer may be what kills its workers."""
-
-
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -73,7 +69,7 @@ def call(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: in
     if entry is not None and entry.final:
         return _recorded(asked, entry)
     if not undoes:
-        check_all_replayed(branch, str(asked))
+        check_all_replayed(branch, asked)
         gate(asked.session)
     if entry is not None and entry.open_attempt:
         settled = yield from settle_doubt(asked, entry)
@@ -99,7 +95,7 @@ def _name(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], undoes: int)
     return Asked(spec, branch, branch.take(), dict(bound), args, digest(args), own_key, undoes)
 
 
-def check_all_replayed(branch: Branch, attempted: str) -> None:
+def check_all_replayed(branch: Branch, attempted: object) -> None:
     """Before anything new: what other branches did, the code must have asked for again.
 
     Only where no other branch can still be on its way: in the main one, when it is alone.
@@ -109,7 +105,7 @@ def check_all_replayed(branch: Branch, attempted: str) -> None:
         for (path, index), entry in left:
             if path:
                 where = f"call {index + 1} of branch {path}"
-                raise branch.session.diverged(where, _shown(branch.session, entry), attempted)
+                raise branch.session.diverged(where, _shown(branch.session, entry), str(attempted))
 
 
 def _match(asked: Asked) -> Entry | None:
@@ -194,7 +190,9 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
         session.catch_up()
-    if entry.wait.digest != asked.digest or entry.wait.tool_version != spec.version:
+    decided = entry.approval.digest if entry.approval is not None else asked.digest
+    shown = (entry.wait.digest, decided, entry.wait.tool_version)
+    if shown != (asked.digest, asked.digest, spec.version):
         raise session.diverged(
             asked.where,
             f"approval of {entry.name}, digest {entry.wait.digest}, version {entry.wait.tool_version!r}",
