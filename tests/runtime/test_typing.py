@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,6 @@ def plain(text: str) -> str:
 
 @pytest.mark.timeout(300)
 def test_mypy_in_strict_mode_sees_the_kept_signatures(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
     done = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file", "",
@@ -55,9 +53,11 @@ def test_mypy_in_strict_mode_sees_the_kept_signatures(tmp_path: Path) -> None:
         assert wanted == said[number], f"line {number}"
 
 
-@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+@pytest.mark.timeout(300)
 def test_pyright_refuses_only_what_must_be_refused() -> None:
-    done = subprocess.run(["pyright", str(API)], capture_output=True, text=True)
+    """With pyright's engine as basedpyright packs it: a wheel, nothing to fetch when it runs."""
+    command = [sys.executable, "-m", "basedpyright", "--level", "error", str(API)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     refused = {int(n) for n in re.findall(r"api\.py:(\d+):\d+ - error", done.stdout)}
 
     assert {n for n, wanted in comments().items() if wanted.startswith("refused")} == refused
