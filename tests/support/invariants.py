@@ -86,7 +86,9 @@ def once_happens_once(x: Evidence) -> None:
 
 
 def keyed_has_one_effect(x: Evidence) -> None:
-    """5: one key, identical bytes, at most one effect."""
+    """5: one key, identical bytes, at most one effect; another call has another key."""
+    keys = [calls[0].key for calls in _by_step(x, "keyed").values()]
+    assert len(keys) == len(set(keys)), f"two calls share a key: {keys}"
     for calls in _by_step(x, "keyed").values():
         assert len({c.key for c in calls}) == 1
         assert len({bytes(c.args.json) for c in calls}) == 1
