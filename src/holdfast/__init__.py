@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.engine import Options
     from holdfast.runtime.enter import agent, step, tool
     from holdfast.runtime.run import AsyncRun, Run
+    from holdfast.runtime.waits import Approval, Question, Timer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyDecided",
+    "Approval",
     "AsyncHoldfast",
     "AsyncRun",
     "Budget",
@@ -66,6 +68,7 @@ __all__ = [
     "NotNow",
     "NotStorable",
     "Options",
+    "Question",
     "Rejected",
     "Retry",
     "Run",
@@ -77,6 +80,7 @@ __all__ = [
     "StorageFull",
     "StoreError",
     "StoreUnavailable",
+    "Timer",
     "agent",
     "step",
     "tool",
@@ -90,6 +94,7 @@ _HOMES = {
     "holdfast.runtime.engine": ("Options",),
     "holdfast.runtime.enter": ("agent", "step", "tool"),
     "holdfast.runtime.run": ("AsyncRun", "Run"),
+    "holdfast.runtime.waits": ("Approval", "Question", "Timer"),
 }
 _HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
 _HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}
