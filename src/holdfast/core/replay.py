@@ -41,7 +41,7 @@ class Entry:
     failures: list[e.CallFailed] = field(default_factory=list)
     done: e.CallSucceeded | None = None
     resolved: e.CallResolved | None = None
-    doubted: bool = False
+    doubted: e.CallDoubted | None = None
     wait: e.WaitBegan | None = None
     wait_seq: int = 0
     ended: e.WaitEnded | None = None
@@ -211,7 +211,7 @@ class Journal:
                 entry.digest = event.digest
                 entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
                 entry.first_intent_at = entry.first_intent_at or time
-                entry.doubted = False
+                entry.doubted = None
                 entry.resolved = None
             case e.CallSucceeded():
                 entry.digest = event.digest or entry.digest
@@ -220,9 +220,11 @@ class Journal:
                 entry.digest = event.digest or entry.digest
                 entry.failures.append(event)
             case e.CallDoubted():
-                entry.doubted = True
+                entry.doubted = event
+                entry.resolved = None  # what was said about it did not settle it
             case e.CallResolved():
                 entry.resolved = event
+                entry.doubted = None
                 if event.how == "retry":
                     entry.first_intent_at = 0  # somebody looked: the key begins a new life
 

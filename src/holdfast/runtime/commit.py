@@ -43,8 +43,8 @@ def gate(session: Session) -> None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
     if created is None:
         return
-    if created.deadline_at is not None and now >= created.deadline_at:
-        raise session.stop(Stop("deadline", "the run's deadline has passed"))
+    if is_overdue(session):
+        raise session.stop(overdue())
     if created.budget:
         use = budget_use(
             created.budget,
@@ -55,6 +55,18 @@ def gate(session: Session) -> None:
         over = use.exceeded(starting=True)
         if over:
             raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+
+
+def is_overdue(session: Session) -> bool:
+    """Whether the run's deadline has passed."""
+    created = session.journal.created
+    at = None if created is None else created.deadline_at
+    return at is not None and session.store.now() >= at
+
+
+def overdue() -> Stop:
+    """The signal for a run whose deadline has passed."""
+    return Stop("deadline", "the run's deadline has passed")
 
 
 def cancellation(session: Session) -> Stop:

@@ -33,6 +33,8 @@ class Branch:
     together: Together | None = None
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
+    call_failed: bool = False
+    """Whether the code of this branch has been told of a call that failed."""
 
     def take(self) -> int:
         """The position of the call that is being made now."""

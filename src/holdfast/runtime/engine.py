@@ -27,11 +27,13 @@ from holdfast.errors import (
     NotDurable,
     NotFound,
     RunBusy,
+    RunCancelled,
     RunWaiting,
     Signal,
+    Stop,
     StoreError,
 )
-from holdfast.runtime.commit import cancellation, commit
+from holdfast.runtime.commit import cancellation, commit, is_overdue, overdue
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
@@ -40,6 +42,7 @@ from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
+from holdfast.runtime.undo import ask_to_undo
 from holdfast.store.base import Append, NewRun, RowChange, RunRow, Store
 
 
@@ -75,7 +78,7 @@ class Engine:
         self.options = options or Options()
         # A name that no other process has had: pods and hosts reuse theirs.
         self.worker = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.leases = LeaseKeeper(store, self.options.lease_seconds, also=self._notice_cancels)
+        self.leases = LeaseKeeper(store, self.options.lease_seconds, look=self._look_after_awaiting)
         self.agents: dict[str, AgentSpec] = {}
         self._awaiting: dict[str, Branch] = {}
         """Async agents that execute here; they can be cut off at whatever they await."""
@@ -146,7 +149,7 @@ class Engine:
         spec, row = taken.spec, taken.row
         setting = Setting(
             approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._run_child,
+            run_child=self._run_child, undo_child=self._undo_child,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
@@ -239,12 +242,26 @@ class Engine:
         if any(r.kind == asked for r in self.store.read(run_id, after=session.read_to)):
             session.catch_up()
         if session.journal.cancel is not None:
-            session.stop(cancellation(session))
-            root.together.cancel()
+            self._cut_off(root, cancellation(session))
 
-    def _notice_cancels(self) -> None:
-        for run_id in list(self._awaiting):
-            self.notice_cancel(run_id)
+    @staticmethod
+    def _cut_off(root: Branch, signal: Stop) -> None:
+        root.session.stop(signal)
+        assert root.together is not None
+        root.together.cancel()
+
+    def _look_after_awaiting(self) -> None:
+        """Runs that await something for long: has somebody cancelled them, is their deadline past?"""
+        awaiting = dict(self._awaiting)
+        if not awaiting:
+            return
+        known = {run_id: root.session.head.seq for run_id, root in awaiting.items()}
+        for run_id, end in self.store.heads(list(known)).items():
+            if end > known[run_id]:
+                self.notice_cancel(run_id)
+        for root in awaiting.values():
+            if is_overdue(root.session) and root.together is not None:
+                self._cut_off(root, overdue())
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""
@@ -296,6 +313,28 @@ class Engine:
         if isinstance(taken, Taken):
             return await self.execute_async(taken)
         return await asyncio.to_thread(self.result_of, taken, spec)
+
+    def _undo_child(self, spec: AgentSpec, child_id: str) -> Any:
+        """Take back what a child run did; for an async agent, something to await."""
+        how = self._child_undone_async if spec.is_async else self._child_undone
+        return how(spec, child_id)
+
+    def _child_undone(self, spec: AgentSpec, child_id: str) -> None:
+        taken = self._taken_to_undo(spec, child_id)
+        if taken is not None:
+            with contextlib.suppress(RunCancelled):  # so ends a run that was undone
+                self.execute(taken)
+
+    async def _child_undone_async(self, spec: AgentSpec, child_id: str) -> None:
+        taken = await asyncio.to_thread(self._taken_to_undo, spec, child_id)
+        if taken is not None:
+            with contextlib.suppress(RunCancelled):
+                await self.execute_async(taken)
+
+    def _taken_to_undo(self, spec: AgentSpec, child_id: str) -> Taken | None:
+        self.learn(spec)
+        row = ask_to_undo(self.store, child_id)
+        return None if row is None else self.take(row, spec)
 
 
 __all__ = ["Engine", "HoldfastError", "Options", "Taken"]

@@ -67,6 +67,8 @@ def call(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: in
     branch.session.specs[spec.name] = spec
     entry = _match(asked)
     if entry is not None and entry.final:
+        if entry.settled_as("done"):
+            yield from _refuse_misfit(asked, entry)
         return _recorded(asked, entry)
     if not undoes:
         check_all_replayed(branch, asked)
@@ -152,6 +154,20 @@ def _recorded(asked: Asked, entry: Entry) -> Any:
         return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
     raise failure(asked.spec.name, error, entry.attempts, entry.step)
+
+
+def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
+    """A person may have given a result that the tool could never give: then the doubt stands again."""
+    assert entry.resolved is not None
+    try:
+        asked.spec.result.decode(asked.session.unwrap(entry.resolved.result or e.NULL))
+    except NotStorable as error:
+        gate(asked.session)
+        because = (
+            f"the result that {entry.resolved.by or 'somebody'} gave does not fit: {error.reason}"
+        )
+        because += f" (at {error.path})"
+        yield from doubt(asked, entry.step, entry.attempts, because)
 
 
 # ── approval ─────────────────────────────────────────────────────────────────────────────────────

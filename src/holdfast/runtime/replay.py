@@ -43,7 +43,7 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
     spec = engine.agent_of(row)
     session = Session(
         engine.store, row, worker=engine.worker,
-        setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child),
+        setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child, undo_child=_no_child),
     )  # fmt: skip
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
     session.load()

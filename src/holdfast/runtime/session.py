@@ -49,6 +49,7 @@ class Setting:
     stages: tuple[str, ...] = ()
     model: Any = None
     run_child: Callable[..., Any] | None = None
+    undo_child: Callable[..., Any] | None = None
 
 
 @dataclass(slots=True)

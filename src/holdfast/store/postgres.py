@@ -311,6 +311,9 @@ class PostgresStore:
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
         return [Record(*row) for row in self._rows("read", (run_id, after, limit))]
 
+    def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
+        return dict(self._rows("heads", (list(run_ids),)))
+
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:

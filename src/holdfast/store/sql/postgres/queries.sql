@@ -173,6 +173,12 @@ FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.seq > %s::bigint
 ORDER BY e.seq LIMIT %s::bigint;
 
+-- name: heads
+-- Where the logs of these runs end.
+SELECT r.id, e.seq FROM holdfast.runs r
+CROSS JOIN LATERAL (SELECT max(e.seq) AS seq FROM holdfast.events e WHERE e.run = r.key) e
+WHERE r.id = ANY(%s::text[]);
+
 -- name: head
 SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text);
