@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import Holdfast, HoldfastError, Options, RunWaiting, views
+from holdfast import Holdfast, HoldfastError, Options, RunWaiting, control, views
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import Call
 from holdfast.store.base import Store
@@ -36,6 +36,8 @@ class Scenario:
     act: Callable[[Holdfast, str, Ledger], None] | None = None
     kinds: dict[str, str] = field(default_factory=dict)
     same_result: bool = True
+    resumed: bool = False
+    """Whether somebody resumes the run when it has failed."""
     final: str = "completed"
 
 
@@ -148,6 +150,9 @@ def run_schedule(
             earlier.append([r.hash for r in store.read(run_id)])
             if life.killed:
                 clock.skip(LEASE_SECONDS + 1)
+                continue
+            if life.says == "RunFailed" and scenario.resumed:
+                control.reopen(store, run_id)
                 continue
             if life.says != "waiting":
                 return life, points, _evidence(scenario, make_store(clock), ledger, run_id, earlier)

@@ -112,14 +112,26 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
 
 def _match(asked: Asked) -> Entry | None:
     """What the log holds at this place; Diverged if it is something else."""
-    entry = asked.session.entry(asked.branch.path, asked.index)
-    if entry is None:
-        return None
+    branch, session = asked.branch, asked.session
+    left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
+    if left is not None:
+        branch.index = asked.index  # the place that was taken for it is free again
+        asked.index = left[0]
+        return left[1]
+    held = session.entry(branch.path, asked.index)
+    if held is None or _is_same(asked, held):
+        return held
+    beside = session.journal.leave(branch.path, asked.index)
+    if beside is None:
+        raise session.diverged(asked.where, _shown(session, held), str(asked))
+    asked.index, branch.index = beside, beside + 1
+    return _match(asked)
+
+
+def _is_same(asked: Asked, entry: Entry) -> bool:
     if entry.is_wait or (entry.name and entry.name != asked.spec.name):
-        raise asked.session.diverged(asked.where, _shown(asked.session, entry), str(asked))
-    if entry.digest and entry.digest != asked.digest:
-        raise asked.session.diverged(asked.where, _shown(asked.session, entry), str(asked))
-    return entry
+        return False
+    return not entry.digest or entry.digest == asked.digest
 
 
 def _shown(session: Session, entry: Entry) -> str:

@@ -238,7 +238,7 @@ class Session:
         with self._mutex:
             self.check_alive()
             self.reaches(event.branch, event.after)
-            found = self.journal.noted(event.branch, event.after, event.kind, event.subject)
+            found = self.journal.noted(event)
             if found is not None and isinstance(found[1], type(event)):
                 self._ahead.append((found[0], found[1]))
                 return found[1]
