@@ -1,0 +1,112 @@
+"""What the workers of a test fleet execute: `holdfast worker tests/support/fleet_agents.py`.
+
+The agents are those that are killed everywhere, and some whose timing matters to a fleet. Their tools
+talk to the ledger that HOLDFAST_TEST_LEDGER names.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from holdfast import Run, agent, step, tool
+from support import scenarios
+from support.ledger import Ledger
+from support.scenarios import (
+    book, cancelled, careful, forgiving, gated, improvising, inner, outer, read_notes, retrying, send,
+    tasks, threads, undoing,
+)  # fmt: skip
+
+LEDGER = "HOLDFAST_TEST_LEDGER"
+DAWDLE = "HOLDFAST_TEST_DAWDLE_SECONDS"
+
+if LEDGER in os.environ:
+    scenarios.use(
+        Ledger(os.environ[LEDGER], dawdle_seconds=float(os.environ.get(DAWDLE, "0")))
+    )
+
+
+@agent(stages=("reading", "sending", "over"))
+def chained(run: Run, name: str) -> dict[str, Any]:
+    run.stage = "reading"
+    run.state.notes = read_notes(name)
+    run.state.increment("tries")
+    run.stage = "sending"
+    first = send(to=name)
+    booked = book(room="blue")
+    run.decide("where", booked["tool"], why="it was free")
+    second = send(to=name)  # the same words again are another action
+    run.stage = "over"
+    return {"sent": [first["tool"], second["tool"]], "tries": run.state.tries}
+
+
+@agent
+def sleeper(run: Run, name: str, seconds: float) -> Any:
+    """Waits for a person's word, then for time."""
+    word = run.wait_for("go")
+    run.sleep(seconds)
+    return [word, send(to=name)["tool"]]
+
+
+@tool
+def witnessed(run_id: str, label: str, seconds: float) -> str:
+    """Leaves a trace before and after a time in which it blocks the interpreter's thread."""
+    ledger = Ledger(os.environ[LEDGER])
+    ledger.do(run_id, f"begins {label}", "", {"pid": os.getpid(), "at": time.monotonic()})
+    time.sleep(seconds)
+    ledger.do(run_id, f"ends {label}", "", {"pid": os.getpid(), "at": time.monotonic()})
+    return label
+
+
+@step
+def busy(iterations: int) -> str:
+    """One call into C that lasts; hashlib lets other threads run meanwhile, as most such calls do."""
+    import hashlib
+
+    return hashlib.pbkdf2_hmac("sha256", b"holdfast", b"salt", iterations).hex()
+
+
+@step
+def stubborn(digits: int) -> int:
+    """One call into C that lasts and does not let go of the interpreter's lock."""
+    return len(bin(3**digits)) + len(bin(7 ** (digits // 2)))
+
+
+@agent
+def blocking(run: Run, seconds: float) -> str:
+    return witnessed(run.id, "it", seconds)
+
+
+@agent
+def crunching(run: Run, iterations: int, digits: int) -> int:
+    busy(iterations)
+    return stubborn(digits)
+
+
+@step
+def mark(run_id: str, label: str) -> str:
+    """A step that tells the ledger who executes it and when."""
+    ledger = Ledger(os.environ[LEDGER])
+    ledger.do(run_id, label, "", {"pid": os.getpid(), "at": time.monotonic()})
+    return label
+
+
+@step
+def pause(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@agent
+def marked(run: Run, steps: int, seconds: float) -> int:
+    """Many short steps: it can be killed between any two, and is seen to go on."""
+    for i in range(steps):
+        mark(run.id, f"step {i}")
+        pause(seconds)
+    return steps
+
+
+__all__ = [
+    "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "improvising",
+    "inner", "marked", "outer", "retrying", "sleeper", "tasks", "threads", "undoing",
+]  # fmt: skip
