@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -35,13 +34,6 @@ def long(seed: int, restart_every_seconds: float = 0.0) -> Plan:
         kill_every_seconds=0.8, freeze_every_seconds=0.8, restart_every_seconds=restart_every_seconds,
         dawdle_seconds=0.15,
     )  # fmt: skip
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    server = Ledger().start()
-    yield server
-    server.stop()
 
 
 def tell(store: str, plan: Plan, report: Report) -> None:

@@ -60,17 +60,15 @@ def witnessed(run_id: str, label: str, seconds: float) -> str:
 
 
 @step
-def busy(iterations: int) -> str:
-    """One call into C that lasts; hashlib lets other threads run meanwhile, as most such calls do."""
+def busy(seconds: float) -> int:
+    """Calls into C that last half a second each; hashlib lets other threads run meanwhile."""
     import hashlib
 
-    return hashlib.pbkdf2_hmac("sha256", b"holdfast", b"salt", iterations).hex()
-
-
-@step
-def stubborn(digits: int) -> int:
-    """One call into C that lasts and does not let go of the interpreter's lock."""
-    return len(bin(3**digits)) + len(bin(7 ** (digits // 2)))
+    calls, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        hashlib.pbkdf2_hmac("sha256", b"holdfast", b"salt", 500_000)
+        calls += 1
+    return calls
 
 
 @agent
@@ -79,9 +77,8 @@ def blocking(run: Run, seconds: float) -> str:
 
 
 @agent
-def crunching(run: Run, iterations: int, digits: int) -> int:
-    busy(iterations)
-    return stubborn(digits)
+def crunching(run: Run, seconds: float) -> int:
+    return busy(seconds)
 
 
 @step
