@@ -6,6 +6,7 @@ talk to the ledger that HOLDFAST_TEST_LEDGER names.
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from typing import Any
@@ -20,11 +21,34 @@ from support.scenarios import (
 
 LEDGER = "HOLDFAST_TEST_LEDGER"
 DAWDLE = "HOLDFAST_TEST_DAWDLE_SECONDS"
+SKEW = "HOLDFAST_TEST_SKEW_SECONDS"
+
+
+def wrong_clock(seconds: int) -> None:
+    """Let this process's wall clock be wrong by so much; time that passes is not affected."""
+    ns, right = seconds * 1_000_000_000, time.time_ns
+    time.time_ns = lambda: right() + ns
+    time.time = lambda: (right() + ns) / 1e9
+    clock = time.clock_gettime_ns
+    time.clock_gettime_ns = lambda which: clock(which) + (ns if which == time.CLOCK_REALTIME else 0)
+    time.clock_gettime = lambda which: time.clock_gettime_ns(which) / 1e9
+
+    class Moved(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
+            return datetime.datetime.fromtimestamp(time.time(), tz)
+
+    datetime.datetime = Moved  # type: ignore[misc]
+
 
 if LEDGER in os.environ:
     scenarios.use(
         Ledger(os.environ[LEDGER], dawdle_seconds=float(os.environ.get(DAWDLE, "0")))
     )
+
+
+if SKEW in os.environ:
+    wrong_clock(int(os.environ[SKEW]))
 
 
 @agent(stages=("reading", "sending", "over"))
@@ -90,6 +114,17 @@ def mark(run_id: str, label: str) -> str:
 
 
 @step
+def what_time_is_it() -> float:
+    return time.time()
+
+
+@agent
+def asking(run: Run) -> list[float]:
+    """What this worker's clock says, and what the run is told."""
+    return [what_time_is_it(), run.now().timestamp()]
+
+
+@step
 def pause(seconds: float) -> None:
     time.sleep(seconds)
 
@@ -104,6 +139,6 @@ def marked(run: Run, steps: int, seconds: float) -> int:
 
 
 __all__ = [
-    "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "improvising",
+    "asking", "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "improvising",
     "inner", "marked", "outer", "retrying", "sleeper", "tasks", "threads", "undoing",
 ]  # fmt: skip
