@@ -15,7 +15,7 @@ from holdfast import Run, agent, step, tool
 from support import scenarios
 from support.ledger import Ledger
 from support.scenarios import (
-    book, cancelled, careful, forgiving, gated, improvising, inner, outer, read_notes, retrying, send,
+    book, cancelled, careful, forgiving, gated, improvising, inner, outer, pay, read_notes, retrying, send,
     tasks, threads, undoing,
 )  # fmt: skip
 
@@ -130,6 +130,15 @@ def pause(seconds: float) -> None:
 
 
 @agent
+def spending(run: Run, times: int, seconds: float) -> int:
+    """Payments that nobody may repeat, one after the other."""
+    for amount in range(times):
+        pay(run.id, amount)
+        pause(seconds)
+    return times
+
+
+@agent
 def marked(run: Run, steps: int, seconds: float) -> int:
     """Many short steps: it can be killed between any two, and is seen to go on."""
     for i in range(steps):
@@ -140,5 +149,5 @@ def marked(run: Run, steps: int, seconds: float) -> int:
 
 __all__ = [
     "asking", "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "improvising",
-    "inner", "marked", "outer", "retrying", "sleeper", "tasks", "threads", "undoing",
+    "inner", "marked", "outer", "retrying", "sleeper", "spending", "tasks", "threads", "undoing",
 ]  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
+from itertools import zip_longest
 from typing import Any
 
 from holdfast.app import open_store
 from holdfast.core import events, log
-from holdfast.store.base import NewRun
+from holdfast.store.base import NewRun, Store
 
 PATIENCE_SECONDS = 60
 RUN = "wanted"
@@ -30,7 +32,7 @@ def race(url: str, rounds: int) -> list[tuple[int, int]]:
         racers.append(racer)
     try:
         got = [pipe.recv() for pipe in pipes]
-        return list(zip(*got, strict=True))
+        return list(zip_longest(*got, fillvalue=0))
     finally:
         for racer in racers:
             racer.join(PATIENCE_SECONDS)
@@ -39,7 +41,16 @@ def race(url: str, rounds: int) -> list[tuple[int, int]]:
 
 def _racer(url: str, name: str, rounds: int, start: Any, tell: Any) -> None:
     store = open_store(url)
-    got = []
+    got: list[int] = []
+    try:
+        _reach(store, name, rounds, start, got)
+    except (AssertionError, threading.BrokenBarrierError):
+        start.abort()  # the other need not wait: what was got so far tells what went wrong
+    store.close()
+    tell.send(got)
+
+
+def _reach(store: Store, name: str, rounds: int, start: Any, got: list[int]) -> None:
     for number in range(rounds):
         start.wait(PATIENCE_SECONDS)
         if number % 2:
@@ -50,5 +61,3 @@ def _racer(url: str, name: str, rounds: int, start: Any, tell: Any) -> None:
         start.wait(PATIENCE_SECONDS)  # both have tried
         if row:
             assert store.release(RUN, row.epoch)
-    store.close()
-    tell.send(got)

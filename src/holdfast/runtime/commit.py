@@ -19,6 +19,7 @@ from holdfast.errors import (
     HoldfastError,
     KeyTaken,
     LeaseLost,
+    LogRegressed,
     Signal,
     Stop,
     Suspend,
@@ -133,7 +134,7 @@ def _refused(
         case KeyTaken():
             session.withdraw(pending)
             raise error
-        case LeaseLost() if evidence is not None:
+        case LeaseLost() | LogRegressed() if evidence is not None:
             yield from _leave_evidence(evidence, pending.events[-1])
     raise session.stop(Abandon(error)) from error
 

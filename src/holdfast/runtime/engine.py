@@ -21,6 +21,7 @@ from holdfast.core import log, values
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import microseconds
 from holdfast.errors import (
+    Abandon,
     HoldfastError,
     InvalidInput,
     LogDamaged,
@@ -174,12 +175,15 @@ class Engine:
         try:
             session.load()
         except LogDamaged as damage:
-            last = self.store.read(session.run_id)[-1].seq
-            change = RowChange("quarantined", None, str(damage))
-            with contextlib.suppress(StoreError):
-                self.store.append(Append(session.run_id, last, (), session.epoch, change))
-                session.settled = True
+            self._set_aside_damaged(session, damage)
             raise
+
+    def _set_aside_damaged(self, session: Session, damage: LogDamaged) -> None:
+        change = RowChange("quarantined", None, str(damage))
+        with contextlib.suppress(StoreError):
+            last = self.store.read(session.run_id)[-1].seq
+            self.store.append(Append(session.run_id, last, (), session.epoch, change))
+            session.settled = True
 
     def _set_aside_poison(self, session: Session, row: RunRow) -> None:
         """A run that was claimed again and again without getting on has killed its workers."""
@@ -194,6 +198,8 @@ class Engine:
     def _close(self, session: Session) -> None:
         """Give the lease back, unless the run's last event has ended it."""
         self.leases.drop(session)
+        if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
+            self._set_aside_damaged(session, session.stopped.cause)
         if session.settled:
             return
         if session.has_news:

@@ -343,9 +343,12 @@ class Session:
 
     def outside(self, event: Event) -> Pending:
         """An event of somebody who does not own the run (any more)."""
-        head = self._read_head
-        for record in self.store.read(self.run_id, after=head.seq):
-            head = Head(record.seq, record.hash, record.time)
+        at = self._read_head.seq
+        # The log may be longer than we know, or (if the store lost something) shorter.
+        page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
+        if not page:
+            raise NotFound(f"there is no run {self.run_id!r}")
+        head = Head(page[-1].seq, page[-1].hash, page[-1].time)
         _, records = log.seal(head, [event], epoch=self._read_head_epoch(), time=self.store.now())
         work = Append(self.run_id, head.seq, records, None, before=head.hash)
         return Pending(self, work, [event], self._generation)
