@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, LogRegressed, Run, agent, tool
+from holdfast import Holdfast, Run, agent, tool
+from holdfast.errors import LogRegressed
 
 PAID: list[int] = []
 
 
 def forget(path: str, after: int) -> None:
-    """As if the file had been restored from an older copy, under the feet of the worker."""
-    with sqlite3.connect(path) as db:
-        db.execute("DELETE FROM events WHERE seq > ?", (after,))
-    db.close()
+    """As if the file had been restored from an older copy, under the feet of the worker.
+
+    By another process: two copies of SQLite in one would take each other's locks away.
+    """
+    code = (
+        "import apsw, sys; db = apsw.Connection(sys.argv[1]); "
+        "db.execute('DELETE FROM events WHERE seq > ?', (int(sys.argv[2]),)); db.close()"
+    )
+    subprocess.run([sys.executable, "-c", code, path, str(after)], check=True)
 
 
 @tool
