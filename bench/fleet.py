@@ -34,7 +34,16 @@ class Contender:
         self.url = server.dsn(server.create_database())
 
     def enqueue(self, runs: int, n: int) -> None:
-        command = [sys.executable, "-m", "bench.queues", self.name, "enqueue", self.url, str(runs), str(n)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.queues",
+            self.name,
+            "enqueue",
+            self.url,
+            str(runs),
+            str(n),
+        ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise Failed(f"{self.name}: {done.stderr.strip().splitlines()[-1][:200]}")
@@ -141,7 +150,9 @@ def main(*, rounds: int, quick: bool) -> None:
     names = [name for name in QUEUES if name == "holdfast" or not _left_out(report, name)]
     with PostgresServer() as server:
         for workers in WORKERS:
-            _throughput(report, [Contender(name, server) for name in names], workers, rounds, runs, n)
+            _throughput(
+                report, [Contender(name, server) for name in names], workers, rounds, runs, n
+            )
         for name in names:
             sys.stderr.write(f"  … {name}: from SIGKILL to resumed\n")
             found = Contender(name, server).resumed_seconds()
@@ -178,8 +189,13 @@ def _throughput(
             seconds = c.drain_seconds(workers, runs, n)
             figures[c.name].values.append(runs * n / seconds)
     ours = figures["holdfast"]
-    report.fact(f"holdfast, {workers} workers", f"{ours.median / n:,.0f} runs/s, {ours.median:,.0f} steps/s")
+    report.fact(
+        f"holdfast, {workers} workers", f"{ours.median / n:,.0f} runs/s, {ours.median:,.0f} steps/s"
+    )
     for c in contenders[1:]:
         theirs = figures[c.name]
-        report.fact(f"{c.name}, {workers} workers", f"{theirs.median / n:,.0f} runs/s, {theirs.median:,.0f} steps/s")
+        report.fact(
+            f"{c.name}, {workers} workers",
+            f"{theirs.median / n:,.0f} runs/s, {theirs.median:,.0f} steps/s",
+        )
         report.add(f"{workers} workers, {runs} runs × {n} steps (steps/s)", ours, theirs)

@@ -37,7 +37,9 @@ def long(seed: int, restart_every_seconds: float = 0.0) -> Plan:
 
 
 def tell(store: str, plan: Plan, report: Report) -> None:
-    sys.stdout.write(f"\n{store}, seed {plan.seed}, {plan.runs} runs, {plan.workers} workers: {report}\n")
+    sys.stdout.write(
+        f"\n{store}, seed {plan.seed}, {plan.runs} runs, {plan.workers} workers: {report}\n"
+    )
 
 
 def on_sqlite(plan: Plan, ledger: Ledger, folder: Path) -> Report:

@@ -90,9 +90,7 @@ def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
         doubt = eventually(lambda: hf.get("r").in_doubt)[0]
         assert doubt.evidence == ()
         fleet.look_after()  # it wakes, and its tool comes to its end
-        doubt = eventually(
-            lambda: [call for call in hf.get("r").in_doubt if call.evidence]
-        )[0]
+        doubt = eventually(lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
 
         assert "done" in doubt.evidence[0]
         hf.resolve("r", doubt.step, done="it", by="test", why="the worker said so")

@@ -204,7 +204,9 @@ class People:
         """Serve every run that waits for somebody."""
         for status in ("waiting", "quarantined"):
             for row in self._hf.runs(status=status, limit=1000):
-                with contextlib.suppress(HoldfastError):  # somebody was faster, or the store is away
+                with contextlib.suppress(
+                    HoldfastError
+                ):  # somebody was faster, or the store is away
                     self._serve(row)
 
     def remember(self, run_id: str) -> None:

@@ -15,8 +15,21 @@ from holdfast import Run, agent, step, tool
 from support import scenarios
 from support.ledger import Ledger
 from support.scenarios import (
-    book, cancelled, careful, forgiving, gated, improvising, inner, outer, pay, read_notes, retrying, send,
-    tasks, threads, undoing,
+    book,
+    cancelled,
+    careful,
+    forgiving,
+    gated,
+    improvising,
+    inner,
+    outer,
+    pay,
+    read_notes,
+    retrying,
+    send,
+    tasks,
+    threads,
+    undoing,
 )  # fmt: skip
 
 LEDGER = "HOLDFAST_TEST_LEDGER"
@@ -42,9 +55,7 @@ def wrong_clock(seconds: int) -> None:
 
 
 if LEDGER in os.environ:
-    scenarios.use(
-        Ledger(os.environ[LEDGER], dawdle_seconds=float(os.environ.get(DAWDLE, "0")))
-    )
+    scenarios.use(Ledger(os.environ[LEDGER], dawdle_seconds=float(os.environ.get(DAWDLE, "0"))))
 
 
 if SKEW in os.environ:

@@ -355,9 +355,9 @@ class StandbyServer(PostgresServer):
     def __init__(self, primary: PostgresServer) -> None:
         super().__init__()
         self._primary = primary
-        self._password = primary._password  # noqa: SLF001 (the roles are copied too)
+        self._password = primary._password
 
-    def _fill(self, secret: Path) -> None:  # noqa: ARG002 (the copy has its password already)
+    def _fill(self, secret: Path) -> None:
         self._run(
             [
                 "pg_basebackup",

@@ -60,7 +60,9 @@ class History:
         self.lost: dict[str, LogRegressed] = {}
         """Runs that were set aside, and why."""
 
-    def remember(self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None) -> None:
+    def remember(
+        self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None
+    ) -> None:
         """These records, and that this epoch was given, have been acknowledged."""
         before = self._known.pop(run_id, _Known())  # to the end: the oldest are forgotten first
         seq, digest = (records[-1].seq, records[-1].hash) if records else before[:2]
@@ -75,7 +77,9 @@ class History:
             return
         with self._mutex:
             if self._timeline and timeline != self._timeline:
-                _log.warning("the database began a new timeline (%s): a failover, or a restore", timeline)
+                _log.warning(
+                    "the database began a new timeline (%s): a failover, or a restore", timeline
+                )
                 self._compare(db)
                 self._changed_at = time.monotonic()
             self._timeline = timeline
