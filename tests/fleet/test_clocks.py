@@ -12,7 +12,7 @@ from holdfast.core.events import CallDoubted, RunClaimed, RunSuspended
 from holdfast.store.base import Filter
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
-from support import fleet_agents
+from support import chaos_agents
 from support.fleet import Fleet, People, tasks
 from support.invariants import Evidence, check_all
 from support.ledger import Ledger
@@ -33,7 +33,7 @@ def ask_until_all_took_part(hf: Holdfast, end: float) -> None:
     off: set[int] = set()
     while off != {-1, 0, 1}:
         assert time.monotonic() < end, f"only workers whose clocks are off by {off} h took part"
-        local, told = hf.start(fleet_agents.asking).result(timeout=PATIENCE_SECONDS)
+        local, told = hf.start(chaos_agents.asking).result(timeout=PATIENCE_SECONDS)
         off.add(round((local - told) / HOUR_SECONDS))
 
 
@@ -41,7 +41,7 @@ def test_clocks_that_are_an_hour_wrong_change_nothing(
     postgres_dsn: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     def wrong(place: int) -> dict[str, str]:
-        return {fleet_agents.SKEW: str(SKEWS[place])}
+        return {chaos_agents.SKEW: str(SKEWS[place])}
 
     with (
         Holdfast(postgres_dsn) as hf,

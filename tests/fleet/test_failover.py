@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, HoldfastError
-from support import fleet_agents
+from support import chaos_agents
 from support.fleet import ENDED, Fleet, People, tasks
 from support.invariants import Evidence, check_all
 from support.ledger import Ledger
@@ -122,11 +122,11 @@ def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
     ):
         runs = [f"r-{i}" for i in range(4)]
         for run_id in runs:
-            hf.start(fleet_agents.spending, id=run_id, times=100, seconds=0.2)
-        hf.start(fleet_agents.sleeper, id="waits", name="sam", seconds=0)
+            hf.start(chaos_agents.spending, id=run_id, times=100, seconds=0.2)
+        hf.start(chaos_agents.sleeper, id="waits", name="sam", seconds=0)
         until(lambda: all(len(paid(ledger, run_id)) >= 2 for run_id in runs))
         until(lambda: hf.get("waits").status == "waiting")
-        hf.start(fleet_agents.spending, id="ends", times=0, seconds=0)  # so that all is replicated
+        hf.start(chaos_agents.spending, id="ends", times=0, seconds=0)  # so that all is replicated
         assert hf.result("ends", timeout=PATIENCE_SECONDS) == 0
         servers.wait_until_replicated()
         servers.primary.cut_off_standbys()
@@ -147,7 +147,7 @@ def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
             amounts = paid(ledger, run_id)
             assert amounts == sorted(set(amounts)), f"paid twice: {amounts}"
         assert hf.get("ends").status == "completed"
-        assert hf.start(fleet_agents.spending, times=1, seconds=0).result(timeout=20) == 1
+        assert hf.start(chaos_agents.spending, times=1, seconds=0).result(timeout=20) == 1
 
 
 def status(hf: Holdfast, run_id: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast, views
 from holdfast.core.events import CallDoubted, CallEvidence, RunClaimed
-from support import fleet_agents
+from support import chaos_agents
 from support.fleet import Fleet
 from support.ledger import Ledger
 
@@ -46,7 +46,7 @@ def test_runs_of_a_killed_worker_go_on_elsewhere_within_two_lease_times(
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=LEASE_SECONDS) as fleet,
     ):
-        hf.start(fleet_agents.marked, id="r", steps=50, seconds=0.1)
+        hf.start(chaos_agents.marked, id="r", steps=50, seconds=0.1)
         first = eventually(lambda: marks(ledger, "r")[3:] and marks(ledger, "r")[0])
 
         fleet.kill(fleet.place_of(first["pid"]))
@@ -66,9 +66,9 @@ def test_code_that_blocks_for_three_leases_keeps_its_lease(
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=1.0) as fleet,
     ):
         if task == "sleeping":
-            hf.start(fleet_agents.blocking, id="r", seconds=3.0)
+            hf.start(chaos_agents.blocking, id="r", seconds=3.0)
         else:
-            hf.start(fleet_agents.crunching, id="r", seconds=3.0)
+            hf.start(chaos_agents.crunching, id="r", seconds=3.0)
 
         hf.result("r", timeout=PATIENCE_SECONDS)
 
@@ -83,7 +83,7 @@ def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=1.0) as fleet,
     ):
-        hf.start(fleet_agents.blocking, id="r", seconds=1.0)
+        hf.start(chaos_agents.blocking, id="r", seconds=1.0)
         frozen = eventually(lambda: marks(ledger, "r"))[0]["pid"]
         fleet.freeze(fleet.place_of(frozen), seconds=0)
 

@@ -24,11 +24,11 @@ from typing import IO, Any
 from holdfast import Holdfast, HoldfastError, control
 from holdfast.core.events import Event, RunClaimed
 from holdfast.store.base import Filter, RunRow, Store
-from support import fleet_agents
+from support import chaos_agents
 from support.invariants import Evidence, check_all, is_of
 from support.ledger import Ledger
 
-AGENTS = Path(fleet_agents.__file__)
+AGENTS = Path(chaos_agents.__file__)
 ENDED = ("completed", "failed", "cancelled")
 
 
@@ -70,8 +70,8 @@ class Fleet:
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(AGENTS.parent.parent), *paths]),
-            fleet_agents.LEDGER: ledger.address,
-            fleet_agents.DAWDLE: str(dawdle_seconds),
+            chaos_agents.LEDGER: ledger.address,
+            chaos_agents.DAWDLE: str(dawdle_seconds),
         }
         self._extra = environment or (lambda _: {})
         self._folder = folder
@@ -171,7 +171,7 @@ class Task:
 
 def tasks(sleep_seconds: float) -> tuple[Task, ...]:
     """One of each kind. What is slept longer than a worker's patience takes the run out of memory."""
-    a = fleet_agents
+    a = chaos_agents
     return (
         Task("chain", a.chained, {"name": "sam"}, result={"sent": ["send", "send"], "tries": 1}),
         Task("careful", a.careful, {"amount": 5}, result=["notes of a", "pay", "notes of b"]),

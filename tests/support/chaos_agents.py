@@ -1,4 +1,4 @@
-"""What the workers of a test fleet execute: `holdfast worker tests/support/fleet_agents.py`.
+"""What the workers of a test fleet execute: `holdfast worker tests/support/chaos_agents.py`.
 
 The agents are those that are killed everywhere, and some whose timing matters to a fleet. Their tools
 talk to the ledger that HOLDFAST_TEST_LEDGER names.
