@@ -11,9 +11,10 @@ cannot go on past a wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from holdfast.errors import Suspend
@@ -66,6 +67,8 @@ class Inside:
     name: str
     effect: str
     run_id: str = field(default="")
+    instead: Callable[..., Any] | None = None
+    """Called with the spec and the arguments of what is called in this body: where tests mock."""
 
 
 CURRENT: Final[ContextVar[Branch | Inside | None]] = ContextVar("holdfast_current", default=None)

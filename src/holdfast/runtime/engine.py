@@ -56,6 +56,8 @@ class Options:
     sleep: Callable[[float], None] = time.sleep
     boundary: Callable[[str], None] | None = None
     """Called before and after every commit and effect: where tests kill the process."""
+    stand_in: Callable[[Any], Any] | None = None
+    """Given an `Invoke` before it is executed, what to execute instead: how tests mock a tool."""
     quarantine_after: int = 5
     """A run that is claimed this often without its log growing has killed its workers."""
 
@@ -155,7 +157,7 @@ class Engine:
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
             lease_left=lambda: self.leases.left(session), boundary=self.options.boundary,
-            sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
+            stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
         )  # fmt: skip
         self.leases.hold(session, taken.asked_at)
         try:

@@ -30,6 +30,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         return drive_async_here(here, flow) if spec.is_async else drive_here(here, flow)
     if isinstance(here, Inside):
         nested(here, spec)
+        if here.instead is not None:
+            return here.instead(spec, args, _with_key(spec, kwargs))
     return spec.fn(*args, **_with_key(spec, kwargs))
 
 

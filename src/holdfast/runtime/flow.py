@@ -349,6 +349,12 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     entry = session.entry(asked.branch.path, asked.index)
     step = step or session.next_step()
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{asked.digest}"
+    if entry is not None and entry.intent is not None and entry.intent.key != key:
+        raise session.diverged(
+            asked.where,
+            f"{asked} under the key {entry.intent.key!r}",
+            f"{asked} under the key {key!r}",
+        )
     value, blobs = session.wrap(asked.args)
     until = None
     if spec.key_ttl is not None:

@@ -74,6 +74,7 @@ class Session:
         setting: Setting,
         lease_left: Callable[[], float] | None = None,
         boundary: Callable[[str], None] | None = None,
+        stand_in: Callable[[Any], Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         patience_us: int = 5_000_000,
     ) -> None:
@@ -83,6 +84,7 @@ class Session:
         self.worker = worker
         self.setting = setting
         self.boundary = boundary
+        self.stand_in = stand_in
         self.sleep = sleep
         self.patience_us = patience_us
         """Waits up to this long stay in the process; longer ones suspend the run."""
@@ -451,6 +453,10 @@ class Session:
     def diverged(self, where: str, recorded: str, attempted: str) -> BaseException:
         """The code asks for something else than the log holds."""
         return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted)))
+
+    def stood_in(self, effect: S) -> S:
+        """What is executed instead: tests put mocks here, and the log knows no difference."""
+        return effect if self.stand_in is None else self.stand_in(effect)
 
     def point(self, name: str) -> None:
         """A boundary: tests stop the process here."""
