@@ -322,9 +322,8 @@ def _judged(play: Play, seen: _Seen, first: _Seen, check: Check, *, is_steady: b
     if now.status != then.status:
         why = now.error or now.waiting_for or seen.ends[-1].message
         fix = "something that the code needs does not come back with the log: keep it in run.state, or read it in a @step"
-        if now.status == "failed" and any(
-            attempt.ended_at is None for call in now.run.calls for attempt in call.attempts
-        ):
+        failed = now.run.call(now.run.failure.step) if now.run.failure else None
+        if failed and len(failed.attempts) > sum(a.error is not None for a in failed.attempts):
             fix = "a crash uses up an attempt of the call that it interrupts: allow one more, Retry(attempts=…)"
         found.append(Fault(
             "ends otherwise", f"the run is {now.status} after a crash, and {then.status} without one: {why}",
