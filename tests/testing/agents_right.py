@@ -64,14 +64,13 @@ def recorded_time_and_chance(run: Run) -> bool:
 @agent(approve=("external_action",))
 def with_people(run: Run) -> list[Any]:
     colour = run.ask("Which colour?", options=["red", "blue"])
-    paid = run.wait_for("payment")
     run.sleep(86_400)
-    return [colour, paid, bool(send("sam"))]
+    return [colour, run.wait_for("payment"), bool(send("sam"))]
 
 
 @agent
 def in_threads(run: Run) -> list[bool]:
-    return [bool(x) for x in run.map(lambda name: send(look_up(name)), ["ann", "bob", "carl"])]
+    return [bool(x) for x in run.map(send, ["ann", "bob"])]
 
 
 @step
@@ -89,17 +88,17 @@ async def send_async(to: str, idempotency_key: str = "") -> str:
 @agent
 async def on_a_loop(run: AsyncRun) -> list[str]:
     found = await asyncio.gather(look_up_async("ann"), look_up_async("bob"))
-    return [(await send_async(to)).split()[0] for to in found]
+    return [(await send_async(found[0])).split()[0], *found]
 
 
 @agent
 def child(run: Run, to: str) -> str:
-    return send(look_up(to)).split()[0]
+    return send(to).split()[0]
 
 
 @agent
 def with_a_child(run: Run) -> list[str]:
-    return [child("ann"), child("bob")]
+    return [child("ann"), look_up("bob")]
 
 
 @agent

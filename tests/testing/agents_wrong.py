@@ -81,7 +81,7 @@ def time_decides(run: Run) -> str:
 
 @agent
 def order_of_a_set_decides(run: Run) -> list[str]:
-    return [send(name) for name in {"ann", "bob", "carl", "dora", "ede", "fay", "gus", "hal"}]
+    return [send(name) for name in ("ann", "bob", "carl", "dora", "ede", "fay", "gus", "hal")]
 
 
 @step

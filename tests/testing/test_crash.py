@@ -22,7 +22,9 @@ def explored(
     agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Answer, ...] = (),
     may_doubt: tuple[str, ...] = (), **input: Any,
 ) -> Report:  # fmt: skip
-    play = Play(agent, dict(input), mocks_of(mocks or {}), list(answers), [Act("go")], set(may_doubt))
+    play = Play(
+        agent, dict(input), mocks_of(mocks or {}), list(answers), [Act("go")], set(may_doubt)
+    )
     return explore(play)
 
 
@@ -135,7 +137,9 @@ def test_what_must_hold_is_asked_after_every_crash(crash_everywhere: Callable[..
 def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(
     crash_everywhere: Callable[..., Report],
 ) -> None:
-    with pytest.raises(AssertionError, match=r"(?s)harm missing_key.*IN DOUBT: charge.*agents_wrong.py:\d+"):
+    with pytest.raises(
+        AssertionError, match=r"(?s)harm missing_key.*IN DOUBT: charge.*agents_wrong.py:\d+"
+    ):
         crash_everywhere(wrong.missing_key, mocks={"charge": {"returns": "ok"}}, amount=3)
 
 

@@ -8,9 +8,17 @@ import pytest
 
 from holdfast.testing.mocks import mocks_of
 from holdfast.testing.ready import ready_sentences
-from holdfast.testing.spec import Cast, SpecError, Verdict, known_sentences, play_scenario, read_spec, spec_in
+from holdfast.testing.spec import (
+    Cast,
+    SpecError,
+    Verdict,
+    known_sentences,
+    play_scenario,
+    read_spec,
+    spec_in,
+)
 
-AGENT = '''
+AGENT = """
 from dataclasses import dataclass
 from holdfast import Budget, Retry, Run, agent, step, tool
 from holdfast.testing import sentence
@@ -53,7 +61,7 @@ def about(outcome, topic):
 @sentence("the notes are about {topic}", on="play")
 def notes_about(play, topic):
     play.input["notes"] = topic
-'''
+"""
 MOCKS = {"send_email": {"returns": {"message_id": "m-1"}}, "archive": {"returns": "kept"}}
 
 
@@ -73,7 +81,9 @@ def played(body: str, cast: Cast = CAST) -> list[Verdict]:
 
 
 def one(body: str) -> Verdict:
-    (verdict,) = played("  Scenario: one\n    Given the input to is sam\n    And the approval is granted\n" + body)
+    (verdict,) = played(
+        "  Scenario: one\n    Given the input to is sam\n    And the approval is granted\n" + body
+    )
     return verdict
 
 
@@ -224,7 +234,9 @@ def test_a_rerun_keeps_the_state() -> None:
         ("Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n", ["f.feature:3", "takes no table"]),
     ],
 )  # fmt: skip
-def test_a_spec_that_nobody_understands_is_refused_with_its_line(spec: str, says: list[str]) -> None:
+def test_a_spec_that_nobody_understands_is_refused_with_its_line(
+    spec: str, says: list[str]
+) -> None:
     with pytest.raises(SpecError) as caught:
         read_spec(spec, "f.feature", ready_sentences())
 

@@ -44,8 +44,8 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _there(value: Any) -> Any:
-    return "nothing" if value is _NOWHERE else value
+def _there(value: Any) -> str:
+    return "nothing" if value is _NOWHERE else shown(value)
 
 
 def _compare(what: str, actual: Any, value: Any) -> None:
