@@ -17,6 +17,7 @@ from holdfast import Run, agent, step, tool
 
 @step
 def draft(notes: str) -> str:
+    print("drafting")
     return notes.upper()
 
 @tool
@@ -177,8 +178,8 @@ def test_crash_everywhere_names_the_call_that_stays_in_doubt_and_the_remedy(fold
     (fault,) = found["scenarios"][0]["crashes"]["faults"]
     assert {"kind", "says", "at", "declared", "killed", "remedy", "crashes"} == fault.keys()
     assert "in doubt" == fault["kind"]
-    assert f"{folder.path / 'recap.py'}:19" == fault["at"]
-    assert f"{folder.path / 'recap.py'}:9" == fault["declared"]
+    assert f"{folder.path / 'recap.py'}:20" == fault["at"]
+    assert f"{folder.path / 'recap.py'}:10" == fault["declared"]
     assert "idempotency_key" in fault["remedy"]
 
 

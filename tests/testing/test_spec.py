@@ -281,3 +281,66 @@ def test_the_line_of_a_sentence_in_a_python_file_is_that_of_the_file(tmp_path: P
     assert found is not None
     with pytest.raises(SpecError, match=r"agent\.py:5: unknown sentence"):
         read_spec(found[0], "agent.py", ready_sentences(), first_line=found[1])
+
+
+MODEL_AGENT = """
+import json
+import msgspec
+from holdfast import Run, agent, step, tool
+
+class Request(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str
+
+class Reply(msgspec.Struct, frozen=True):
+    text: str = ""
+    tool_calls: tuple[Request, ...] = ()
+
+@step(name="model")
+def ask(turn: int) -> Reply:
+    raise AssertionError("asked for real")
+
+@tool
+def clean(path: str, idempotency_key: str = "") -> str:
+    return f"{path} {idempotency_key}"
+
+@agent
+def devops(run: Run) -> str:
+    for turn in range(5):
+        reply = ask(turn)
+        if not reply.tool_calls:
+            return reply.text
+        for call in reply.tool_calls:
+            clean(**json.loads(call.arguments))
+    return "gave up"
+"""
+
+
+def test_a_model_answers_with_texts_and_tool_calls_as_the_spec_says() -> None:
+    names = module_of(MODEL_AGENT)
+    cast = Cast(
+        {"devops": names["devops"]},
+        names["devops"],
+        names,
+        mocks_of({"clean": {"returns": "ok"}}),
+        strict=True,
+    )
+    scenarios = read_spec('''Feature: devops
+  Scenario: it cleans up
+    Given the model answers in turn:
+      | {"tool": "clean", "with": {"path": "/tmp"}} |
+      | The disk is fine now.                       |
+    When the agent runs
+    Then the clean tool should be called with path="/tmp"
+    And the output should be "The disk is fine now."
+  Scenario: it only talks
+    Given the model answers hello
+    When the agent runs
+    Then the output should be hello
+    And the clean tool should not be called
+''', "devops.feature", known_sentences(names))  # fmt: skip
+
+    assert [(True, "")] * 2 == [
+        (v.ok, v.problem + v.actual) for v in (play_scenario(s, cast) for s in scenarios)
+    ]

@@ -5,6 +5,7 @@ What a spec means is `holdfast.testing`; here its files are found and its verdic
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import subprocess
 import sys
@@ -90,10 +91,11 @@ def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: boo
             "--crash-everywhere runs each scenario many times over: give --mock, or --real if the tools "
             "may really be called that often (a sandbox, a test account)"
         )
-    files = [found(target, mock) for target in targets]
     tally = Tally(as_json)
-    for file in files:
-        _test_file(file, tally, only, crash=crash_everywhere)
+    # What the user's code prints is not our data.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        for file in [found(target, mock) for target in targets]:
+            _test_file(file, tally, only, crash=crash_everywhere)
     _end(tally, only)
 
 

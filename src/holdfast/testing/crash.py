@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.declare import KEYED, REPEATABLE, CallSpec, agent_spec, spec_of
+from holdfast.runtime.declare import KEYED, REPEATABLE, CallSpec, spec_of
 from holdfast.testing.play import Ended, How, Life, Play, Stage, live_here
 from holdfast.testing.sandbox import place_of
 from holdfast.testing.sentences import Outcome, shown
@@ -175,7 +175,9 @@ def _in_child(work: Callable[[], None]) -> int:
         # Other threads of this process hold nothing that the child uses: it opens all it needs anew.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
-    if pid == 0:
+    if pid != 0:
+        gc.unfreeze()
+    else:
         code = 1
         try:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -477,7 +479,7 @@ def _undeclared(
 def _static_faults(play: Play, first: _Seen) -> list[Fault]:
     """Tools that take a key and do nothing with it: no receiver can honour a key that it is not given."""
     found = []
-    specs = [spec_of(value) for value in agent_spec(play.agent).fn.__globals__.values()]
+    specs = [spec_of(value) for value in play.names.values()]
     used = {did["name"]: did for did in first.did}
     for spec in {id(s): s for s in specs if isinstance(s, CallSpec)}.values():
         if spec.name not in used or spec.effect != KEYED or not _ignores_key(spec.fn):

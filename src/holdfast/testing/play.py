@@ -67,6 +67,12 @@ class Play:
     acts: list[Act] = field(default_factory=list)
     may_doubt: set[str] = field(default_factory=set)
     strict: bool = False
+    module: dict[str, Any] | None = None
+    """The names of the agent's file, where plain functions are mocked; default: where it is written."""
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return agent_spec(self.agent).fn.__globals__ if self.module is None else self.module
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +93,8 @@ class Life(Protocol):
 def live_here(stage: Stage, agent: Callable[..., Any], how: How,
               boundary: Callable[[str], None] | None = None) -> Ended:  # fmt: skip
     """Execute the run in this process as far as it goes."""
-    play, names = stage.play, agent_spec(agent).fn.__globals__
-    with stage.sandbox.patched(names), stage.sandbox.holdfast(agent, boundary=boundary) as hf:
+    play = stage.play
+    with stage.sandbox.patched(play.names), stage.sandbox.holdfast(agent, boundary=boundary) as hf:
         try:
             if how == "resume":
                 hf.resume(RUN_ID, by="test")

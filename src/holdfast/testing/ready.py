@@ -152,6 +152,17 @@ def tool_fails_first(play: Play, tool: str, times: int, value: Any) -> None:
     play.mocks[tool] = mock_of(tool, {"sequence": answers})
 
 
+@sentence("the model answers {value:value}", on="play")
+def model_answers(play: Play, value: Any) -> None:
+    play.mocks["model"] = mock_of("model", {"returns": value})
+
+
+@sentence("the model answers in turn:", on="play")
+def model_answers_in_turn(play: Play, block: Any) -> None:
+    """Texts, and `{"tool": "check_disk", "with": {"path": "/"}}` where it calls a tool."""
+    play.mocks["model"] = mock_of("model", {"sequence": _items("the answers", block)})
+
+
 # ── Given: what people do ────────────────────────────────────────────────────────────────────
 
 

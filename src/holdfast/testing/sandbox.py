@@ -349,7 +349,31 @@ def _typed(name: str, real: Callable[..., Any], value: Any) -> Any:
         return value
     if declared in (Any, None, type(None)) or isinstance(value, holdfast.Done):
         return value
+    value = as_reply(value) if _is_reply(declared) else value
     try:
         return Codec(declared).decode(values.encode(value, typed=True))
     except NotStorable as error:
         raise error.of(f"what the mock of {name} returns") from None
+
+
+def _is_reply(declared: Any) -> bool:
+    """Whether a function answers as a model does: with text and tool calls."""
+    return {"text", "tool_calls"} <= set(getattr(declared, "__struct_fields__", ()))
+
+
+def as_reply(value: Any) -> Any:
+    """A model's mocked answer as short as people write it: a text, or `{"tool": name, "with": {…}}` (or a
+    list of those) for the tools it calls."""
+    if isinstance(value, str):
+        return {"text": value}
+    wanted = value if isinstance(value, list) else [value]
+    if not all(
+        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one
+        for one in wanted
+    ):
+        return value
+    calls = [
+        {"id": f"call-{number}", "name": one["tool"], "arguments": json.dumps(one.get("with", {}))}
+        for number, one in enumerate(wanted, 1)
+    ]
+    return {"tool_calls": calls}

@@ -78,7 +78,7 @@ class Cast:
 
     agents: Mapping[str, Callable[..., Any]]
     chosen: Callable[..., Any] | None
-    names: Mapping[str, Any]
+    names: dict[str, Any]
     mocks: Mocks = field(default_factory=dict)
     strict: bool = False
 
@@ -277,7 +277,9 @@ def known_sentences(names: Mapping[str, Any]) -> list[Sentence]:
 def play_of(scenario: Scenario, cast: Cast) -> Play:
     """What the scenario's Given and When say, as a play."""
     agent = cast.chosen
-    play = Play(agent=agent or _nobody, mocks=dict(cast.mocks), strict=cast.strict)
+    play = Play(
+        agent=agent or _nobody, mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
+    )
     for line in scenario.setup:
         try:
             line(play)
