@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from holdfast import Holdfast
+from holdfast import Holdfast, RunCancelled, cli
+from holdfast.cli import checking
+from holdfast.cli.load import load
 
 AGENT = '''
 from pathlib import Path
@@ -310,6 +313,27 @@ def test_check_agrees_with_code_that_goes_on_and_finds_code_that_breaks(waiting:
     ]
     assert [("the end of the agent", 2)] * 2 == [
         (run["attempted"], run["step"]) for run in shorter["runs"]
+    ]
+
+
+def test_check_reads_page_after_page_and_leaves_out_what_has_ended(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(checking, "PAGE", 2)
+    folder.write("paged.py", OLD)
+    agents = load("paged.py").agents
+    with Holdfast(folder.db) as hf:
+        for number in range(5):
+            hf.start(agents["flow"], id=f"r-{number}")
+        hf.cancel("r-4")
+        with pytest.raises(RunCancelled):
+            hf.resume("r-4")
+
+    done = CliRunner().invoke(cli.cli, ["check", "paged.py", "--db", str(folder.db), "--json"])
+
+    assert [f"r-{number}" for number in range(4)] == [
+        run["run"] for run in json.loads(done.stdout)["runs"]
     ]
 
 

@@ -148,3 +148,13 @@ def book(room: str) -> str:
 @agent
 def check_that_never_finds(run: Run) -> str:
     return book("blue")
+
+
+@agent
+def child(run: Run) -> str:
+    return charge_blindly(5)
+
+
+@agent
+def repeats_in_a_child(run: Run) -> str:
+    return child()

@@ -46,6 +46,7 @@ def line_of(fn: Callable[..., Any], text: str) -> str:
         (wrong.makes_its_key_by_chance, "diverges", (wrong.makes_its_key_by_chance, "send("), None, {}, "run.uuid()"),
         (wrong.missing_key, "in doubt", (wrong.missing_key, "charge("), (wrong.charge, "@tool"), {}, "idempotency_key"),
         (wrong.repeats_blindly, "repeats", (wrong.repeats_blindly, "charge_blindly("), (wrong.charge_blindly, "@tool"), {}, "idempotency_key"),
+        (wrong.repeats_in_a_child, "repeats", (wrong.child, "charge_blindly("), (wrong.charge_blindly, "@tool"), {}, "idempotency_key"),
         (wrong.ignores_its_key, "repeats", (wrong.ignores_its_key, "send_without_key("), (wrong.send_without_key, "@tool"), {}, "pass the key"),
         (wrong.check_that_never_finds, "repeats", (wrong.check_that_never_finds, "book("), (wrong.book, "@tool"), LOST_BOOKING, "check"),
         (wrong.memory_of_the_process_decides, "ends otherwise", None, None, {}, "run.state"),

@@ -30,8 +30,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError
-from holdfast.runtime.declare import KEYED, REPEATABLE, CallSpec, spec_of
+from holdfast.runtime.declare import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
 from holdfast.testing.play import Ended, How, Life, Play, Stage, live_here
 from holdfast.testing.sandbox import place_of
 from holdfast.testing.sentences import Outcome, shown
@@ -203,6 +204,7 @@ class _Seen:
     points: list[str]
     ends: list[Ended]
     doubts: list[dict[str, Any]]
+    runs: list[RunState]
     killed: str = ""
 
 
@@ -265,7 +267,7 @@ class _Exploration:
             points = [fact["name"] for fact in journal.read("point")]
             return _Seen(
                 outcome_of(stage, self.tools), journal.read("did"), journal.read("saw"), points,
-                stage.ends, stage.doubts,
+                stage.ends, stage.doubts, stage.runs(),
             )  # fmt: skip
         finally:
             stage.close()
@@ -389,29 +391,25 @@ def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
     return found
 
 
+_NOT_COUNTED: Final = (REPEATABLE, TRANSACTIONAL, "check", "plain", "outside")
+
+
 def _repeated_calls(seen: _Seen) -> list[Fault]:
     """Bodies of tools that were executed more often than the log has calls and recorded failures."""
     found = []
-    tools = {
-        did["name"]: did
-        for did in seen.did
-        if did["effect"] not in (REPEATABLE, "check", "plain", "outside", "transactional")
-    }
-    for name, last in tools.items():
-        calls = [call for call in seen.outcome.run.calls if call.name == name]
-        bodies = [
-            did for did in seen.did if did["name"] == name and did["run"] == seen.outcome.run.id
-        ]
-        failures = sum(
-            1 for call in calls for attempt in call.attempts if attempt.error is not None
-        )
-        if last["effect"] == KEYED:
-            happened = len({did["key"] for did in bodies if "error" not in did})
-            allowed = len(calls)
-        else:
-            happened, allowed = len(bodies), len(calls) + failures
-        if happened > allowed and calls:
-            found.append(_repeated(name, last, happened, allowed, seen))
+    for run in seen.runs:
+        mine = [d for d in seen.did if d["run"] == run.id and d["effect"] not in _NOT_COUNTED]
+        for name, last in {did["name"]: did for did in mine}.items():
+            calls = [call for call in run.calls if call.name == name]
+            bodies = [did for did in mine if did["name"] == name]
+            failures = sum(a.error is not None for call in calls for a in call.attempts)
+            if last["effect"] == KEYED:
+                happened = len({did["key"] for did in bodies if "error" not in did})
+                allowed = len(calls)
+            else:
+                happened, allowed = len(bodies), len(calls) + failures
+            if happened > allowed and calls:
+                found.append(_repeated(name, last, happened, allowed, seen))
     return found
 
 

@@ -168,6 +168,14 @@ class Stage:
         finally:
             store.close()
 
+    def runs(self) -> list[RunState]:
+        """The run and its children, as they stand."""
+        store = self.sandbox.store()
+        try:
+            return [views.get(store, run_id) for run_id in _family(store, RUN_ID)]
+        finally:
+            store.close()
+
     # ── from outside ─────────────────────────────────────────────────────────────────────
 
     def _from_outside(self, act: Act) -> None:
