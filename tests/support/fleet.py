@@ -265,6 +265,8 @@ class Plan:
     lease_seconds: float
     start_seconds: float
     """The runs are started over this time, so that there is always something under way."""
+    harm_seconds: float
+    """Harm is done for so long; after that workers have peace, and must leave nothing behind."""
     limit_seconds: float
     kill_every_seconds: float
     freeze_every_seconds: float
@@ -347,7 +349,8 @@ class Chaos:
                 if self._tasks:
                     people.remember(self._dice.choice(list(self._tasks)))
             fleet.look_after()
-            self._harm(fleet, next_harm)
+            if elapsed < self._plan.harm_seconds:
+                self._harm(fleet, next_harm)
             time.sleep(0.05)
         if self._restarting is not None:
             self._restarting.join()
