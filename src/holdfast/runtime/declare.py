@@ -265,6 +265,8 @@ class AgentSpec:
     approval_ttl: float | None = None
     on_failure: str = ""
     version: str = ""
+    continues: tuple[str, ...] = ()
+    max_running: int | None = None
 
     def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
         """The run's input as it is kept, and its digest."""
@@ -468,14 +470,33 @@ class Declarations:
         approval_ttl: float | None = None,
         on_failure: Literal["", "undo"] = "",
         version: str = "",
+        continues: Iterable[str] = (),
+        max_running: int | None = None,
     ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A function whose runs survive crashes. Its first parameter is the run."""
+        """A function whose runs survive crashes. Its first parameter is the run.
+
+        Workers go on with runs that were begun under its `version` or one that it `continues`, and leave
+        others alone; of all its runs, workers have at most `max_running` under way at once.
+        """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             return _declare(fn, _agent_spec(fn, dict(options)), self._enter)
 
         return declare if fn is None else declare(fn)
+
+
+def _versions(name: str, continues: Iterable[str]) -> tuple[str, ...]:
+    found = (continues,) if isinstance(continues, str) else tuple(continues)
+    if not all(isinstance(version, str) for version in found):
+        raise InvalidInput(f"agent {name}: continues takes versions (texts), not {continues!r}")
+    return found
+
+
+def check_max_running(name: str, most: object) -> None:
+    """InvalidInput if this is no number of things that may be under way at once."""
+    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
+        raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
 
 
 def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
@@ -500,6 +521,8 @@ def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
     options["budget"] = options.get("budget") or Budget()
     options["stages"] = tuple(options.get("stages", ()))
     options["approve"] = tuple(options.get("approve", ()))
+    options["continues"] = _versions(name, options.get("continues", ()))
+    check_max_running(name, options.get("max_running"))
     return AgentSpec(
         name=name,
         fn=fn,
