@@ -146,7 +146,8 @@ class Worker:
         if fire_at is not None:
             timeout = max(0.0, min(timeout, (fire_at - store.now()) / MICROSECONDS))
             self._fire_at = elapsed() + timeout
-        if store.wait_due(wanted, timeout=timeout) and not self._stopping:
+        due = store.wait_due(wanted, timeout=timeout, or_when=lambda: self._stopping)
+        if due and not self._stopping:
             # If it cannot be taken, a limit is reached or another worker was faster: do not insist.
             busy = len(self._busy)
             pause = self._crowded * random.uniform(0.5, 1.0)  # noqa: S311 (only to spread)

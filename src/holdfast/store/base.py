@@ -357,12 +357,21 @@ class Store(Protocol):
         """Wait until the run's log has an event beyond `after`; False when the time is over."""
         ...
 
-    def wait_due(self, wanted: Sequence[Wanted] | None = None, *, timeout: float) -> bool:
-        """Wait until some wanted run may have become due; a hint, to be followed by `claim_due`."""
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Wait until some wanted run may have become due; a hint, to be followed by `claim_due`.
+
+        Ends early when `or_when` is true, which is asked at the beginning and at each `nudge`.
+        """
         ...
 
     def nudge(self) -> None:
-        """End the present `wait_due` calls of this process, as if something had become due."""
+        """Have those who wait in this process look again."""
         ...
 
     def examine(self) -> list[Finding]:

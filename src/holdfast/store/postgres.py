@@ -99,7 +99,6 @@ class PostgresStore:
         self._schema = Schema(schema, self._q, steps)
         self._left_behind: list[object] = []
         self._closed = False
-        self._nudges = 0
         self.schedules = PostgresSchedules(
             self._run, self._q, self._fixed_now, lambda: self._say("schedules")
         )
@@ -457,17 +456,22 @@ class PostgresStore:
 
         return self._poll(run_id, grown, timeout)
 
-    def wait_due(self, wanted: Sequence[Wanted] | None = None, *, timeout: float) -> bool:
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
         """Asks again whenever somebody rings and when the next timer ends; and now and then, the longer
         nothing happens the less often. Notes that surely arrive allow for long pauses."""
         end = time.monotonic() + timeout
         pause = POLL_SECONDS_MIN
         with self._bell.waiting(ANY) as rung:
             self._listener.start()
-            nudges = self._nudges
             while True:
                 when, now = self.next_due(wanted), self.now()
-                if when is not None and when <= now:
+                if (when is not None and when <= now) or (or_when is not None and or_when()):
                     return True
                 left = end - time.monotonic()
                 if left <= 0:
@@ -478,11 +482,8 @@ class PostgresStore:
                     longest = IDLE_SECONDS_MAX if self._listener.hears else DEAF_SECONDS_MAX
                     pause = min(pause * 1.5, longest)
                 rung.clear()
-                if self._nudges != nudges:
-                    return True
 
     def nudge(self) -> None:
-        self._nudges += 1
         self._bell.ring_all()
 
     def _poll(self, subject: str, true: Callable[[], bool], timeout: float) -> bool:

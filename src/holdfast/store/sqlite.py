@@ -105,7 +105,6 @@ class SQLiteStore:
         self._changed = threading.Condition()
         self._waiting = 0
         self._changes = 0
-        self._nudges = 0
         self._keys: dict[str, int] = {}
         self._ends: dict[str, tuple[int, Standing]] = {}
         self._ends_version: tuple[apsw.Connection, Any] | None = None
@@ -703,19 +702,24 @@ class SQLiteStore:
 
         return self._poll(grown, timeout)
 
-    def wait_due(self, wanted: Sequence[Wanted] | None = None, *, timeout: float) -> bool:
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
         """Asks again at each change made here, when the next timer ends, and now and then for what
         other processes do; the longer nothing happens, the less often."""
         end = time.monotonic() + timeout
         pause = 0.005
         with self._changed:
             self._waiting += 1
-            nudges = self._nudges
         try:
             while True:
                 seen = self._changes
                 when, now = self.next_due(wanted), self.now()
-                if when is not None and when <= now:
+                if (when is not None and when <= now) or (or_when is not None and or_when()):
                     return True
                 left = end - time.monotonic()
                 if left <= 0:
@@ -725,8 +729,6 @@ class SQLiteStore:
                 with self._changed:
                     if self._changes == seen:
                         self._changed.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
-                    if self._nudges != nudges:
-                        return True
                 pause = min(pause * 1.5, POLL_SECONDS_MAX)
         finally:
             with self._changed:
@@ -734,7 +736,6 @@ class SQLiteStore:
 
     def nudge(self) -> None:
         with self._changed:
-            self._nudges += 1
             self._changes += 1
             self._changed.notify_all()
 

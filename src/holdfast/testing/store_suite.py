@@ -1615,13 +1615,15 @@ def waiting_for_due_work_ends_only_for_what_is_wanted(bench: Bench) -> None:
     same(False, bench.store.wait_due(mine, timeout=0.02))
     same(True, bench.store.wait_due([Wanted("other")], timeout=0))
 
-    waiting = threading.Thread(
-        target=bench.store.wait_due, args=(mine,), kwargs={"timeout": PATIENCE_SECONDS}
-    )
-    waiting.start()
-    while waiting.is_alive():
+    stop = threading.Event()
+    wait = partial(bench.store.wait_due, mine, timeout=PATIENCE_SECONDS, or_when=stop.is_set)
+
+    def nudge() -> None:
+        stop.set()
         bench.store.nudge()
-        waiting.join(0.005)
+
+    same([True, None], together(wait, nudge))
+    same(True, wait(), "the answer when it is true already")
 
 
 # ── schedules and limits ─────────────────────────────────────────────────────────────────────
