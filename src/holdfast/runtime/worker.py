@@ -142,12 +142,17 @@ class Worker:
 
     def _wait_for_more(self, wanted: list[Wanted]) -> None:
         store, timeout = self._engine.store, IDLE_SECONDS
-        fire_at = store.schedules.next_at(sorted({one.agent for one in wanted}))
+        agents = sorted({one.agent for one in wanted})
+        fire_at = store.schedules.next_at(agents)
         if fire_at is not None:
             timeout = max(0.0, min(timeout, (fire_at - store.now()) / MICROSECONDS))
             self._fire_at = elapsed() + timeout
-        due = store.wait_due(wanted, timeout=timeout, or_when=lambda: self._stopping)
-        if due and not self._stopping:
+
+        def look_again() -> bool:
+            return self._stopping or store.schedules.next_at(agents) != fire_at
+
+        due = store.wait_due(wanted, timeout=timeout, or_when=look_again)
+        if due and not look_again():
             # If it cannot be taken, a limit is reached or another worker was faster: do not insist.
             busy = len(self._busy)
             pause = self._crowded * random.uniform(0.5, 1.0)  # noqa: S311 (only to spread)
