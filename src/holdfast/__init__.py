@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
-    from holdfast.core.policy import Budget, Retry
+    from holdfast.core.policy import Budget, Rate, Retry
     from holdfast.core.state import RunState
     from holdfast.errors import (
         AlreadyDecided,
@@ -69,6 +69,7 @@ __all__ = [
     "NotStorable",
     "Options",
     "Question",
+    "Rate",
     "Rejected",
     "Retry",
     "Run",
@@ -88,7 +89,7 @@ __all__ = [
 
 _HOMES = {
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
-    "holdfast.core.policy": ("Budget", "Retry"),
+    "holdfast.core.policy": ("Budget", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
     "holdfast.runtime.declare": ("Done",),
     "holdfast.runtime.engine": ("Options",),

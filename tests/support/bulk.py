@@ -17,7 +17,7 @@ ONE = """'bulk-' || n, :agent, CASE WHEN n % :ended_of = 0 THEN 'waiting' ELSE '
 def fill(
     url: str, count: int, *, agent: str, now: int, due: int, step: int, ended_of: int = 1
 ) -> None:
-    """`count` runs with one event each, of which one in `ended_of` waits for `due + n * step` (in
+    """`count` runs with one event, key, blob and snapshot each, of which one in `ended_of` waits for `due + n * step` (in
     microseconds; for a person if `step` is 0) and the others have ended."""
     given = {
         "count": count,
@@ -38,6 +38,11 @@ def fill(
             "INSERT INTO events (run, seq, time, epoch, kind, data, hash) "
             "SELECT key, 0, 0, 0, 'run_created', x'00', x'00' FROM runs WHERE id LIKE 'bulk-%'"
         )
+        db.execute("INSERT INTO keys SELECT 'key-' || key, key, 0 FROM runs WHERE id LIKE 'bulk-%'")
+        db.execute("INSERT INTO blobs SELECT key, 'aa', x'00' FROM runs WHERE id LIKE 'bulk-%'")
+        db.execute(
+            "INSERT INTO snapshots SELECT key, 0, x'00', '', 0, x'00' FROM runs WHERE id LIKE 'bulk-%'"
+        )
         db.execute("COMMIT")
 
 
@@ -57,3 +62,11 @@ def _fill_postgres(url: str, given: dict[str, object]) -> None:
             "INSERT INTO holdfast.events (run, seq, time, epoch, kind, data, hash) "
             "SELECT key, 0, 0, 0, 'run_created', '', '' FROM holdfast.runs WHERE id LIKE 'bulk-%'"
         )
+        for table, columns in (
+            ("keys", "'key-' || key, key, 0"),
+            ("blobs", "key, 'aa', ''"),
+            ("snapshots", "key, 0, '', '', 0, ''"),
+        ):
+            db.execute(  # type: ignore[call-overload]
+                f"INSERT INTO holdfast.{table} SELECT {columns} FROM holdfast.runs WHERE id LIKE 'bulk-%'"
+            )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core import values
-from holdfast.core.policy import NO_RETRY, Budget, Retry, microseconds
+from holdfast.core.policy import NO_RETRY, Budget, Rate, Retry, microseconds
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
@@ -164,6 +164,13 @@ class CallSpec:
     on_doubt: str | Callable[..., Any] = "wait"
     redact: frozenset[str] = frozenset()
     version: str = ""
+    rate: Rate | None = None
+    max_running: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a call may have to wait for others of its kind."""
+        return self.rate is not None or self.max_running is not None
 
     @property
     def body(self) -> Callable[..., Any]:
@@ -345,6 +352,11 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
         microseconds(options["timeout"], f"timeout of {name}")
     if options.get("key_ttl") is not None:
         microseconds(options["key_ttl"], f"key_ttl of {name}")
+    check_max_running(name, options.get("max_running"))
+    if not isinstance(options.get("rate"), Rate | None):
+        raise InvalidInput(
+            f"{name}: rate must be a Rate, as Rate(10, per=60), not {options['rate']!r}"
+        )
     return CallSpec(
         name=name,
         fn=fn,
@@ -387,6 +399,8 @@ class Declarations:
         retry: Retry | None = None,
         redact: Iterable[str] = (),
         version: str = "",
+        rate: Rate | None = None,
+        max_running: int | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A journaled function that is safe to repeat: a model call, a read, a random choice.
@@ -426,6 +440,8 @@ class Declarations:
         on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
         redact: Iterable[str] = (),
         version: str = "",
+        rate: Rate | None = None,
+        max_running: int | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function that touches the world. The log knows of each call before it begins.

@@ -110,9 +110,6 @@ WHERE id = :id AND epoch = :epoch AND status = 'running' RETURNING 1;
 SELECT e.seq, e.time, e.epoch, CAST(e.kind AS BLOB), e.data, e.hash
 FROM events e WHERE e.run = (SELECT key FROM runs WHERE id = ?) AND e.seq > ? ORDER BY e.seq LIMIT ?;
 
--- name: event_hash
-SELECT hash FROM events WHERE run = ? AND seq = ?;
-
 -- name: head
 SELECT coalesce(max(seq), -1) FROM events WHERE run = (SELECT key FROM runs WHERE id = ?);
 
@@ -156,16 +153,18 @@ SELECT due_at FROM runs
 WHERE agent = :agent AND code_version = :code_version AND due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: kinds
--- Every agent and version that has runs to be done, with the time of the next; one look at the index
--- for each.
+-- Every agent and version that has runs to be done, with the time of the next; one or two looks at the
+-- index for each. (Not by comparing pairs: SQLite would walk through all runs of an agent.)
 WITH RECURSIVE kind (agent, code_version, due_at) AS (
   SELECT agent, code_version, due_at FROM runs WHERE key =
     (SELECT key FROM runs WHERE due_at IS NOT NULL ORDER BY agent, code_version, due_at LIMIT 1)
   UNION ALL
-  SELECT r.agent, r.code_version, r.due_at FROM kind k JOIN runs r ON r.key =
+  SELECT r.agent, r.code_version, r.due_at FROM kind k JOIN runs r ON r.key = coalesce(
     (SELECT n.key FROM runs n
-     WHERE n.due_at IS NOT NULL AND (n.agent, n.code_version) > (k.agent, k.code_version)
-     ORDER BY n.agent, n.code_version, n.due_at LIMIT 1)
+     WHERE n.due_at IS NOT NULL AND n.agent = k.agent AND n.code_version > k.code_version
+     ORDER BY n.code_version, n.due_at LIMIT 1),
+    (SELECT n.key FROM runs n WHERE n.due_at IS NOT NULL AND n.agent > k.agent
+     ORDER BY n.agent, n.code_version, n.due_at LIMIT 1))
 )
 SELECT agent, code_version, due_at FROM kind;
 
