@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from holdfast import Holdfast, Options, Run, agent
+from holdfast import Holdfast, Options, Run, agent, cli
 from holdfast.runtime.declare import agent_spec
+from holdfast.store.base import MICROSECONDS
+from holdfast.store.sqlite import SQLiteStore, system_clock
 from support import fleet_agents
 from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
 
@@ -166,3 +169,24 @@ def test_a_worker_takes_up_what_another_left_within_two_leases(
     assert time.monotonic() - began < 4
     row = hf.store.get("left")
     assert row is not None and row.epoch == 2
+
+
+def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) -> None:
+    """A worker that would know them is missing; that is not the store's fault."""
+
+    @agent(version="7")
+    def stranger(run: Run) -> str:
+        return "?"
+
+    start = system_clock() - 3600 * MICROSECONDS
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: start)) as hf:
+        hf.start(stranger, id="r")
+
+    found = CliRunner().invoke(cli.cli, ["doctor", "--db", str(tmp_path / "h.db")])
+    data = CliRunner().invoke(cli.cli, ["doctor", "--json", "--db", str(tmp_path / "h.db")])
+
+    assert 0 == found.exit_code
+    assert "runs of stranger (version 7) have been due for 1 h" in found.stdout
+    assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
+        "overdue"
+    ]

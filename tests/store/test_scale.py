@@ -165,7 +165,8 @@ def test_postgresql_scans_no_big_table_in_any_statement(
     store.close()
 
     ours = {text: name for name, text in store._q.items()}
-    scanned, missing = {}, set(ours.values()) - OUT_OF_SCOPE
+    scanned: list[tuple[str, str]] = []
+    missing = set(ours.values()) - OUT_OF_SCOPE
     with psycopg.connect(postgres_dsn, autocommit=True) as db:  # EXPLAIN executes nothing
         arrays.register(db)  # type: ignore[arg-type]
         for query, params in seen.items():
@@ -174,10 +175,10 @@ def test_postgresql_scans_no_big_table_in_any_statement(
                 continue
             missing.discard(name)
             plan = db.execute("EXPLAIN (FORMAT JSON) " + query, params).fetchall()  # type: ignore[arg-type]
-            scanned |= {name: t for t in sequential(plan[0][0]) if t in BIG}
+            scanned += [(name, table) for table in sequential(plan[0][0]) if table in BIG]
     after = scans(postgres_dsn)
 
-    assert {} == scanned
+    assert [] == scanned
     assert set() == missing - {"append", "claimed_by", "released", "stored_hashes", "standing"}
     assert before == after
 

@@ -511,18 +511,20 @@ class SQLiteStore:
 
     def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
         with self._transaction() as db:
-            return self._claim(db, run_id, worker, lease_us)
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            found = self._claim(db, [key], worker, lease_us)
+        return found[0] if found else None
 
-    def _claim(self, db: apsw.Connection, run_id: str, worker: str, lease_us: int) -> RunRow | None:
-        self._ends.pop(run_id, None)  # its epoch grows
-        found: Rows = db.execute(
-            _Q["claim"], {"id": run_id, **self._taking(worker, lease_us)}
-        ).fetchall()
-        return RunRow(*found[0]) if found else None
-
-    def _taking(self, worker: str, lease_us: int) -> dict[str, Any]:
+    def _claim(
+        self, db: apsw.Connection, keys: Sequence[int | None], worker: str, lease_us: int
+    ) -> list[RunRow]:
         now = self.now()
-        return {"worker": worker, "now": now, "until": now + lease_us, "no_progress": _NO_PROGRESS}
+        params = {"keys": json.dumps(keys), "worker": worker, "now": now, "until": now + lease_us,
+                  "no_progress": _NO_PROGRESS}  # fmt: skip
+        found = [RunRow(*row) for row in db.execute(_Q["claim"], params)]
+        for row in found:
+            self._ends.pop(row.id, None)  # its epoch has grown
+        return found
 
     def claim_due(
         self,
@@ -541,10 +543,7 @@ class SQLiteStore:
                 return []
         with self._transaction() as db:
             keys = [key for _, key in self._due(db, asked, limit, but)]
-            params = {"keys": json.dumps(keys), **self._taking(worker, lease_us)}
-            found = [RunRow(*row) for row in db.execute(_Q["claim_due"], params)]
-            for row in found:
-                self._ends.pop(row.id, None)
+            found = self._claim(db, keys, worker, lease_us)
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
 

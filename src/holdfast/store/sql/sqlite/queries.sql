@@ -59,20 +59,9 @@ UPDATE runs SET status = 'pending', due_at = :now, updated_at = :now
 WHERE id = :id AND status IN ('waiting', 'pending');
 
 -- name: claim
--- Take one run that nobody holds, due or not. The condition and the change are one statement. A log
--- that grew only by signs of life since the last claim has not got on.
-UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at = :until,
-                waiting_for = '', updated_at = :now,
-                claims = CASE WHEN EXISTS (SELECT 1 FROM events e WHERE e.run = runs.key AND e.seq > claimed_seq
-                                           AND e.kind NOT IN (SELECT value FROM json_each(:no_progress)))
-                              THEN 1 ELSE claims + 1 END,
-                claimed_seq = (SELECT max(e.seq) FROM events e WHERE e.run = runs.key)
-WHERE id = :id AND (status IN ('pending', 'waiting') OR (status = 'running' AND due_at <= :now))
-RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-          input_digest, code_version, parent, priority, key;
-
--- name: claim_due
--- Take the runs that were found to be due in this transaction (a JSON list of keys).
+-- Take runs (a JSON list of keys) that nobody holds, due or not. The condition and the change are one
+-- statement. A log that grew only by signs of life since the last claim has not got on. (The plus signs
+-- keep SQLite from seeking by status.)
 UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at = :until,
                 waiting_for = '', updated_at = :now,
                 claims = CASE WHEN EXISTS (SELECT 1 FROM events e WHERE e.run = runs.key AND e.seq > claimed_seq
@@ -80,6 +69,7 @@ UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at =
                               THEN 1 ELSE claims + 1 END,
                 claimed_seq = (SELECT max(e.seq) FROM events e WHERE e.run = runs.key)
 WHERE key IN (SELECT value FROM json_each(:keys))
+  AND (+status IN ('pending', 'waiting') OR (+status = 'running' AND +due_at <= :now))
 RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
           input_digest, code_version, parent, priority, key;
 
