@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Run, agent, step
+from holdfast import Holdfast, Options, Run, agent, step
+from holdfast.runtime.declare import agent_spec
 from holdfast.store.base import MICROSECONDS, RunRow, Wanted
 from support.bulk import fill
 from support.workers import PATIENCE_SECONDS, STORES, until, url_of
@@ -183,3 +184,28 @@ def test_runs_at_their_agents_limit_do_not_keep_a_worker_spinning(
     working.join()
 
     assert claimed.calls < 40
+
+
+@pytest.mark.postgres
+def test_a_worker_that_sleeps_deeply_still_takes_up_what_another_left_within_two_leases(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim rings no bell, and neither does a death."""
+    from holdfast.store import postgres
+
+    lease = 2.0
+    with Holdfast(postgres_dsn, agents=[quick], options=Options(lease_seconds=lease)) as hf:
+        monkeypatch.setattr(postgres, "POLL_SECONDS_MIN", postgres.IDLE_SECONDS_MAX)
+        asked = Counted(monkeypatch, hf.store, "next_due")
+        worker = hf.worker()
+        working = threading.Thread(target=worker.run)
+        working.start()
+        until(lambda: asked.calls >= 1, "it sleeps")
+        with Holdfast(postgres_dsn, options=Options(lease_seconds=lease)) as dying:
+            dying.engine.create(agent_spec(quick), "left", {"n": 5})
+            began = time.monotonic()
+
+            assert 5 == dying.result("left", timeout=PATIENCE_SECONDS)
+        assert time.monotonic() - began < 2 * lease
+        worker.stop()
+        working.join()

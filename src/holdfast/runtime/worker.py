@@ -141,7 +141,11 @@ class Worker:
         return True
 
     def _wait_for_more(self, wanted: list[Wanted]) -> None:
-        store, timeout = self._engine.store, IDLE_SECONDS
+        # Nobody rings when another worker takes a run, nor when it dies: look within half a lease.
+        store, timeout = (
+            self._engine.store,
+            min(IDLE_SECONDS, self._engine.options.lease_seconds / 2),
+        )
         agents = sorted({one.agent for one in wanted})
         fire_at = store.schedules.next_at(agents)
         if fire_at is not None:
