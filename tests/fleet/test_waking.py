@@ -133,7 +133,7 @@ def test_a_worker_that_idles_asks_less_and_less_often_and_is_woken_all_the_same(
     asked = Counted(monkeypatch, hf.store, "next_due")
     working = threading.Thread(target=worker.run)
     working.start()
-    until(lambda: asked.calls >= 10, "some looks")
+    until(lambda: asked.calls >= 1, "a first look")
     with Holdfast(url) as other:
         handle = other.start(quick, n=3)
 
@@ -156,7 +156,7 @@ def test_postgresql_listens_once_notes_are_proven_to_arrive_and_then_hardly_poll
         asked = Counted(monkeypatch, store, "next_due")
         assert not store.wait_due([Wanted("x")], timeout=4)
 
-        assert asked.calls <= 18  # 0.01 s, 0.015 s … each pause half as long again
+        assert asked.calls <= 2
     finally:
         store.close()
 

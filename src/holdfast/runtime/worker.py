@@ -82,6 +82,8 @@ class Worker:
         self._failures = 0
         self._failed_at = 0.0
         self._fire_at = self._look_at = 0.0
+        self._idle = False
+        """Nothing was due a moment ago."""
         self._crowded = CROWDED_SECONDS[0]
         self._unknown: set[tuple[str, str]] = set()
         self.taken = 0
@@ -117,13 +119,18 @@ class Worker:
     def _turn(self, *, once: bool) -> bool:
         """Take what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
-        self._fire_schedules()
+        fired = self._fire_schedules()
         room = self._concurrency - len(self._busy)
         if room <= 0:
             self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < self._concurrency)
             return True
         wanted = self._wanted()
+        if self._idle and not fired and not once:
+            self._look_around(wanted)
+            self._wait_for_more(wanted)
+            return True
         asked_at = elapsed()
+        self._idle = False
         rows = self._engine.store.claim_due(
             worker=self._engine.worker, lease_us=self._engine.leases.lease_us, limit=room,
             wanted=wanted, but=list(self._busy),
@@ -156,6 +163,7 @@ class Worker:
             return self._stopping or store.schedules.next_at(agents) != fire_at
 
         due = store.wait_due(wanted, timeout=timeout, or_when=look_again)
+        self._idle = not due
         if due and not look_again():
             # If it cannot be taken, a limit is reached or another worker was faster: do not insist.
             busy = len(self._busy)
@@ -180,10 +188,12 @@ class Worker:
             for version in dict.fromkeys((spec.version, *spec.continues))
         ]
 
-    def _fire_schedules(self) -> None:
-        if elapsed() >= self._fire_at:
-            self._fire_at = elapsed() + SCHEDULE_SECONDS
-            fire_due(self._engine, self._known())
+    def _fire_schedules(self) -> int:
+        """Start the runs that schedules have due; how many."""
+        if elapsed() < self._fire_at:
+            return 0
+        self._fire_at = elapsed() + SCHEDULE_SECONDS
+        return fire_due(self._engine, self._known())
 
     def _look_around(self, wanted: list[Wanted]) -> None:
         """Say, once for each kind, what is due and not for us."""

@@ -478,9 +478,10 @@ class PostgresStore:
                     return False
                 if when is not None:
                     left = min(left, (when - now) / MICROSECONDS)
+                if self._listener.hears:
+                    pause = IDLE_SECONDS_MAX
                 if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
-                    longest = IDLE_SECONDS_MAX if self._listener.hears else DEAF_SECONDS_MAX
-                    pause = min(pause * 1.5, longest)
+                    pause = min(pause * 1.5, DEAF_SECONDS_MAX)
                 rung.clear()
 
     def nudge(self) -> None:
