@@ -159,7 +159,7 @@ def test_a_worker_takes_up_what_another_left_within_two_leases(
     fleet: Workers, hf: Holdfast
 ) -> None:
     """While it works, not only at its start."""
-    fleet.start()
+    fleet.start("--lease", "2")
     hf.start(fleet_agents.doubling, n=1).result(timeout=PATIENCE_SECONDS)
     with Holdfast(fleet.url, options=Options(lease_seconds=2)) as dying:
         dying.engine.create(agent_spec(fleet_agents.doubling), "left", {"n": 2})
