@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
+    from holdfast.core.agent_state import AgentState, Phase
+    from holdfast.core.parts import Message
+    from holdfast.core.patch import StatePatch
     from holdfast.core.policy import Budget, Retry
     from holdfast.core.state import RunState
     from holdfast.errors import (
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
         HoldfastError,
         InputConflict,
         InvalidInput,
+        InvalidTransition,
         LeaseLost,
         LogDamaged,
         NotDurable,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentState",
     "AlreadyDecided",
     "AsyncHoldfast",
     "AsyncRun",
@@ -59,13 +64,16 @@ __all__ = [
     "HoldfastError",
     "InputConflict",
     "InvalidInput",
+    "InvalidTransition",
     "LeaseLost",
     "LogDamaged",
+    "Message",
     "NotDurable",
     "NotFound",
     "NotNow",
     "NotStorable",
     "Options",
+    "Phase",
     "Rejected",
     "Retry",
     "Run",
@@ -74,6 +82,7 @@ __all__ = [
     "RunFailed",
     "RunState",
     "RunWaiting",
+    "StatePatch",
     "StorageFull",
     "StoreError",
     "StoreUnavailable",
@@ -84,6 +93,9 @@ __all__ = [
 
 _HOMES = {
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
+    "holdfast.core.agent_state": ("AgentState", "Phase"),
+    "holdfast.core.parts": ("Message",),
+    "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Retry"),
     "holdfast.core.state": ("RunState",),
     "holdfast.runtime.declare": ("Done",),

@@ -440,4 +440,7 @@ def _blob_hashes(events: Sequence[Event]) -> set[str]:
                 found.add(value.blob)
         if isinstance(event, e.ArtifactSaved):
             found.add(event.blob)
+        if isinstance(event, e.MessageAdded):
+            kept = [v for call in event.tool_calls for v in (call.arguments, call.result)]
+            found.update(value.blob for value in kept if value is not None and value.blob)
     return found

@@ -446,10 +446,26 @@ class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
         return self.key
 
 
+class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A tool call inside a message: what a model asked for, and what came of it."""
+
+    id: str
+    name: str
+    arguments: Value
+    result: Value | None = None
+    error: str | None = None
+    duration: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_finite("duration", self.duration, "use 0 for one that is not known")
+
+
 class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
     role: str
     content: Value
     metadata: Value | None = None
+    tool_calls: tuple[AskedTool, ...] = ()
+    tool_call_id: str = ""
 
     @property
     def subject(self) -> str:

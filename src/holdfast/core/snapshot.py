@@ -16,10 +16,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.events import Value
+from holdfast.core.parts import Message
 from holdfast.core.state import RunState
 from holdfast.core.values import encode_struct, freeze
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
 _REFERENCE, _ESCAPED = "$blob", "$dict"
@@ -45,11 +46,20 @@ def _map(state: RunState, change: Any) -> RunState:
         notes=change(state.notes),
         facts=tuple(replace(x, value=change(x.value)) for x in state.facts),
         decisions=tuple(replace(x, choice=change(x.choice)) for x in state.decisions),
-        messages=tuple(
-            replace(x, content=change(x.content), metadata=change(x.metadata))
-            for x in state.messages
-        ),
+        messages=tuple(_map_message(x, change) for x in state.messages),
         failure=None if failure is None else replace(failure, state=change(failure.state)),
+    )
+
+
+def _map_message(message: Message, change: Any) -> Message:
+    return replace(
+        message,
+        content=change(message.content),
+        metadata=change(message.metadata),
+        tool_calls=tuple(
+            replace(call, arguments=change(call.arguments), result=change(call.result))
+            for call in message.tool_calls
+        ),
     )
 
 

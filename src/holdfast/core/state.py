@@ -20,6 +20,7 @@ from holdfast.core import events as e
 from holdfast.core import values
 from holdfast.core.events import ErrorInfo, Event, Usage, Value
 from holdfast.core.log import Record, read_event
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.values import FrozenDict, FrozenList
 
 # ── the parts of a run's state ───────────────────────────────────────────────────────────────
@@ -108,35 +109,6 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
 
 
-class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
-    key: str
-    value: Any
-    source: str
-    time: int
-
-
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: str
-    content: Any
-    time: int
-    metadata: Any = None
-
-
-class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    type: str
-    id: str
-    bytes: int
-    summary: str
-    step: int
-    time: int
-
-
-class PlanStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    status: str = "pending"
-
-
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """A log line, a patch, a decision by a person: something to show on the timeline."""
 
@@ -189,6 +161,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: dict[str, Any] = {}
     messages: tuple[Message, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
+    flags: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
     signals: tuple[Signal, ...] = ()
     usage: Usage = Usage()
@@ -252,6 +225,7 @@ _LISTS: Final = (
     "lines",
     "plan",
     "questions",
+    "flags",
     "stage_history",
     "workers",
 )
@@ -286,6 +260,7 @@ class Draft:
     questions: list[str]
     messages: list[Message]
     artifacts: list[Artifact]
+    flags: list[str]
     lines: list[Line]
     usage: Usage
     budget: dict[str, float]
@@ -665,7 +640,10 @@ class Draft:
     def _message(self, x: e.MessageAdded) -> None:
         time = self.updated_at
         metadata = None if x.metadata is None else plain(x.metadata)
-        self.messages.append(Message(x.role, plain(x.content), time, metadata))
+        calls = tuple(map(_tool_call, x.tool_calls))
+        self.messages.append(
+            Message(x.role, plain(x.content), time, metadata, calls, x.tool_call_id)
+        )
 
     def _artifact(self, x: e.ArtifactSaved) -> None:
         time = self.updated_at
@@ -700,6 +678,11 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
 def plain(value: Value) -> Any:
     """A value's content, read-only; a big one stays a `Value` that names its artifact."""
     return value if value.blob else values.freeze(values.decode(value.json))
+
+
+def _tool_call(x: e.AskedTool) -> ToolCall:
+    result = None if x.result is None else plain(x.result)
+    return ToolCall(x.id, x.name, plain(x.arguments), result, x.error, x.duration)
 
 
 def operations(changes: Value) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core import state as states
 from holdfast.core.events import Value
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
-from holdfast.core.state import Artifact, Fact, Message, PlanStep
 from holdfast.core.values import FrozenDict
 from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
 from holdfast.runtime.context import CURRENT, Branch, current_branch
@@ -151,26 +151,59 @@ class Messages:
     def __init__(self, run: RunBase) -> None:
         self._run = run
 
-    def add(self, role: str, content: Any, *, metadata: Any = None) -> None:
-        """Add a message at the end."""
+    def add(
+        self,
+        role: str | Message,
+        content: Any = "",
+        *,
+        metadata: Any = None,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str = "",
+    ) -> None:
+        """Add a message at the end: a role and what it says, or a whole `Message`."""
+        said = (
+            role
+            if isinstance(role, Message)
+            else Message(role, content, 0, metadata, tuple(tool_calls), tool_call_id)
+        )
         session, here = self._run._session, self._run._here
-        value, blobs = self._run._value(content)
-        extra, more = (None, []) if metadata is None else self._run._value(metadata)
+        value, blobs = self._run._value(said.content)
+        extra, more = (None, []) if said.metadata is None else self._run._value(said.metadata)
+        asked = [self._asked(call) for call in said.tool_calls]
         session.note(
             e.MessageAdded(
-                branch=here.path, after=here.index, role=role, content=value, metadata=extra
+                branch=here.path,
+                after=here.index,
+                role=said.role,
+                content=value,
+                metadata=extra,
+                tool_calls=tuple(tool for tool, _ in asked),
+                tool_call_id=said.tool_call_id,
             ),
-            [*blobs, *more],
+            [*blobs, *more, *(blob for _, found in asked for blob in found)],
         )
+
+    def _asked(self, call: ToolCall) -> tuple[e.AskedTool, list[log.Blob]]:
+        arguments, blobs = self._run._value(call.arguments)
+        result, more = (None, []) if call.result is None else self._run._value(call.result)
+        asked = e.AskedTool(call.id, call.name, arguments, result, call.error, call.duration)
+        return asked, [*blobs, *more]
 
     def all(self) -> list[Message]:
         """Every message so far."""
-        return [
-            msgspec.structs.replace(
-                x, content=self._run._whole(x.content), metadata=self._run._whole(x.metadata)
-            )
-            for x in self._run._session.view().messages
-        ]
+        return [self._whole(message) for message in self._run._session.view().messages]
+
+    def _whole(self, message: Message) -> Message:
+        whole, calls = self._run._whole, message.tool_calls
+        return msgspec.structs.replace(
+            message,
+            content=whole(message.content),
+            metadata=whole(message.metadata),
+            tool_calls=tuple(
+                msgspec.structs.replace(c, arguments=whole(c.arguments), result=whole(c.result))
+                for c in calls
+            ),
+        )
 
     def __len__(self) -> int:
         return len(self.all())
