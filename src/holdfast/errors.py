@@ -4,6 +4,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 ├── InvalidInput                     a value, name or option is wrong; nothing has happened yet
 │   ├── NotStorable                  a value cannot be kept in the log (carries the path to it)
 │   ├── InputConflict                this id already belongs to a run with another input
+│   ├── InvalidPatch                 an operation of a JSON Patch cannot be applied (says which one)
 │   ├── InvalidTransition            a phase cannot follow the present one
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
@@ -95,6 +96,15 @@ class InputConflict(InvalidInput):
             f"run {run_id!r} exists with another {what}; nothing was executed. "
             "Use a new id for a new run, or give the same input to resume this one."
         )
+
+
+class InvalidPatch(InvalidInput):
+    """An operation of a JSON Patch cannot be applied; none of them was."""
+
+    def __init__(self, number: int, op: str, path: str, reason: str) -> None:
+        self.number, self.op, self.path, self.reason = number, op, path, reason
+        which = f"operation {number + 1}" + (f" ({op} {path!r})" if op or path else "")
+        super().__init__(f"the patch cannot be applied: {which}: {reason}. Nothing was changed")
 
 
 class InvalidTransition(InvalidInput):
