@@ -72,14 +72,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what test_tidy found worth a look. It comes as properties, as only those cross xdist."""
-    findings = [
-        value
+    """Say what tests counted and found. It comes as properties, as only those cross xdist."""
+    told = [
+        (name, value)
         for report in terminalreporter.getreports("passed")
         for name, value in report.user_properties
-        if name == "worth a look"
     ]
+    findings = [value for name, value in told if name == "worth a look"]
     if findings:
         terminalreporter.section("worth a look (figures, not faults)")
         for finding in findings:
             terminalreporter.line(str(finding))
+    schedules = sum(int(str(value)) for name, value in told if name == "kill schedules")
+    if schedules:
+        terminalreporter.line(f"{schedules:,} kill schedules without a violation")

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
     from holdfast.runtime.engine import Options
     from holdfast.runtime.enter import agent, step, tool
     from holdfast.runtime.run import AsyncRun, Run
+    from holdfast.runtime.waits import Approval, Question, Timer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentState",
     "AlreadyDecided",
+    "Approval",
     "AsyncHoldfast",
     "AsyncRun",
     "Budget",
@@ -74,6 +76,7 @@ __all__ = [
     "NotStorable",
     "Options",
     "Phase",
+    "Question",
     "Rejected",
     "Retry",
     "Run",
@@ -86,6 +89,7 @@ __all__ = [
     "StorageFull",
     "StoreError",
     "StoreUnavailable",
+    "Timer",
     "agent",
     "step",
     "tool",
@@ -102,6 +106,7 @@ _HOMES = {
     "holdfast.runtime.engine": ("Options",),
     "holdfast.runtime.enter": ("agent", "step", "tool"),
     "holdfast.runtime.run": ("AsyncRun", "Run"),
+    "holdfast.runtime.waits": ("Approval", "Question", "Timer"),
 }
 _HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
 _HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,62 +30,69 @@ def prefix(scenario: Scenario) -> str:
 every_scenario = pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda s: s.name)
 
 
-def on_sqlite(scenario: Scenario, ledger: Ledger, folder: Path, *, pairs: bool, stride: int) -> int:
+Count = Callable[[str, object], None]  # pytest's record_property; conftest.py adds the counts up
+
+
+def on_sqlite(
+    scenario: Scenario, ledger: Ledger, folder: Path, count: Count, *, pairs: bool, stride: int
+) -> int:
     """Kill on a file of its own; the runs' names are new, because the ledger remembers all of them."""
 
     def make_store(clock: Clock) -> SQLiteStore:
         return SQLiteStore(folder / "h.db", clock=clock)
 
-    return explore(
-        scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride
-    ).schedules
+    found = explore(scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride)
+    count("kill schedules", found.schedules)
+    return found.schedules
 
 
-def on_postgres(scenario: Scenario, ledger: Ledger, dsn: str, *, pairs: bool, stride: int) -> int:
+def on_postgres(
+    scenario: Scenario, ledger: Ledger, dsn: str, count: Count, *, pairs: bool, stride: int
+) -> int:
     PostgresStore(dsn).close()  # the schema is made once, not under the knife
 
     def make_store(clock: Clock) -> PostgresStore:
         return PostgresStore(dsn, clock=clock)
 
-    return explore(
-        scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride
-    ).schedules
+    found = explore(scenario, make_store, ledger, prefix(scenario), pairs=pairs, stride=stride)
+    count("kill schedules", found.schedules)
+    return found.schedules
 
 
 @every_scenario
 def test_a_run_killed_at_any_boundary_ends_as_if_nothing_had_happened(
-    scenario: Scenario, ledger: Ledger, tmp_path: Path
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    assert on_sqlite(scenario, ledger, tmp_path, pairs=False, stride=1) >= 15
+    assert on_sqlite(scenario, ledger, tmp_path, record_property, pairs=False, stride=1) >= 15
 
 
 @every_scenario
 def test_a_run_killed_again_while_it_recovers_ends_the_same(
-    scenario: Scenario, ledger: Ledger, tmp_path: Path
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=4) >= 12
+    assert on_sqlite(scenario, ledger, tmp_path, record_property, pairs=True, stride=4) >= 12
 
 
 @every_scenario
 def test_on_postgresql_a_killed_run_ends_the_same(
-    scenario: Scenario, ledger: Ledger, postgres_dsn: str
+    scenario: Scenario, ledger: Ledger, postgres_dsn: str, record_property: Count
 ) -> None:
-    assert on_postgres(scenario, ledger, postgres_dsn, pairs=False, stride=3) >= 5
+    assert on_postgres(scenario, ledger, postgres_dsn, record_property, pairs=False, stride=3) >= 5
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @every_scenario
 def test_every_pair_of_kills_ends_the_same(
-    scenario: Scenario, ledger: Ledger, tmp_path: Path
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    assert on_sqlite(scenario, ledger, tmp_path, pairs=True, stride=1) >= 200
+    assert on_sqlite(scenario, ledger, tmp_path, record_property, pairs=True, stride=1) >= 200
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @every_scenario
 def test_on_postgresql_pairs_of_kills_end_the_same(
-    scenario: Scenario, ledger: Ledger, postgres_dsn: str
+    scenario: Scenario, ledger: Ledger, postgres_dsn: str, record_property: Count
 ) -> None:
-    assert on_postgres(scenario, ledger, postgres_dsn, pairs=True, stride=2) >= 50
+    assert on_postgres(scenario, ledger, postgres_dsn, record_property, pairs=True, stride=2) >= 50

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import (
     AlreadyDecided,
+    Approval,
     AsyncRun,
     CallFailed,
     Holdfast,
@@ -44,13 +45,11 @@ def waits(hf: Holdfast, agent: Any, run_id: str = "r", **input: Any) -> RunWaiti
 
 @agent
 def asking(run: Run) -> str:
-    return "sent" if run.approve("Send to Sam?", show={"to": "sam"}) else "kept"
+    run.approve("Send to Sam?", show={"to": "sam"})
+    return "sent"
 
 
-@pytest.mark.parametrize(("say_yes", "result"), [(True, "sent"), (False, "kept")])
-def test_approve_waits_for_a_person_and_gives_true_or_false(
-    home: Any, say_yes: bool, result: str
-) -> None:
+def test_approve_waits_for_a_person(home: Any) -> None:
     hf = home.open()
     waiting = waits(hf, asking)
     assert waiting.waiting_for == "approval: Send to Sam?"
@@ -58,11 +57,39 @@ def test_approve_waits_for_a_person_and_gives_true_or_false(
     (wait,) = hf.get("r").waits
     assert views.to_plain(wait.show) == {"to": "sam"}
 
-    (hf.approve if say_yes else hf.reject)("r", by="ann", why="because")
+    hf.approve("r", by="ann", why="because")
 
-    assert home.open().run(asking, id="r") == result
+    assert home.open().run(asking, id="r") == "sent"
     (decision,) = of_kind(hf, "r", e.ApprovalDecided)
-    assert (decision.by, decision.why, decision.approved) == ("ann", "because", say_yes)
+    assert (decision.by, decision.why, decision.approved) == ("ann", "because", True)
+
+
+def test_an_agent_that_does_not_look_at_the_answer_stops_at_a_no(home: Any) -> None:
+    hf = home.open()
+    waits(hf, asking)
+
+    hf.reject("r", by="ann", why="too soon")
+
+    with pytest.raises(RunFailed, match="ann said no: too soon"):
+        home.open().run(asking, id="r")
+    with pytest.raises(RunFailed, match="ann said no: too soon"):
+        home.open(asking).resume("r")
+
+
+def test_an_agent_may_go_another_way_after_a_no(home: Any) -> None:
+    @agent
+    def main(run: Run) -> str:
+        try:
+            run.approve("ok?")
+        except Rejected as no:
+            return no.message
+        return "yes"
+
+    hf = home.open()
+    waits(hf, main)
+    hf.reject("r")
+
+    assert home.open().run(main, id="r") == "a person said no"
 
 
 def test_ask_waits_for_an_answer_from_its_options(home: Any) -> None:
@@ -148,7 +175,8 @@ def test_the_first_decision_counts_and_later_ones_are_told_which(home: Any) -> N
 
     with pytest.raises(AlreadyDecided, match="rejected by ann: too late"):
         hf.approve("r", by="bob")
-    assert hf.run(asking, id="r") == "kept"
+    with pytest.raises(RunFailed, match="said no"):
+        hf.run(asking, id="r")
     with pytest.raises(NotNow):
         hf.approve("r")
 
@@ -170,7 +198,7 @@ def test_deciding_where_nothing_is_asked_is_refused(home: Any) -> None:
 def test_when_several_ask_at_once_one_must_say_which(home: Any) -> None:
     @agent
     def main(run: Run) -> list[bool]:
-        return run.map(lambda name: run.approve(f"{name}?"), ["a", "b"])
+        return run.map(lambda name: run.wait_any(Approval(f"{name}?"))[1], ["a", "b"])
 
     hf = home.open()
     waits(hf, main)
@@ -214,7 +242,11 @@ def test_racing_deciders_have_one_winner_and_the_others_are_told(home: Any) -> N
         assert sorted(outcomes) == ["told"] * (people - 1) + ["won"]
         (decision,) = of_kind(hf, run_id, e.ApprovalDecided)
         assert decision.by == f"person {outcomes.index('won')}"
-        assert hf.run(asking, id=run_id) == ("sent" if decision.approved else "kept")
+        if decision.approved:
+            assert hf.run(asking, id=run_id) == "sent"
+        else:
+            with pytest.raises(RunFailed, match="said no"):
+                hf.run(asking, id=run_id)
 
 
 def test_a_cancel_that_comes_before_the_approval_is_used_wins(home: Any) -> None:

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    Approval,
     AsyncRun,
+    Diverged,
     Holdfast,
     InvalidInput,
     NotFound,
     NotNow,
+    Question,
     Run,
+    RunFailed,
     RunWaiting,
+    Timer,
     agent,
     step,
 )
@@ -181,6 +186,100 @@ def test_wait_any_and_wait_for_give_none_when_time_is_up(home: Any, clock: Any) 
     hf.worker().run(once=True)
 
     assert hf.handle("r").result() == [None, None]
+
+
+@agent
+def choosing(run: Run) -> Any:
+    first = run.wait_any(
+        "paid", Approval("Ship anyway?", show={"to": "sam"}), Question("Why so late?"), timeout=3600
+    )
+    return [first, run.wait_for("paid", timeout=60)]
+
+
+@pytest.mark.parametrize(
+    ("act", "first"),
+    [
+        (lambda hf: hf.signal("r", "paid", 10), ["paid", 10]),
+        (lambda hf: hf.approve("r", by="ann"), ["Ship anyway?", True]),
+        (lambda hf: hf.reject("r", by="ann"), ["Ship anyway?", False]),
+        (lambda hf: hf.answer("r", "snow"), ["Why so late?", "snow"]),
+    ],
+)
+def test_wait_any_mixes_signals_and_people_and_cancels_the_losers(
+    home: Any, clock: Any, act: Any, first: Any
+) -> None:
+    hf = home.open()
+    said = waits(hf, choosing)
+    assert (
+        said.waiting_for == "the signal 'paid' or approval: Ship anyway? or an answer: Why so late?"
+    )
+    assert [w.wait for w in hf.get("r").waits] == ["signal", "approval", "answer"]
+
+    act(hf)
+
+    waits(home.open(), choosing)  # for the signal that comes next
+    assert [w.wait for w in hf.get("r").waits] == ["signal"]
+    with pytest.raises(NotNow, match="does not wait for an approval"):
+        hf.approve("r")
+    with pytest.raises(NotNow, match="does not wait for an answer"):
+        hf.answer("r", "x")
+    hf.signal("r", "paid", "late")
+    assert home.open().run(choosing, id="r") == [first, "late"]
+
+
+def test_of_several_things_that_came_the_first_in_the_log_wins(home: Any) -> None:
+    hf = home.open()
+    waits(hf, choosing)
+    hf.answer("r", "snow")
+    hf.signal("r", "paid", 10)
+    hf.approve("r")
+
+    # The signal that lost is kept for the next wait; the approval is of no use to anybody.
+    assert home.open().run(choosing, id="r") == [["Why so late?", "snow"], 10]
+
+
+def test_wait_any_gives_none_when_its_time_is_up_and_a_timers_name_when_that_comes_first(
+    home: Any, clock: Any
+) -> None:
+    @agent
+    async def timed(run: AsyncRun) -> Any:
+        first = await run.wait_any(Approval("ok?"), Timer(60, "remind"), Timer(600), timeout=3600)
+        return [first, await run.wait_any("go", Approval("ok?"), timeout=3600)]
+
+    hf = home.open(timed)
+    waits(hf, timed)
+    for seconds in (60, 3600):
+        clock.advance(seconds)
+        assert hf.worker().run(once=True) == 1
+
+    assert hf.handle("r").result() == [["remind", None], None]
+
+
+def test_wait_any_refuses_what_it_cannot_wait_for(home: Any) -> None:
+    @agent
+    def main(run: Run, what: int) -> Any:
+        return run.wait_any(*[[Timer(1), 7], [Timer(1)], []][what], timeout=5)
+
+    for what, message in enumerate(["not 7", "one more Timer", "a signal needs a name"]):
+        with pytest.raises(RunFailed, match=message):
+            home.open().run(main, id=f"r{what}", what=what)
+
+
+def test_a_wait_for_other_things_than_recorded_diverges(home: Any) -> None:
+    def waiting_for(*what: Any) -> Any:
+        @agent(name="main")
+        def main(run: Run) -> Any:
+            return run.wait_any(*what)
+
+        return main
+
+    hf = home.open()
+    waits(hf, waiting_for("go", Approval("ok?")))
+    for other in (("go", Approval("other?")), ("go", Approval("ok?"), Timer(5))):
+        with pytest.raises(Diverged):
+            home.open().run(waiting_for(*other), id="r")
+    hf.approve("r")
+    assert home.open().run(waiting_for("go", Approval("ok?")), id="r") == ["ok?", True]
 
 
 def test_a_signal_that_comes_after_the_time_was_up_does_not_change_the_past(

@@ -72,11 +72,11 @@ def live(
 ) -> Lived:
     """Run in a forked process, killed at its n-th boundary if it comes that far."""
     read, write = os.pipe()
-    gc.freeze()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
+            gc.disable()  # it would copy every page that the parent shares with us
             os.close(read)
             code = _child(make_store, clock, run, kill_at, write)
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from holdfast import AsyncRun, CallFailed, Holdfast, Retry, Run, agent, step, tool
+from holdfast import Approval, AsyncRun, CallFailed, Holdfast, Retry, Run, Timer, agent, step, tool
 from support.kill import Scenario
 from support.ledger import Ledger
 
@@ -152,8 +152,7 @@ def retrying(run: Run, name: str) -> Any:
 @agent(approve=("external_action",))
 def gated(run: Run, name: str) -> Any:
     sent = send(to=name)
-    if not run.approve("Go on?", show={"sent": sent["tool"]}):
-        return "stopped"
+    run.approve("Go on?", show={"sent": sent["tool"]})
     return sent["tool"]
 
 
@@ -161,6 +160,21 @@ def approve_all(hf: Holdfast, run_id: str, ledger: Ledger) -> None:
     for wait in hf.get(run_id).waits:
         if wait.wait == "approval" and not wait.decided:
             hf.approve(run_id, wait.id, by="test")
+
+
+@agent
+def choosing(run: Run, name: str) -> Any:
+    first = run.wait_any("go", Approval("Now?"), Timer(3600))
+    send(to=name)
+    return [first, run.wait_for("go")]
+
+
+def approve_then_signal(hf: Holdfast, run_id: str, ledger: Ledger) -> None:
+    open_ones = [w for w in hf.get(run_id).waits if not w.decided]
+    if any(w.wait == "approval" for w in open_ones):
+        hf.approve(run_id)
+    elif open_ones:
+        hf.signal(run_id, "go", "gone", signal_id="once")
 
 
 @agent
@@ -237,6 +251,7 @@ ALL = (
     Scenario("tasks", tasks, {"names": ["a", "b"]}),
     Scenario("retrying", retrying, {"name": "sam"}),
     Scenario("gated", gated, {"name": "sam"}, approve_all),
+    Scenario("choosing", choosing, {"name": "sam"}, approve_then_signal),
     Scenario("patient", patient, {"name": "sam"}, send_go),
     Scenario("child", outer, {"name": "sam"}),
     Scenario("undoing", undoing, {"rooms": ["a", "b"]}, final="failed"),

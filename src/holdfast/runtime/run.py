@@ -8,6 +8,7 @@ what must be awaited.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import random
 import string
@@ -32,7 +33,15 @@ from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import drive_async_here, drive_here
-from holdfast.runtime.waits import Request, content, wait
+from holdfast.runtime.waits import (
+    Approval,
+    Question,
+    Request,
+    Timer,
+    content,
+    wait,
+    wait_first,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -475,18 +484,54 @@ class RunBase:
     def _end_of_signal(self, ended: e.WaitEnded) -> Any:
         return None if ended.outcome == "time" else content(self._session, ended.value)
 
-    def _end_of_any(self, ended: e.WaitEnded) -> tuple[str, Any] | None:
-        return (
-            None
-            if ended.outcome == "time"
-            else (ended.outcome, content(self._session, ended.value))
-        )
+    def _any(
+        self, waits: Sequence[str | Approval | Question | Timer], timeout: float | None
+    ) -> list[Request]:
+        """Each thing as a request of its own; signals are one request together."""
+        signals = [x for x in waits if isinstance(x, str)]
+        if len(waits) == len(signals):
+            return [self._signals(signals, timeout)]
+        if timeout is not None and all(isinstance(x, Timer) for x in waits):
+            raise InvalidInput("wait_any: a timeout beside timers alone is one more Timer")
+        requests = [self._signals(signals, timeout)] if signals else []
+        for x in waits:
+            match x:
+                case Approval():
+                    requests.append(self._approval(x.prompt, x.show, timeout))
+                case Question():
+                    requests.append(self._question(x.prompt, x.options, timeout))
+                case Timer():
+                    timer = self._timer(x.seconds)
+                    requests.append(dataclasses.replace(timer, name=x.name))
+                case str():
+                    pass
+                case _:
+                    raise InvalidInput(
+                        f"wait_any takes names of signals, Approval, Question and Timer, not {x!r}"
+                    )
+        return requests
 
-    @staticmethod
-    def _end_of_approval(prompt: str, ended: e.WaitEnded) -> bool:
+    def _end_of_any(
+        self, requests: list[Request], ended: tuple[int, e.WaitEnded]
+    ) -> tuple[str, Any] | None:
+        number, end = ended
+        if end.wait == "timer":
+            return requests[number].name, None
+        if end.outcome == "time":
+            return None
+        if end.wait == "approval":
+            return requests[number].name, end.outcome == "approved"
+        name = end.outcome if end.wait == "signal" else requests[number].name
+        return name, content(self._session, end.value)
+
+    def _end_of_approval(self, prompt: str, ended: e.WaitEnded) -> bool:
         if ended.outcome == "time":
             raise Rejected(prompt, "Rejected", "nobody decided in time")
-        return ended.outcome == "approved"
+        if ended.outcome == "rejected":
+            said = content(self._session, ended.value)
+            why = f": {said['why']}" if said["why"] else ""
+            raise Rejected(prompt, "Rejected", f"{said['by'] or 'a person'} said no{why}")
+        return True
 
 
 class Run(RunBase):
@@ -497,6 +542,11 @@ class Run(RunBase):
         ended: e.WaitEnded = drive_here(here, wait(here, request))
         return ended
 
+    def _first(self, requests: list[Request]) -> tuple[int, e.WaitEnded]:
+        here = self._here
+        first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, requests))
+        return first
+
     def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
         self._wait(self._timer(seconds))
@@ -505,12 +555,19 @@ class Run(RunBase):
         """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
         return self._end_of_signal(self._wait(self._signals([signal], timeout)))
 
-    def wait_any(self, *signals: str, timeout: float | None = None) -> tuple[str, Any] | None:
-        """Wait for the first of several signals: its name and value, or None when time is up."""
-        return self._end_of_any(self._wait(self._signals(signals, timeout)))
+    def wait_any(
+        self, *waits: str | Approval | Question | Timer, timeout: float | None = None
+    ) -> tuple[str, Any] | None:
+        """Wait for the first of several: its name and value, or None when time is up.
+
+        A name stands for a signal. The others are cancelled: a late decision about them is refused,
+        and a late signal is kept for the next wait.
+        """
+        requests = self._any(waits, timeout)
+        return self._end_of_any(requests, self._first(requests))
 
     def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
-        """Ask a person to approve; True or False. Rejected is raised if nobody decides in time."""
+        """Ask a person to approve. Rejected is raised if they say no, or nobody decides in time."""
         return self._end_of_approval(prompt, self._wait(self._approval(prompt, show, timeout)))
 
     def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
@@ -557,6 +614,11 @@ class AsyncRun(RunBase):
         ended: e.WaitEnded = await drive_async_here(here, wait(here, request))
         return ended
 
+    async def _first(self, requests: list[Request]) -> tuple[int, e.WaitEnded]:
+        here = self._here
+        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, requests))
+        return first
+
     async def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
         await self._wait(self._timer(seconds))
@@ -565,12 +627,19 @@ class AsyncRun(RunBase):
         """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
         return self._end_of_signal(await self._wait(self._signals([signal], timeout)))
 
-    async def wait_any(self, *signals: str, timeout: float | None = None) -> tuple[str, Any] | None:
-        """Wait for the first of several signals: its name and value, or None when time is up."""
-        return self._end_of_any(await self._wait(self._signals(signals, timeout)))
+    async def wait_any(
+        self, *waits: str | Approval | Question | Timer, timeout: float | None = None
+    ) -> tuple[str, Any] | None:
+        """Wait for the first of several: its name and value, or None when time is up.
+
+        A name stands for a signal. The others are cancelled: a late decision about them is refused,
+        and a late signal is kept for the next wait.
+        """
+        requests = self._any(waits, timeout)
+        return self._end_of_any(requests, await self._first(requests))
 
     async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
-        """Ask a person to approve; True or False. Rejected is raised if nobody decides in time."""
+        """Ask a person to approve. Rejected is raised if they say no, or nobody decides in time."""
         ended = await self._wait(self._approval(prompt, show, timeout))
         return self._end_of_approval(prompt, ended)
 

@@ -6,9 +6,11 @@ A wait has a place in its branch like a call. What ends it is found in the log: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import values
@@ -37,32 +39,92 @@ class Request:
     how: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """One of several things to wait for: a person's yes or no."""
+
+    prompt: str
+    show: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One of several things to wait for: a person's answer."""
+
+    prompt: str
+    options: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """One of several things to wait for: a time from now."""
+
+    seconds: float
+    name: str = "timer"
+
+
 Ready = Callable[[Session, Branch, int, Entry], e.WaitEnded | None]
+
+LOST: Final = "lost"
+"""The outcome of a wait beside which another one ended first."""
 
 
 def wait(branch: Branch, request: Request) -> Flow:
     """Wait at this place; returns the recorded end of the wait."""
-    session, index = branch.session, branch.take()
-    entry = session.entry(branch.path, index)
-    if entry is not None:
-        recorded = entry.wait
-        if (
-            recorded is None
-            or (recorded.wait, recorded.name) != (request.wait, request.name)
-            or recorded.tool
-        ):
-            where = f"call {index + 1}" + (f" of branch {branch.path}" if branch.path else "")
-            raise session.diverged(
-                where, _recorded(entry), f"wait for {request.wait} {request.name!r}"
-            )
-    if entry is None or entry.ended is None:
-        check_all_replayed(branch, f"wait for {request.wait} {request.name!r}")
-        ended = yield from _come(branch, index, entry, request)
-    else:
-        ended = entry.ended
-        session.show(entry.seq)
-    session.journal.forget(branch.path, index)
+    _, ended = yield from wait_first(branch, [request])
     return ended
+
+
+def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
+    """Wait for the first of several; returns its number and its end. The others end with it, as lost.
+
+    Each has a place of its own, so that people decide about it as about any other request. All begin
+    in one commit and all end in one, so the log never holds half of a choice.
+    """
+    session = branch.session
+    places = [branch.take() for _ in requests]
+    entries = [
+        _matched(branch, index, request) for index, request in zip(places, requests, strict=True)
+    ]
+    ends = [entry.ended for entry in entries if entry is not None and entry.ended is not None]
+    if len(ends) < len(requests):
+        if ends or (any(entries) and not all(entries)):
+            raise session.diverged(
+                _where(branch, places[0]), f"a wait for {sum(map(bool, entries))} things",
+                f"a wait for {len(requests)} things",
+            )  # fmt: skip
+        check_all_replayed(branch, f"wait for {_said(requests)}")
+        ends = yield from _come(branch, places, requests, begun=all(entries))
+    else:
+        session.show(max(entry.seq for entry in entries if entry is not None))
+    for index in places:
+        session.journal.forget(branch.path, index)
+    return next((n, ended) for n, ended in enumerate(ends) if ended.outcome != LOST)
+
+
+def _matched(branch: Branch, index: int, request: Request) -> Entry | None:
+    """What the log holds at this place; Diverged if it is something else."""
+    entry = branch.session.entry(branch.path, index)
+    if entry is None:
+        return None
+    recorded = entry.wait
+    if (
+        recorded is None
+        or (recorded.wait, recorded.name) != (request.wait, request.name)
+        or recorded.tool
+    ):
+        raise branch.session.diverged(
+            _where(branch, index), _recorded(entry), f"wait for {request.wait} {request.name!r}"
+        )
+    return entry
+
+
+def _where(branch: Branch, index: int) -> str:
+    return f"call {index + 1}" + (f" of branch {branch.path}" if branch.path else "")
+
+
+def _said(requests: Sequence[Request]) -> str:
+    return " or ".join(f"{request.wait} {request.name!r}" for request in requests)
 
 
 def _recorded(entry: Entry) -> str:
@@ -71,37 +133,85 @@ def _recorded(entry: Entry) -> str:
     return f"a call of {entry.name}"
 
 
-def _come(branch: Branch, index: int, entry: Entry | None, request: Request) -> Flow:
+def _come(
+    branch: Branch, places: Sequence[int], requests: Sequence[Request], *, begun: bool
+) -> Flow:
     """Begin the wait if it has not begun, then look, wait near times here, and suspend for far ones."""
     session = branch.session
     gate(session)
-    if entry is None or entry.wait is None:
-        show, blobs = (
-            (None, []) if request.show is None else session.wrap(values.encode(request.show))
-        )
-        until = None if request.seconds_us is None else session.store.now() + request.seconds_us
-        began = e.WaitBegan(
-            branch=branch.path, index=index, wait=request.wait, name=request.name, until=until,
-            show=show, options=request.options, of=request.of,
-        )  # fmt: skip
-        yield from commit(session, [began], blobs=blobs, recheck=True)
-        entry = session.entry(branch.path, index)
-    assert entry is not None and entry.wait is not None
+    if not begun:
+        yield from _begin(branch, places, requests)
+    entries = [_entry(branch, index) for index in places]
     while True:
         session.catch_up()
         gate(session)
-        ended = _READY[request.wait](session, branch, index, entry)
-        until = entry.wait.until
+        if (ends := _first_of(branch, places, entries)) is not None:
+            yield from commit(session, ends)
+            return ends
+        until = min((until for x in entries if (until := _until(x)) is not None), default=None)
         left = None if until is None else until - session.store.now()
-        if ended is None and left is not None and left <= 0:
-            ended = e.WaitEnded(branch=branch.path, index=index, wait=request.wait, outcome="time")
-        if ended is not None:
-            yield from commit(session, [ended])
-            return ended
         if left is None or left > session.patience_us:
-            raise Suspend(request.says, request.how.format(id=repr(session.run_id)), wake_at=until)
-        yield Pause(session, min(left, session.patience_us) / MICROSECONDS)
+            says = " or ".join(request.says for request in requests)
+            how = ", or ".join(dict.fromkeys(r.how for r in requests if r.how))
+            raise Suspend(says, how.format(id=repr(session.run_id)), wake_at=until)
+        yield Pause(session, max(0, min(left, session.patience_us)) / MICROSECONDS)
         session.check_lease()
+
+
+def _begin(branch: Branch, places: Sequence[int], requests: Sequence[Request]) -> Flow:
+    session, now = branch.session, branch.session.store.now()
+    begins, all_blobs = [], []
+    for index, x in zip(places, requests, strict=True):
+        show, blobs = (None, []) if x.show is None else session.wrap(values.encode(x.show))
+        all_blobs += blobs
+        begins.append(
+            e.WaitBegan(
+                branch=branch.path, index=index, wait=x.wait, name=x.name, show=show,
+                until=None if x.seconds_us is None else now + x.seconds_us,
+                options=x.options, of=x.of,
+            )
+        )  # fmt: skip
+    yield from commit(session, begins, blobs=all_blobs, recheck=True)
+
+
+def _entry(branch: Branch, index: int) -> Entry:
+    entry = branch.session.entry(branch.path, index)
+    assert entry is not None and entry.wait is not None
+    return entry
+
+
+def _until(entry: Entry) -> int | None:
+    assert entry.wait is not None
+    return entry.wait.until
+
+
+def _first_of(
+    branch: Branch, places: Sequence[int], entries: Sequence[Entry]
+) -> list[e.WaitEnded] | None:
+    """The ends of all, if one has come: what stands first in the log wins, and anything over time."""
+    session = branch.session
+    came = []
+    for n, (index, entry) in enumerate(zip(places, entries, strict=True)):
+        assert entry.wait is not None
+        ended = _READY[entry.wait.wait](session, branch, index, entry)
+        if ended is not None:
+            came.append(((0, ended.source), n, ended))
+            continue
+        until = entry.wait.until
+        if until is not None and until <= session.store.now():
+            kind = entry.wait.wait
+            over = e.WaitEnded(branch=branch.path, index=index, wait=kind, outcome="time")
+            came.append(((1, until), n, over))
+    if not came:
+        return None
+    _, winner, ended = min(came, key=lambda x: x[:2])
+    return [
+        ended
+        if n == winner
+        else e.WaitEnded(branch=branch.path, index=index, wait=entry.wait.wait, outcome=LOST)
+        for n, (index, entry) in enumerate(zip(places, entries, strict=True))
+        if entry.wait is not None
+    ]
 
 
 def _no_end(*_: object) -> e.WaitEnded | None:
@@ -124,10 +234,12 @@ def _signal(session: Session, branch: Branch, index: int, entry: Entry) -> e.Wai
 def _approval(_: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:
     if entry.approval is None:
         return None
-    outcome = "approved" if entry.approval.approved else "rejected"
+    decided = entry.approval
+    said = Value(json=Raw(values.encode({"by": decided.by, "why": decided.why})))
     return e.WaitEnded(
-        branch=branch.path, index=index, wait="approval", outcome=outcome, source=entry.approval_seq
-    )
+        branch=branch.path, index=index, wait="approval", value=said, source=entry.approval_seq,
+        outcome="approved" if decided.approved else "rejected",
+    )  # fmt: skip
 
 
 def _answer(_: Session, branch: Branch, index: int, entry: Entry) -> e.WaitEnded | None:

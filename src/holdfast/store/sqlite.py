@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import apsw
 
@@ -112,7 +112,7 @@ class SQLiteStore:
             Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly)
         )
         if not self._in_memory:
-            _watch_forks(self)
+            _FORKS.watched.add(self)
 
     @property
     def _in_memory(self) -> bool:
@@ -125,6 +125,7 @@ class SQLiteStore:
         self._group.close()
         with self._write:
             self._closed = True
+            _FORKS.watched.discard(self)
             self._close_connections()
             self._reserve.close()
 
@@ -763,15 +764,36 @@ def _refuse_transaction_control(action: int, *_: str | None) -> int:
     return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
 
 
-def _watch_forks(store: SQLiteStore) -> None:
-    """Have the store close its connections around every fork, for as long as it lives."""
-    alive = weakref.ref(store)
+class _Forks(threading.local):
+    """Has every open store close its connections around a fork.
 
-    def on_fork(do: Callable[[SQLiteStore], None]) -> Callable[[], None]:
-        return lambda: do(found) if (found := alive()) is not None else None
+    What is registered to run at a fork stays registered, so this is done once for all stores: hooks
+    of each store's own would be kept, and called, long after it is gone. A thread that forks keeps
+    the stores that it has stopped, so that it sets exactly these going again.
+    """
 
-    os.register_at_fork(
-        before=on_fork(SQLiteStore._before_fork),
-        after_in_parent=on_fork(SQLiteStore._after_fork_in_parent),
-        after_in_child=on_fork(SQLiteStore._after_fork_in_child),
-    )
+    watched: ClassVar[weakref.WeakSet[SQLiteStore]] = weakref.WeakSet()
+    stopped: Sequence[SQLiteStore] = ()
+
+    def before(self) -> None:
+        self.stopped = tuple(self.watched)
+        for store in self.stopped:
+            store._before_fork()
+
+    def after_in_parent(self) -> None:
+        for store in self.stopped:
+            store._after_fork_in_parent()
+        self.stopped = ()
+
+    def after_in_child(self) -> None:
+        for store in self.stopped:
+            store._after_fork_in_child()
+        self.stopped = ()
+
+
+_FORKS: Final = _Forks()
+os.register_at_fork(
+    before=_FORKS.before,
+    after_in_parent=_FORKS.after_in_parent,
+    after_in_child=_FORKS.after_in_child,
+)
