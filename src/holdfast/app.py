@@ -278,9 +278,10 @@ class Holdfast:
             self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why
         )
 
-    def patch(self, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (), by: str = "",
+    def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (), by: str = "",
               why: str = "") -> None:  # fmt: skip
-        """Change the run's state from outside. The agent sees it when its next call returns."""
+        """Change what the run knows from outside: new values of `run.state` by key, a `StatePatch`, or a
+        JSON Patch (RFC 6902). The agent sees it when its next call returns, a loop when its iteration ends."""
         control.patch(self.store, run_id, changes, delete=delete, by=by, why=why)
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:

@@ -170,3 +170,33 @@ def plan_of(steps: Iterable[str | PlanStep], what: str = "plan") -> tuple[PlanSt
         raise InvalidInput(f"{what} must be a list of steps, not one text: {steps!r}")
     found = [PlanStep(step) if isinstance(step, str) else step for step in steps]
     return each(found, PlanStep, what)
+
+
+# ── values that live beside the log ──────────────────────────────────────────────────────────
+
+_REFERENCE, _ESCAPED = "$blob", "$dict"
+
+
+def pack(value: Any) -> Any:
+    """Plain JSON in which a reference to an artifact is a dict, and a dict that looks alike is escaped."""
+    if isinstance(value, Value):
+        return {_REFERENCE: [value.blob, value.bytes]}
+    if isinstance(value, dict):
+        packed = {key: pack(item) for key, item in value.items()}
+        return {_ESCAPED: packed} if _REFERENCE in packed or _ESCAPED in packed else packed
+    if isinstance(value, list):
+        return [pack(item) for item in value]
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """What was packed."""
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _REFERENCE in value:
+        blob, size = value[_REFERENCE]
+        return Value(blob=blob, bytes=size)
+    inner = value.get(_ESCAPED, value)
+    return {key: unpack(item) for key, item in inner.items()}

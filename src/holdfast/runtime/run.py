@@ -26,6 +26,7 @@ from holdfast.core import log, values
 from holdfast.core import state as states
 from holdfast.core.events import Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
+from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
 from holdfast.core.values import FrozenDict
 from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
@@ -350,6 +351,25 @@ class RunBase:
     def questions(self) -> tuple[str, ...]:
         """Questions that are still open."""
         return self._session.view().questions
+
+    def patch(self, patch: StatePatch) -> None:
+        """Take in what a component found out: facts, a plan, questions, notes, artifacts, flags."""
+        if not isinstance(patch, StatePatch):
+            raise InvalidInput(f"run.patch takes a StatePatch, not {patch!r}")
+        data = values.encode_struct(patch)
+        value, blob = log.wrap(data)
+        if blob is not None:
+            raise InvalidInput(
+                f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(data):,}; "
+                "keep big things with run.artifact"
+            )
+        here = self._here
+        self._session.note(e.KnowledgePatched(branch=here.path, after=here.index, patch=value))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The risk flags that are raised."""
+        return self._session.view().flags
 
     def note(self, key: str, value: Any) -> None:
         """A line in the agent's private scratchpad."""
