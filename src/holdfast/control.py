@@ -327,7 +327,7 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return _NOTHING
 
     found = store.get(run_id)
-    if found is not None and found.status in ("pending", "running", "waiting", "completed"):
+    if found is not None and found.status in ("pending", "running", "waiting"):
         return  # it goes on by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)

@@ -9,13 +9,16 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
 ├── NotNow                           the run's status does not allow it
+│   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
 │   └── AlreadyDecided               somebody else's decision came first
 ├── RunFailed                        the run ended with an error (carries the failure)
 │   ├── DeadlineExceeded             it ran out of time
 │   ├── BudgetExceeded               it ran out of budget
+│   ├── IterationsExceeded           a loop came round too often
 │   └── RunCancelled                 somebody cancelled it
 ├── RunWaiting                       the run cannot go on here and now; says on what it waits
 │   └── RunBusy                      another worker is executing it
+├── AgentFailed                      a loop's state says that its goal cannot be reached
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
 │   └── Rejected                     a person said no
@@ -138,6 +141,17 @@ class NotNow(HoldfastError):
     """The run's status does not allow this."""
 
 
+class NotResumable(NotNow):
+    """A check before a resume failed. `check` is age, status, code version or chain."""
+
+    def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
+        self.run_id, self.check = run_id, check
+        super().__init__(
+            f"run {run_id!r} is not resumed: the check of its {check} failed: {what}\n"
+            f"  to override: {override}"
+        )
+
+
 class AlreadyDecided(NotNow):
     """Somebody else's decision came first."""
 
@@ -170,6 +184,17 @@ class DeadlineExceeded(RunFailed):
 
 class BudgetExceeded(RunFailed):
     """The run used up its budget."""
+
+
+class IterationsExceeded(RunFailed):
+    """A loop was not done within `max_iterations`."""
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  go on:     raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
+        )
 
 
 class RunCancelled(RunFailed):
@@ -223,6 +248,10 @@ class CallTimeout(CallFailed, TimeoutError):
 
 class Rejected(CallFailed):
     """A person said no to a call that needed approval."""
+
+
+class AgentFailed(HoldfastError):
+    """A loop's state went to ERROR: its goal cannot be reached."""
 
 
 class NotDurable(HoldfastError):

@@ -31,6 +31,7 @@ from holdfast.errors import (
     Signal,
     StoreError,
 )
+from holdfast.runtime import checkpoints
 from holdfast.runtime.commit import cancellation, commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
@@ -111,7 +112,7 @@ class Engine:
         deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
         created = e.RunCreated(
             run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=deadline,
-            budget=spec.budget.limits(), stages=spec.stages, parent=parent,
+            budget=spec.budget.limits(), stages=spec.stages, parent=parent, loop=spec.body is not None,
         )  # fmt: skip
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
         asked_at = time.monotonic()
@@ -146,7 +147,7 @@ class Engine:
         spec, row = taken.spec, taken.row
         setting = Setting(
             approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._run_child,
+            run_child=self._run_child, checkpoint=spec.checkpoint,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
@@ -158,7 +159,7 @@ class Engine:
             if taken.head is not None and taken.records is not None:
                 session.begin(taken.head, taken.records)
             else:
-                self._load(session)
+                self._load(session, spec)
                 self._set_aside_poison(session, row)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
         except BaseException:
@@ -166,10 +167,11 @@ class Engine:
             raise
         return session, Branch(session)
 
-    def _load(self, session: Session) -> None:
+    def _load(self, session: Session, spec: AgentSpec) -> None:
         """Read the log. A run whose log does not verify is set aside; others are not held up."""
         try:
-            session.load()
+            is_loop = spec.body is not None
+            session.load(checkpoints.restore(self.store, session.run_id) if is_loop else None)
         except LogDamaged as damage:
             last = self.store.read(session.run_id)[-1].seq
             change = RowChange("quarantined", None, str(damage))

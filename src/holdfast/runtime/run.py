@@ -466,7 +466,7 @@ class RunBase:
             created.budget if created else {},
             steps=session.steps,
             elapsed_us=session.store.now() - session.journal.created_at,
-            usage=session.draft.usage,
+            usage=session.usage,
         )
 
     # ── requests for waits ───────────────────────────────────────────────────────────────
