@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.agents.loop import loop
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
-    from holdfast.core.policy import Budget, Retry
+    from holdfast.core.policy import Budget, Checkpoint, Retry
     from holdfast.core.state import RunState
     from holdfast.errors import (
         AlreadyDecided,
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
         InputConflict,
         InvalidInput,
         InvalidTransition,
+        IterationsExceeded,
         LeaseLost,
         LogDamaged,
         NotDurable,
         NotFound,
         NotNow,
+        NotResumable,
         NotStorable,
         Rejected,
         RunBusy,
@@ -58,6 +61,7 @@ __all__ = [
     "BudgetExceeded",
     "CallFailed",
     "CallTimeout",
+    "Checkpoint",
     "DeadlineExceeded",
     "Diverged",
     "Done",
@@ -67,12 +71,14 @@ __all__ = [
     "InputConflict",
     "InvalidInput",
     "InvalidTransition",
+    "IterationsExceeded",
     "LeaseLost",
     "LogDamaged",
     "Message",
     "NotDurable",
     "NotFound",
     "NotNow",
+    "NotResumable",
     "NotStorable",
     "Options",
     "Phase",
@@ -91,16 +97,18 @@ __all__ = [
     "StoreUnavailable",
     "Timer",
     "agent",
+    "loop",
     "step",
     "tool",
 ]
 
 _HOMES = {
+    "holdfast.agents.loop": ("loop",),
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
     "holdfast.core.parts": ("Message",),
     "holdfast.core.patch": ("StatePatch",),
-    "holdfast.core.policy": ("Budget", "Retry"),
+    "holdfast.core.policy": ("Budget", "Checkpoint", "Retry"),
     "holdfast.core.state": ("RunState",),
     "holdfast.runtime.declare": ("Done",),
     "holdfast.runtime.engine": ("Options",),

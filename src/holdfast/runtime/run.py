@@ -30,6 +30,7 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
 from holdfast.core.values import FrozenDict
 from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
+from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.session import Session
@@ -469,6 +470,12 @@ class RunBase:
             usage=session.usage,
         )
 
+    def _iteration(self, index: int) -> e.IterationEnded:
+        created = self._session.journal.created
+        if created is not None and created.loop:
+            raise InvalidInput("a loop ends its iterations by itself: return the state")
+        return e.IterationEnded(index=index, iteration=self._session.next_iteration())
+
     # ── requests for waits ───────────────────────────────────────────────────────────────
 
     @staticmethod
@@ -567,6 +574,11 @@ class Run(RunBase):
         first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, requests))
         return first
 
+    def checkpoint(self) -> None:
+        """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        here = self._here
+        drive_here(here, end_iteration(here, self._iteration))
+
     def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
         self._wait(self._timer(seconds))
@@ -638,6 +650,11 @@ class AsyncRun(RunBase):
         here = self._here
         first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, requests))
         return first
+
+    async def checkpoint(self) -> None:
+        """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        here = self._here
+        await drive_async_here(here, end_iteration(here, self._iteration))
 
     async def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""

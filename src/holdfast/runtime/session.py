@@ -22,7 +22,7 @@ from holdfast.core.events import Event, Noted, Usage, Value
 from holdfast.core.log import Blob, Head, Record
 from holdfast.core.policy import Checkpoint
 from holdfast.core.replay import Entry, Journal
-from holdfast.core.state import Draft, RunState, change, plain
+from holdfast.core.state import Draft, Queued, RunState, change, plain
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -308,6 +308,25 @@ class Session:
             self._noted_blobs.extend(blobs)
             if isinstance(event, e.CallSucceeded):
                 self.count_unshown(event, UNWRITTEN)
+
+    def next_iteration(self) -> int:
+        """The number of the iteration that ends now."""
+        with self._mutex:
+            unseen = (*(x for _, _, x in self._unseen), *self._noted)
+            return 1 + self.draft.iteration + sum(isinstance(x, e.IterationEnded) for x in unseen)
+
+    def queued(self) -> list[Queued]:
+        """Patches from outside that wait for an iteration to end: all that are known and not taken in."""
+        with self._mutex:
+            waiting = dict(self.draft.open.queued)
+            for _, _, event in self._unseen:
+                if isinstance(event, e.StatePatched) and (event.patch or event.operations):
+                    waiting[event.id] = Queued(event.id, event.patch, event.operations, event.by)
+            for event in (*(x for _, _, x in self._unseen), *self._noted):
+                if isinstance(event, e.IterationEnded):
+                    for taken in event.taken:
+                        waiting.pop(taken, None)
+            return list(waiting.values())
 
     @property
     def held(self) -> int:
