@@ -21,7 +21,14 @@ from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob, Head
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import Call, RunState, Waiting, fold, operated
-from holdfast.errors import AlreadyDecided, Conflict, InvalidInput, NotFound, NotNow
+from holdfast.errors import (
+    AlreadyDecided,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    NotNow,
+    NotResumable,
+)
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
 Act = tuple[Sequence[Event], RowChange | None, Sequence[Blob]]
@@ -315,12 +322,12 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
-            raise NotNow(
-                f"run {run_id!r} was cancelled; hf.rerun begins it anew with its state kept"
-            )
+            anew = f"hf.rerun({run_id!r}) begins it anew with its state kept"
+            raise NotResumable(run_id, "status", "it was cancelled", anew)
         undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
         if row.status == "failed" and undoable and all(c.undone for c in undoable):
-            raise NotNow(f"what run {run_id!r} did has been undone; hf.rerun begins it anew")
+            anew = f"hf.rerun({run_id!r}) begins it anew"
+            raise NotResumable(run_id, "status", "what it did has been undone", anew)
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
             return [e.RunReopened(by=by, why=why)], RowChange("pending", now), []

@@ -142,7 +142,7 @@ class NotNow(HoldfastError):
 
 
 class NotResumable(NotNow):
-    """A check before a resume failed. `check` is age, status, code version or chain."""
+    """A check before a resume failed. `check` is age, status or version."""
 
     def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
         self.run_id, self.check = run_id, check

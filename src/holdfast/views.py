@@ -76,7 +76,7 @@ def folded(store: Store, run_id: str) -> RunState:
     start, head = _from_snapshot(store, run_id)
     found = list(log.verify(run_id, head, store.read(run_id, after=head.seq)))
     state = fold(start, found)
-    if len(found) >= SNAPSHOT_AFTER:
+    if len(found) >= SNAPSHOT_AFTER and not _ends_at_live(store, run_id, found[-1].seq):
         last = found[-1]
         kept = Snapshot(last.seq, last.hash, snapshot.VERSION, store.now(), snapshot.dump(state))
         with contextlib.suppress(
@@ -84,6 +84,12 @@ def folded(store: Store, run_id: str) -> RunState:
         ):  # a cache: a store that is read-only or full does without
             store.save_snapshot(run_id, kept)
     return state
+
+
+def _ends_at_live(store: Store, run_id: str, seq: int) -> bool:
+    """Whether a loop goes on from a snapshot that ends here: one place holds one snapshot."""
+    live = store.snapshot(run_id, live=True)
+    return live is not None and live.seq == seq
 
 
 def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:

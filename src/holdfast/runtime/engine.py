@@ -12,20 +12,21 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.log import Head, Record
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.errors import (
     HoldfastError,
     InvalidInput,
     LogDamaged,
     NotDurable,
     NotFound,
+    NotResumable,
     RunBusy,
     RunWaiting,
     Signal,
@@ -41,7 +42,7 @@ from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
-from holdfast.store.base import Append, NewRun, RowChange, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
 
 @dataclass(slots=True)
@@ -66,6 +67,14 @@ class Taken:
     asked_at: float
     head: Head | None = None
     records: list[Record] | None = None
+
+
+CHECKS: Final = ("age", "version")
+"""What is checked before a resume and may be overridden."""
+
+
+def _override(row: RunRow, check: str) -> str:
+    return f"hf.resume({row.id!r}, override=[{check!r}]); or hf.rerun({row.id!r}) to begin anew"
 
 
 class Engine:
@@ -124,6 +133,30 @@ class Engine:
             lease_us=self.leases.lease_us if claim else 0,
         )
         return Taken(row, spec, asked_at, head, records) if fresh and claim else row
+
+    def check_resumable(self, row: RunRow, spec: AgentSpec, override: Sequence[str] = ()) -> None:
+        """Whether a run may be gone on with: NotResumable names the check that failed and the way around it.
+
+        Its chain is checked when its log is read, and cannot be overridden.
+        """
+        unknown = [name for name in override if name not in CHECKS]
+        if unknown:
+            raise InvalidInput(
+                f"{unknown[0]!r} is no check; those that can be overridden are {', '.join(CHECKS)}"
+            )
+        if row.status in TERMINAL_STATUSES:
+            return  # a failed one is reopened, of the others the end is told
+        max_age, age = spec.checkpoint.max_age_us, self.store.now() - row.updated_at
+        if "age" not in override and max_age is not None and age > max_age:
+            what = (
+                f"it was last written {age // MICROSECONDS:,} s ago, and its agent says "
+                f"max_age={spec.checkpoint.max_age:g}"
+            )
+            raise NotResumable(row.id, "age", what, _override(row, "age"))
+        known = bool(row.code_version and spec.version)
+        if "version" not in override and known and row.code_version != spec.version:
+            what = f"it was begun with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
+            raise NotResumable(row.id, "version", what, _override(row, "version"))
 
     def take(self, row: RunRow, spec: AgentSpec) -> Taken:
         """Claim a run that is not at its end, or say why that is impossible."""
