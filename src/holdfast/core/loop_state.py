@@ -103,13 +103,12 @@ def _read(patch: Value) -> StatePatch:
 
 def _operated(state: AgentState, ops: Any) -> AgentState:
     """A JSON Patch sees the state whole: also the fields that have their default."""
-    shown = {name: msgspec.to_builtins(getattr(state, name)) for name in state.__struct_fields__}
+    shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
-    shown["memory"] = {
-        name: msgspec.to_builtins(getattr(memory, name)) for name in memory.__struct_fields__
-    }
+    shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
+    known = values.decode(values.encode_parts(shown))
     kept = ("phase", "iteration", "session", "created_at", "updated_at")
-    new = msgspec.convert(jsonpatch.apply(shown, ops), type(state))
+    new = msgspec.convert(jsonpatch.apply(known, ops), type(state))
     changed = [name for name in kept if getattr(new, name) != getattr(state, name)]
     if changed:
         raise InvalidInput(f"/{changed[0]} is the loop's own and cannot be patched from outside")
