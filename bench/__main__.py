@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("append", "steps")
+NAMES = ("append", "steps", "loop")
 
 
 def main() -> None:
