@@ -135,10 +135,10 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise InvalidInput(f"{what}.{name} must be {kind.__name__}, not {value!r}")
         force_setattr(self, "phase", _phase(self.phase))
+        force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
         for name in self.__struct_fields__:  # what a subclass adds is frozen too
             if type(getattr(self, name)) in (list, dict):
                 force_setattr(self, name, kept(getattr(self, name), f"{what}.{name}"))
-        force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
 
     def _with(self: A, **changes: Any) -> A:
         """The same state but for these fields, whose values are known to be right.
