@@ -254,6 +254,40 @@ def test_what_came_from_outside_is_seen_at_the_same_place_on_replay(
     assert "new" in seen[0] or strategy == "on_state_change"
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_loop_that_goes_on_sees_what_came_from_outside_where_it_saw_it_first(
+    strategy: Any, hf: Holdfast
+) -> None:
+    seen: dict[int, list[list[Any]]] = {}
+
+    @loop(max_iterations=99, checkpoint=strategy)
+    def watching(run: Run, state: AgentState) -> AgentState:
+        found: list[Any] = []
+        seen.setdefault(state.iteration, []).append(found)
+        think("a")
+        found.append(run.state.word)
+        if state.iteration == 2 and run.state.patched_once is None:
+            run.state.patched_once = True
+            hf.patch("r", {"word": "new"})
+        think("b")
+        found.append(run.state.word)
+        if state.iteration == 5:
+            found.append(run.wait_for("go"))
+            found.append(run.state.word)
+        return state.to_done() if state.iteration == 6 else state
+
+    with pytest.raises(RunWaiting):
+        hf.run(watching, "go", id="r")
+    hf.signal("r", "go", 1)
+    hf.resume("r")
+
+    for lives in seen.values():
+        for life in lives[1:]:
+            assert lives[0] == life[: len(lives[0])]
+    assert [1, "new"] == seen[5][-1][2:]
+    assert hf.replay("r").reached_end
+
+
 def test_buffered_steps_count_against_the_budget(hf: Holdfast) -> None:
     class Answer(str):
         usage = Usage(input_tokens=40, output_tokens=10)
@@ -317,7 +351,8 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
 
 def test_snapshots_beyond_the_newest_few_or_too_old_go_but_never_the_newest(tmp_path: Path) -> None:
     clock = ManualClock()
-    with SQLiteStore(tmp_path / "h.db", clock=clock.now) as store, Holdfast(store) as hf:
+    store = SQLiteStore(tmp_path / "h.db", clock=clock.now)
+    with Holdfast(store) as hf:
 
         @agent
         def one(run: Run) -> None: ...

@@ -28,12 +28,10 @@ def ledger() -> Iterator[Ledger]:
     server.stop()
 
 
-@pytest.fixture(params=["from the log", "from snapshots"])
-def resumes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A loop goes on from snapshots (here after every iteration), or from its log where there is none."""
-    if request.param == "from snapshots":
-        monkeypatch.setattr(checkpoints, "SNAPSHOT_BYTES", 1)
-    return str(request.param)
+@pytest.fixture
+def many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop goes on from its log as long as that is short; here from a snapshot as soon as it can."""
+    monkeypatch.setattr(checkpoints, "SNAPSHOT_BYTES", 1)
 
 
 def killed(
@@ -53,26 +51,45 @@ def on_sqlite(folder: Path) -> MakeStore:
 
 
 @every_scenario
-def test_a_loop_killed_at_any_boundary_ends_as_if_nothing_had_happened(
-    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count, resumes: str
+def test_a_loop_killed_at_many_boundaries_ends_as_if_nothing_had_happened(
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    stride = 3 if resumes == "from the log" else 4
-    done = killed(
-        scenario, ledger, on_sqlite(tmp_path), record_property, pairs=False, stride=stride
-    )
+    make = on_sqlite(tmp_path)
 
-    assert done >= 3
+    assert killed(scenario, ledger, make, record_property, pairs=False, stride=7) >= 2
+
+
+@pytest.mark.usefixtures("many_snapshots")
+@pytest.mark.parametrize("scenario", loop_scenarios.ALL[:3], ids=lambda s: s.name)
+def test_a_loop_that_goes_on_from_snapshots_ends_as_if_nothing_had_happened(
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
+) -> None:
+    make = on_sqlite(tmp_path)
+
+    assert killed(scenario, ledger, make, record_property, pairs=False, stride=7) >= 2
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @every_scenario
-def test_every_pair_of_kills_of_a_loop_ends_the_same(
-    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count, resumes: str
+def test_every_kill_of_a_loop_ends_the_same(
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    assert (
-        killed(scenario, ledger, on_sqlite(tmp_path), record_property, pairs=True, stride=2) >= 50
-    )
+    make = on_sqlite(tmp_path)
+
+    assert killed(scenario, ledger, make, record_property, pairs=False, stride=1) >= 15
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("many_snapshots")
+@every_scenario
+def test_every_pair_of_kills_of_a_loop_ends_the_same(
+    scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
+) -> None:
+    make = on_sqlite(tmp_path)
+
+    assert killed(scenario, ledger, make, record_property, pairs=True, stride=2) >= 50
 
 
 @pytest.mark.nightly

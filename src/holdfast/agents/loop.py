@@ -18,10 +18,11 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import events as e
-from holdfast.core import loop_state
+from holdfast.core import jsonpatch, loop_state, values
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.events import Value
 from holdfast.core.policy import Budget, Checkpoint
+from holdfast.core.state import plain
 from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.commit import gate
@@ -204,13 +205,16 @@ class _Loop:
         recorded = yield from end_iteration(
             self.root, make, changed=returned.phase != before.phase, over=returned.is_over
         )
-        return made[0] if made else self._replayed(recorded, returned)
+        return made[0] if made else self._replayed(before, recorded, returned)
 
-    def _replayed(self, recorded: e.IterationEnded, returned: AgentState) -> AgentState:
+    def _replayed(
+        self, before: AgentState, recorded: e.IterationEnded, returned: AgentState
+    ) -> AgentState:
         """The state that the log holds; Diverged if the code now makes another one of it."""
-        kept: AgentState | None = self._kept()
-        if kept is None:
+        if recorded.delta is None:
             raise self.session.diverged("the end of an iteration", "no state", "a loop")
+        document = jsonpatch.apply(values.decode(before.to_json()), plain(recorded.delta))
+        kept: AgentState = msgspec.convert(document, self.kind)
         if not recorded.taken and _timeless(kept) != _timeless(returned.stamped(kept.updated_at)):
             raise self.session.diverged(
                 f"the end of iteration {recorded.iteration}", _shown(kept), _shown(returned)

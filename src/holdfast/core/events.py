@@ -298,6 +298,7 @@ class IterationEnded(Event, frozen=True, omit_defaults=True):
     delta: Value | None = None
     taken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    buffered: bool = False  # as for a receipt
 
 
 # ── waits: people, signals, timers ───────────────────────────────────────────────────────────

@@ -134,6 +134,7 @@ class Journal:
         self.restarted = 0
         """The seq of the event since which the code runs: its creation, or its last restart."""
         self.terminal: Event | None = None
+        self._unseen_patch = False
         self.keep_past = False
         """Whether a loop is replayed from its first iteration, and not gone on with from its last."""
 
@@ -173,15 +174,23 @@ class Journal:
         self.steps = max(self.steps, event.step)
         self.forget(event.branch, event.index)
 
-    def iterated(self, seq: int, event: e.IterationEnded) -> None:
-        """An iteration is over: a loop never comes back to what it asked for before."""
+    def iterated(self, seq: int, event: e.IterationEnded) -> bool:
+        """An iteration is over. Whether a loop goes on from here, and never comes back to what was before.
+
+        Not if the state was patched from outside, and the code had not seen that yet: then it goes on from
+        an earlier iteration, which sees it where it was seen first.
+        """
         self._reached("", event.index)
-        if self.forgets:
+        if not event.buffered:
+            self._unseen_patch = False
+        goes_on = self.forgets and not self._unseen_patch
+        if goes_on:
             self.restarted = seq
             self._entries = {
                 p: x for p, x in self._entries.items() if not _is_before(p, event.index)
             }
             self._noted = {p: x for p, x in self._noted.items() if not _is_before(p, event.index)}
+        return goes_on
 
     def begin_at(self, state: RunState) -> None:
         """Know what a run's state knows at the end of an iteration: the log before it is not read."""
@@ -218,10 +227,11 @@ class Journal:
             case e.SignalReceived():
                 self.mail.append(Mail(seq, event))
             case e.IterationEnded():
-                self.iterated(seq, event)
-                if not self.forgets:
+                if not self.iterated(seq, event):
                     entry = self._at("", event.index, "")
                     entry.iteration, entry.seq = event, seq
+            case e.StatePatched():
+                self._unseen_patch = True
             case e.CancelRequested():
                 self.cancel = event
             case e.UndoRequested():
@@ -265,7 +275,9 @@ class Journal:
             case e.CallSucceeded():
                 entry.digest = event.digest or entry.digest
                 entry.done = event
+                self._unseen_patch = self._unseen_patch and event.buffered
             case e.CallFailed():
+                self._unseen_patch = False
                 entry.digest = event.digest or entry.digest
                 entry.failures.append(event)
             case e.CallDoubted():
@@ -290,6 +302,7 @@ class Journal:
             case e.WaitEnded():
                 entry = self._at(event.branch, event.index, "")
                 entry.ended, entry.seq = event, seq
+                self._unseen_patch = False
                 self.mail = deque(m for m in self.mail if m.seq != event.source)
             case e.ApprovalDecided():
                 entry = self._at(event.branch, event.index, "")

@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from holdfast.core import events as e
 from holdfast.core import log, snapshot
 from holdfast.core.log import Head
@@ -52,7 +54,8 @@ def end_iteration(
         if entry.iteration is None:
             where = f"call {index + 1}"
             raise session.diverged(where, f"a call of {entry.name}", "the end of an iteration")
-        session.show(entry.seq)
+        if not entry.iteration.buffered:
+            session.show(entry.seq)
         session.journal.forget(branch.path, index)
         return entry.iteration
     check_all_replayed(branch, "the end of an iteration")
@@ -64,7 +67,7 @@ def end_iteration(
         if wanted and session.journal.forgets:
             yield Invoke(session, save, {"session": session}, branch, False)
     else:
-        session.hold(event)
+        session.hold(replace(event, buffered=True))
     return event
 
 
