@@ -4,6 +4,7 @@
 #   make test      the tests of every change            ARGS="-k lease" narrows them down
 #   make check     everything a change must pass: lint, types, tests
 #   make nightly   all tests, long ones too, with many more random examples; then planted bugs
+#   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
 #   make bench     how fast it is here
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench nightly format clean
+.PHONY: demo test lint types check bench chaos nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -43,6 +44,10 @@ nightly: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $(ARGS)
 	@echo "== planted bugs that the tests must find"
 	@$(BIN)/python tests/mutants.py
+
+# HOLDFAST_CHAOS_SEED=… repeats the choices of an earlier chaos.
+chaos: $(VENV)/.dev
+	@$(BIN)/python -m pytest -s -m nightly --timeout=1800 tests/fleet/test_chaos.py $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)

@@ -433,7 +433,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         if c.last_seq <= last.last_seq and c.status in ("done", "failed")
     }
     gated = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitBegan) and x.tool}
-    past = [x for x in kept[1:] if _belongs(x, finished, gated)]
+    resumed = _resumed(kept)
+    past = [x for x in kept[1:] if x in resumed or _belongs(x, finished, gated)]
     effects = tuple(
         f"step {c.step}: {c.name}"
         for c in whole.calls
@@ -459,6 +460,20 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     )
     if not fresh:
         raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
+
+
+def _resumed(kept: Sequence[Event]) -> list[Event]:
+    """Failures after which the run was resumed, and the resumptions: they tell why a call that had
+    failed was made again, and what the code had done in between."""
+    found: list[Event] = []
+    failed: e.RunFailed | None = None
+    for event in kept:
+        if isinstance(event, e.RunFailed):
+            failed = event
+        elif isinstance(event, e.RunReopened) and failed is not None:
+            found += [failed, event]
+            failed = None
+    return found
 
 
 def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str, int]]) -> bool:

@@ -317,12 +317,14 @@ class SchemaMismatch(StoreError):
 class LogDamaged(HoldfastError):
     """A run's log does not verify. That run stops; others do not."""
 
+    says = (
+        "run {run_id!r} is damaged at event {seq}: {what}. "
+        "The run is stopped and other runs are not affected; restore its log from a backup"
+    )
+
     def __init__(self, run_id: str, seq: int, what: str) -> None:
         self.run_id, self.seq, self.what = run_id, seq, what
-        super().__init__(
-            f"run {run_id!r} is damaged at event {seq}: {what}. "
-            "The run is stopped and other runs are not affected; restore its log from a backup"
-        )
+        super().__init__(self.says.format(run_id=run_id, seq=seq, what=what))
 
 
 class UnknownEvent(LogDamaged):
@@ -331,6 +333,12 @@ class UnknownEvent(LogDamaged):
 
 class LogRegressed(LogDamaged):
     """The store has forgotten events that it had acknowledged."""
+
+    says = (
+        "run {run_id!r}: the store has forgotten events that it had acknowledged, from event {seq} on: {what}. "
+        "The run is stopped, so that nothing is done twice. Find out what its tools did since, then let it go "
+        "on from there with hf.resume({run_id!r}), or cancel it"
+    )
 
 
 class Diverged(HoldfastError):

@@ -7,7 +7,7 @@ always a fold of the log; here it also learns from the lease whether an open cal
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -118,6 +118,53 @@ def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
 def _doubted(call: Call) -> Call:
     may_have_happened = call.status == "running" and call.effect in ("once", "keyed", "checked")
     return msgspec.structs.replace(call, status="in_doubt") if may_have_happened else call
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run is: step 6 of 9, 1–5 committed. `of` is None for a run without a plan."""
+
+    step: int
+    of: int | None
+    name: str
+    committed: str
+
+    def __str__(self) -> str:
+        place = f"step {self.step}" + (f" of {self.of}" if self.of else "")
+        name = f", {self.name}" if self.name else ""
+        return f"{place}{name}; {self.committed or 'none'} committed"
+
+
+def position(state: RunState) -> Position:
+    """By the plan if there is one, else by the calls."""
+    if state.plan:
+        done = [n for n, step in enumerate(state.plan, 1) if step.status == "done"]
+        doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
+        left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
+        now = (doing or left or [len(state.plan)])[0]
+        return Position(
+            now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done)
+        )
+    over = [c.step for c in state.calls if c.status in ("done", "failed")]
+    under_way = [c for c in state.calls if c.status not in ("done", "failed")]
+    if under_way:
+        return Position(under_way[0].step, None, under_way[0].name, ranges(over))
+    # Between two calls: the next one has no name yet. After the end there is no next one.
+    return Position(state.steps + (state.status not in ENDED), None, "", ranges(over))
+
+
+ENDED: Final = ("completed", "failed", "cancelled")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1–5, 7, 9–10."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
 def at(

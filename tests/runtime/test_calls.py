@@ -17,7 +17,6 @@ from holdfast import (
     AsyncHoldfast,
     AsyncRun,
     CallFailed,
-    Diverged,
     Holdfast,
     InputConflict,
     InvalidInput,
@@ -1132,6 +1131,70 @@ def test_a_tool_in_a_branch_that_is_under_way_when_another_branch_fails_is_recor
     assert statuses == {"pay": "done", "fail": "failed"}
 
 
+@pytest.mark.parametrize("how", ["gather", "taskgroup", "map", "tasks"])
+def test_one_resume_tries_every_branch_again_that_failed_beside_the_others(
+    home: Any, how: str
+) -> None:
+    broken, ran = [True], Counter()
+
+    @step
+    async def work(n: int) -> int:
+        await asyncio.sleep(0)
+        if broken[0] and n < 3:
+            raise ValueError(f"no {n}")
+        ran(n)
+        return n
+
+    @agent
+    async def main(run: AsyncRun) -> list[int]:
+        async def one(n: int) -> int:
+            return await work(n)
+
+        if how == "gather":
+            return list(await asyncio.gather(*(one(n) for n in range(5))))
+        if how == "map":
+            return await run.map(one, range(5))
+        if how == "tasks":
+            tasks = [asyncio.create_task(one(n)) for n in range(5)]
+            return [await task for task in tasks]
+        async with asyncio.TaskGroup() as group:
+            made = [group.create_task(one(n)) for n in range(5)]
+        return [task.result() for task in made]
+
+    hf = home.open(main)
+    with pytest.raises(RunFailed):
+        hf.run(main, id="r")
+    broken[0] = False
+
+    assert home.open(main).resume("r") == [0, 1, 2, 3, 4]
+    assert sorted(ran.calls) == [0, 1, 2, 3, 4]
+
+
+def test_a_failure_that_the_code_went_on_from_is_not_tried_again(home: Any) -> None:
+    broken = [True]
+
+    @step
+    async def work(n: int) -> int:
+        if broken[0]:
+            raise ValueError(f"no {n}")
+        return n
+
+    @agent
+    async def main(run: AsyncRun) -> list[Any]:
+        async def one(n: int) -> int:
+            return await work(n)
+
+        first = await asyncio.gather(one(1), one(2), return_exceptions=True)
+        return [len([x for x in first if isinstance(x, CallFailed)]), await work(3)]
+
+    hf = home.open(main)
+    with pytest.raises(RunFailed, match="no 3"):
+        hf.run(main, id="r")
+    broken[0] = False
+
+    assert home.open(main).resume("r") == [2, 3]
+
+
 # ── sync and async ───────────────────────────────────────────────────────────────────────────
 
 
@@ -1362,12 +1425,7 @@ def test_resume_finds_the_failed_step_behind_the_error_that_the_agent_raised(
     assert home.open().get("r").failure.tool == "shaky"
     broken.clear()
 
-    hf = home.open(main)
-    if how == "group":
-        assert hf.resume("r") == "up"
-    else:  # the code had gone on after the failure, and now it does not: nothing is forgotten
-        with pytest.raises(Diverged, match="other"):
-            hf.resume("r")
+    assert home.open(main).resume("r") == "up"
 
 
 def test_a_tool_under_way_is_not_torn_apart_because_its_sibling_has_to_wait(home: Any) -> None:

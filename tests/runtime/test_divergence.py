@@ -395,3 +395,22 @@ def test_another_hash_seed_changes_nothing_for_values_and_is_found_where_code_de
     assert first == "waiting"
     others = [run_with_hash_seed(path, "careless", seed) for seed in (2, 3)]
     assert any(said.startswith("Diverged | visit(") for said in others)
+
+
+def test_a_key_of_ones_own_that_changed_is_a_divergence_and_nothing_is_sent_again(
+    home: Any,
+) -> None:
+    keys = iter(["first", "second"])
+
+    def keyed(_: Run) -> Any:
+        return send("sam", idempotency_key=next(keys))
+
+    home.crash(make(keyed), "r", at="after send")
+    home.clock.advance(31)
+
+    with pytest.raises(Diverged) as stopped:
+        home.open().run(make(keyed), id="r")
+
+    assert ["send sam"] == happened
+    assert "'first'" in stopped.value.recorded
+    assert "'second'" in stopped.value.attempted

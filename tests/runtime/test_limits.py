@@ -18,6 +18,7 @@ from holdfast import (
     Holdfast,
     InvalidInput,
     NotNow,
+    Options,
     Run,
     RunCancelled,
     RunFailed,
@@ -526,6 +527,58 @@ def test_an_async_call_is_cancelled_for_real(home: Any) -> None:
     asyncio.run(story())
     assert ended == ["cancelled"]
     assert home.open().get("r").status == "cancelled"
+
+
+def test_an_async_call_is_cancelled_from_another_process_long_before_its_lease_is_renewed(
+    home: Any,
+) -> None:
+    entered = threading.Event()
+
+    @step
+    async def listen() -> None:
+        entered.set()
+        await asyncio.sleep(3600)
+
+    @agent
+    async def main(run: AsyncRun) -> None:
+        await listen()
+
+    async def story() -> None:
+        hour = Options(lease_seconds=3600)
+        async with AsyncHoldfast(home.store(), options=hour) as hf:
+            task = asyncio.create_task(hf.run(main, id="r"))
+            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(home.open().cancel, "r", by="ann")
+            with pytest.raises(RunCancelled, match="ann"):
+                await asyncio.wait_for(task, 20)
+
+    asyncio.run(story())
+
+
+def test_an_async_call_that_hangs_does_not_outlive_the_deadline_of_its_run(
+    home: Any, clock: Any
+) -> None:
+    entered = threading.Event()
+
+    @step
+    async def listen() -> None:
+        entered.set()
+        await asyncio.sleep(3600)
+
+    @agent(deadline=60)
+    async def main(run: AsyncRun) -> None:
+        await listen()
+
+    async def story() -> None:
+        async with AsyncHoldfast(home.store()) as hf:
+            task = asyncio.create_task(hf.run(main, id="r"))
+            await asyncio.to_thread(entered.wait, 30)
+            clock.advance(61)
+            with pytest.raises(DeadlineExceeded):
+                await asyncio.wait_for(task, 20)
+
+    asyncio.run(story())
+    assert home.open().get("r").status == "failed"
 
 
 def test_an_async_tool_that_was_cancelled_with_its_run_is_in_doubt(home: Any) -> None:

@@ -420,3 +420,125 @@ def test_resume_after_an_undone_failure_does_not_pretend_that_the_bookings_are_t
     with pytest.raises(NotNow, match="undone"):
         hf.resume("r")
     assert trip.done == BOTH_UNDONE
+
+
+# ── child runs ───────────────────────────────────────────────────────────────────────────────
+
+
+def with_child(trip: Trip, *, is_async: bool = False) -> Any:
+    """An agent whose child books a trip, and which then fails."""
+
+    @tool(undo=lambda name: trip.done.append(("unreserve", name)))
+    def reserve(name: str) -> None:
+        trip.done.append(("reserve", name))
+
+    if is_async:
+
+        @agent(on_failure="undo", name="parent")
+        async def parent(run: AsyncRun) -> None:
+            reserve("table")
+            await async_trip()
+            raise RuntimeError("no holiday")
+
+        @agent(name="child")
+        async def async_trip(run: AsyncRun) -> None:
+            reserve("bike")
+
+        return parent
+
+    @agent(on_failure="undo")
+    def main(run: Run) -> None:
+        reserve("table")
+        trip.agent()
+        reserve("boat")
+        raise RuntimeError("no holiday")
+
+    return main
+
+
+def test_what_a_child_run_did_is_undone_with_its_parent_newest_first(home: Any) -> None:
+    trip = Trip(on_failure="", then="return")
+    main = with_child(trip)
+    hf = home.open()
+
+    with pytest.raises(RunFailed, match="no holiday"):
+        hf.run(main, id="r")
+
+    undone = [x for x in trip.done if x[0] in ("unreserve", "unbook")]
+    assert undone == [
+        ("unreserve", "boat"),
+        ("unbook", "blue", 4),
+        ("unbook", "red", 2),
+        ("unreserve", "table"),
+    ]
+    assert hf.get("r~2").status == "cancelled"
+
+
+def test_what_an_async_child_did_is_undone_too(home: Any) -> None:
+    trip = Trip()
+    with pytest.raises(RunFailed, match="no holiday"):
+        home.open().run(with_child(trip, is_async=True), id="r")
+
+    assert [x for x in trip.done if x[0] == "unreserve"] == [
+        ("unreserve", "bike"),
+        ("unreserve", "table"),
+    ]
+
+
+def test_what_a_failed_child_did_before_it_failed_is_undone(home: Any) -> None:
+    trip = Trip(on_failure="", then="fail")
+    with pytest.raises(RunFailed, match="the trip is off"):
+        home.open().run(with_child(trip), id="r")
+
+    assert [x for x in trip.done if x[0] in ("unreserve", "unbook")] == [
+        ("unbook", "blue", 4),
+        ("unbook", "red", 2),
+        ("unreserve", "table"),
+    ]
+
+
+def test_hf_undo_of_a_completed_parent_undoes_its_child(home: Any) -> None:
+    trip = Trip(on_failure="", then="return")
+
+    @agent
+    def main(run: Run) -> str:
+        return trip.agent()
+
+    hf = home.open(main)
+    assert hf.run(main, id="r") == "booked"
+    hf.undo("r")
+    with pytest.raises(RunCancelled):
+        home.open(main).resume("r")
+
+    assert trip.done == BOTH_UNDONE
+
+
+@pytest.mark.parametrize(
+    "point", ["before unbook", "after unbook", "before undo", "before commit call_started"]
+)
+def test_a_crash_while_a_child_is_undone_undoes_nothing_twice(home: Any, point: str) -> None:
+    trip = Trip(on_failure="", then="return")
+
+    @agent
+    def main(run: Run) -> str:
+        return trip.agent()
+
+    hf = home.open(main)
+    hf.run(main, id="r")
+    hf.undo("r")
+    broken = home.open(main, crash_at=point)
+    with pytest.raises(BaseException, match=point):
+        broken.resume("r")
+
+    hf = home.open(main)
+    with pytest.raises((RunWaiting, RunCancelled)) as ended:
+        hf.resume("r")
+    if ended.type is RunWaiting:  # whether the room is booked, only a person can find out
+        assert "undo book" in str(ended.value)
+        if ("unbook", "blue", 3) in trip.done:
+            hf.resolve("r~1", done=None)
+        else:
+            hf.resolve("r~1", retry=True)
+        with pytest.raises(RunCancelled):
+            hf.resume("r")
+    assert trip.done == BOTH_UNDONE

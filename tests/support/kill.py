@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import Holdfast, HoldfastError, Options, RunWaiting, views
+from holdfast import Holdfast, HoldfastError, Options, RunWaiting, control, views
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import Call
 from holdfast.store.base import Store
@@ -38,6 +38,8 @@ class Scenario:
     same_result: bool = True
     essence: Callable[[Any], Any] = lambda result: result
     """What of the result must be equal however often it crashed: not the times in it."""
+    resumed: bool = False
+    """Whether somebody resumes the run when it has failed."""
     final: str = "completed"
 
 
@@ -150,6 +152,9 @@ def run_schedule(
             earlier.append([r.hash for r in store.read(run_id)])
             if life.killed:
                 clock.skip(LEASE_SECONDS + 1)
+                continue
+            if life.says == "RunFailed" and scenario.resumed:
+                control.reopen(store, run_id)
                 continue
             if life.says != "waiting":
                 return life, points, _evidence(scenario, make_store(clock), ledger, run_id, earlier)

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import socket
 import socketserver
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 
 class Ledger:
-    """Start with `start`, ask with `do`, look with `effects`."""
+    """Start with `start`, ask with `do`, look with `effects`.
 
-    def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="hf-ledger-")
-        self.address = str(Path(self._folder) / "socket")
+    With an address it is one that another process has started. `dawdle_seconds` is how long, at
+    most, a request and its answer are under way: time in which a process can die.
+    """
+
+    def __init__(self, address: str = "", *, dawdle_seconds: float = 0.0) -> None:
+        self._folder = "" if address else tempfile.mkdtemp(prefix="hf-ledger-")
+        self.address = address or str(Path(self._folder) / "socket")
+        self._dawdle_seconds = dawdle_seconds
         self._process: Any = None
 
     def start(self) -> Ledger:
@@ -58,6 +66,7 @@ class Ledger:
 
         The first `fail_first` requests are refused without doing anything.
         """
+        time.sleep(random.uniform(0, self._dawdle_seconds))
         answer = self._ask(
             {
                 "do": tool,
@@ -68,6 +77,7 @@ class Ledger:
                 "fail": fail_first,
             }
         )
+        time.sleep(random.uniform(0, self._dawdle_seconds))
         if "error" in answer:
             raise ConnectionError(answer["error"])
         return answer["result"]
@@ -110,14 +120,24 @@ def _serve(address: str, ready: Any) -> None:
         )  # fmt: skip
         return {"result": result}
 
+    one_at_a_time = threading.Lock()
+
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            line = self.rfile.readline()
+            line = self.rfile.readline()  # of a process that may be frozen: others go on meanwhile
             if line:
-                self.wfile.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+                with one_at_a_time:
+                    said = answer(json.loads(line))
+                self.wfile.write(json.dumps(said).encode() + b"\n")
 
-    with socketserver.UnixStreamServer(address, Handler) as server:
-        server.request_queue_size = 64
+    class Server(socketserver.ThreadingUnixStreamServer):
+        request_queue_size = 64
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Whoever asked has been killed meanwhile; what was done stays written down."""
+
+    with Server(address, Handler) as server:
         Path(address).chmod(0o600)
         ready.set()
         server.serve_forever(poll_interval=60)

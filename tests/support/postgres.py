@@ -139,12 +139,14 @@ class PostgresServer(_Databases):
                         raise
         return self._launch()
 
-    def stop(self) -> None:
-        """Stop in order: transactions are rolled back, the data is flushed."""
+    def stop(self, *, immediate: bool = False) -> None:
+        """Stop in order: transactions are rolled back, the data is flushed. An immediate stop does
+        neither; the next start recovers from the write-ahead log."""
         if self._process is None:
             return
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)  # PostgreSQL's "fast shutdown"
+            # What `pg_ctl stop` sends with `-m fast` and with `-m immediate`.
+            self._process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
             try:
                 self._process.wait(STOP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
@@ -203,6 +205,37 @@ class PostgresServer(_Databases):
             return f"postgresql://postgres@/{quote(dbname)}?host={quote(str(self._folder))}&port={self.port}"
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/{quote(dbname)}"
 
+    def cut_off_standbys(self) -> None:
+        """Halt what sends the log to standbys: from here on they miss everything."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        senders = [
+            int(pid)
+            for pid in children.read_text("ascii").split()
+            if b"walsender" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert senders, "no standby is connected"
+        for pid in senders:
+            os.kill(pid, signal.SIGSTOP)
+
+    def wait_for_standby(self, *, synchronous: bool) -> None:
+        """Make commits wait for the standby, or not; return when it follows."""
+        names = "*" if synchronous else ""
+        with self._admin() as connection:
+            connection.execute(
+                sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(names)
+            )
+            connection.execute("SELECT pg_reload_conf()")
+            wanted = "sync" if synchronous else "async"
+            deadline = time.monotonic() + START_SECONDS_MAX
+            while True:
+                states = connection.execute("SELECT state, sync_state FROM pg_stat_replication")
+                if states.fetchall() == [("streaming", wanted)]:
+                    return
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the standby does not follow")
+                time.sleep(0.02)
+
     def log(self) -> str:
         """What the server wrote, for the message of a failing test."""
         assert self._folder is not None, "start() the server first"
@@ -220,9 +253,13 @@ class PostgresServer(_Databases):
         secret = self._folder / "password"
         secret.write_text(self._password, encoding="utf-8")
         _give_away(self._folder, secret)
-        done = subprocess.run(
+        self._fill(secret)
+
+    def _fill(self, secret: Path) -> None:
+        """Make the data folder."""
+        self._run(
             [
-                self._bin / "initdb",
+                "initdb",
                 *("--pgdata", self._data),
                 *("--username", "postgres", "--pwfile", secret),
                 *("--encoding", "UTF8", "--locale", "C"),
@@ -232,7 +269,14 @@ class PostgresServer(_Databases):
                 *("--set", "scram_iterations=1"),  # cheap log-in: the password is random
                 "--no-sync",  # nothing to lose yet; the server itself does sync
                 "--no-instructions",
-            ],
+            ]
+        )
+
+    def _run(self, command: list[str | Path]) -> None:
+        """One of PostgreSQL's own programs, to its end."""
+        assert self._bin is not None
+        done = subprocess.run(
+            [self._bin / command[0], *command[1:]],
             cwd=self._folder,
             capture_output=True,
             text=True,
@@ -240,7 +284,7 @@ class PostgresServer(_Databases):
             **_as_unprivileged(),
         )
         if done.returncode:
-            raise RuntimeError(f"initdb failed:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
 
     def _close_at_exit(self) -> None:
         # A forked child inherits this hook, but not the server.
@@ -303,6 +347,43 @@ class PostgresServer(_Databases):
                 raise problem(f"PostgreSQL ended with code {code} while starting:\n{log}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"PostgreSQL did not answer ({refused}):\n{self.log()}")
+
+
+class StandbyServer(PostgresServer):
+    """A copy of a running server that follows it, until it is promoted and goes its own way."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__()
+        self._primary = primary
+        self._password = primary._password
+
+    def _fill(self, secret: Path) -> None:
+        self._run(
+            [
+                "pg_basebackup",
+                *("--pgdata", self._data),
+                *("--dbname", self._primary.dsn()),
+                *("--checkpoint", "fast"),
+                "--write-recovery-conf",
+                "--no-sync",
+            ]
+        )
+
+    def promote(self) -> None:
+        """Become the primary; what had not arrived by now never will."""
+        with self._admin() as connection:
+            connection.execute("SELECT pg_promote(wait => true, wait_seconds => 30)")
+
+
+def failover_dsn(first: PostgresServer, second: PostgresServer, dbname: str) -> str:
+    """A URL by which a client finds whichever of two servers takes writes."""
+    url = urlsplit(first.dsn(dbname))
+    return urlunsplit(
+        url._replace(
+            netloc=f"{url.netloc},127.0.0.1:{second.port}",
+            query="target_session_attrs=read-write&connect_timeout=3",
+        )
+    )
 
 
 class _PortTaken(RuntimeError):

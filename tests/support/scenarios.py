@@ -149,6 +149,32 @@ def retrying(run: Run, name: str) -> Any:
     return flaky(to=name)["tool"]
 
 
+@tool
+def shaky(to: str, idempotency_key: str = "") -> dict[str, Any]:
+    return _do(
+        "shaky",
+        _run_of(idempotency_key),
+        idempotency_key,
+        {"to": to},
+        honours_key=True,
+        fail_first=1,
+    )
+
+
+@agent
+def mended(run: Run, name: str) -> Any:
+    """Fails, tells somebody, is resumed, and goes another way."""
+    try:
+        first = shaky(to=name)
+    except CallFailed as error:
+        run.state.outcome = error.error_type
+        send(to="somebody")
+        raise
+    run.state.outcome = first["tool"]
+    second = send(to=name)
+    return [run.state.outcome, second["tool"]]
+
+
 @agent(approve=("external_action",))
 def gated(run: Run, name: str) -> Any:
     sent = send(to=name)
@@ -250,6 +276,7 @@ ALL = (
     Scenario("threads", threads, {"names": ["a", "b"]}),
     Scenario("tasks", tasks, {"names": ["a", "b"]}),
     Scenario("retrying", retrying, {"name": "sam"}),
+    Scenario("mended", mended, {"name": "sam"}, same_result=False, resumed=True),
     Scenario("gated", gated, {"name": "sam"}, approve_all),
     Scenario("choosing", choosing, {"name": "sam"}, approve_then_signal),
     Scenario("patient", patient, {"name": "sam"}, send_go),

@@ -203,7 +203,7 @@ def _show_call(store: Store, run_id: str, call: Call) -> None:
 
 def _summary(store: Store, run_id: str) -> str:
     state = views.get(store, run_id)
-    return f"{run_id} of {text.visible(state.agent)} ({state.status}, {text.visible(str(describe.position(state)))})"
+    return f"{run_id} of {text.visible(state.agent)} ({state.status}, {text.visible(str(views.position(state)))})"
 
 
 @click.command()

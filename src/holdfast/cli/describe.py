@@ -5,7 +5,7 @@ Only words; printing is up to the verbs. Nothing here needs the agent's code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,54 +17,6 @@ from holdfast.core.events import Value
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import NotFound
 from holdfast.store.base import RunRow, Store
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a run is: step 6 of 9, 1–5 committed. `of` is None for a run without a plan."""
-
-    step: int
-    of: int | None
-    name: str
-    committed: str
-
-    def __str__(self) -> str:
-        place = f"step {self.step}" + (f" of {self.of}" if self.of else "")
-        name = f", {self.name}" if self.name else ""
-        return f"{place}{name}; {self.committed or 'none'} committed"
-
-
-def position(state: RunState) -> Position:
-    """By the plan if there is one, else by the calls."""
-    if state.plan:
-        done = [n for n, step in enumerate(state.plan, 1) if step.status == "done"]
-        doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
-        left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
-        now = (doing or left or [len(state.plan)])[0]
-        return Position(
-            now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done)
-        )
-    over = [c.step for c in state.calls if c.status in ("done", "failed")]
-    under_way = [c for c in state.calls if c.status not in ("done", "failed")]
-    if under_way:
-        return Position(under_way[0].step, None, under_way[0].name, ranges(over))
-    # Between two calls: the next one has no name yet. After the end there is no next one.
-    return Position(state.steps + (state.status not in ENDED), None, "", ranges(over))
-
-
-ENDED = ("completed", "failed", "cancelled")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """1–5, 7, 9–10."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
-
 
 # ── values, also the big ones ────────────────────────────────────────────────────────────────
 

@@ -30,6 +30,7 @@ class Loaded:
     agents: dict[str, Callable[..., Any]]
     name: str
     own: tuple[str, ...]
+    module: types.ModuleType
 
     def chosen(self) -> Callable[..., Any]:
         """The agent that was named, or the only one."""
@@ -76,7 +77,7 @@ def load(target: str) -> Loaded:
         raise InvalidInput(f"{file} has no agent; decorate a function with @agent")
     if name and name not in agents:
         raise NotFound(f"{file} has no agent {name!r}; it has {_choices(file, agents)}")
-    return Loaded(file, agents, name, tuple(own))
+    return Loaded(file, agents, name, tuple(own), module)
 
 
 def _import(path: Path) -> types.ModuleType:

@@ -115,7 +115,7 @@ def show(
         steps = describe.next_steps(store, state, url) if step is None else []
         waits = describe.waits_for(state, row, store.now()) if step is None else ""
         now = store.now()
-    place = describe.position(state)
+    place = views.position(state)
     if as_json:
         data = views.to_plain(state)
         data["position"] = {
@@ -137,18 +137,14 @@ def show(
     _ending(state)
 
 
-def _head(
-    state: RunState, place: describe.Position, waits: str, steps: list[str], now: int
-) -> None:
-    took = text.span(
-        (state.updated_at if state.status in describe.ENDED else now) - state.created_at
-    )
+def _head(state: RunState, place: views.Position, waits: str, steps: list[str], now: int) -> None:
+    took = text.span((state.updated_at if state.status in views.ENDED else now) - state.created_at)
     lines = [
         ("run", f"{state.id}  {text.status(state.status)}"),
         ("agent", text.visible(state.agent) + (f" (version {text.visible(state.code_version)})" if state.code_version else "")),
         ("position", text.visible(str(place))),
         ("stage", _stages(state)),
-        ("began", f"{text.clock(state.created_at)}, {took} ago" if state.status not in describe.ENDED
+        ("began", f"{text.clock(state.created_at)}, {took} ago" if state.status not in views.ENDED
                   else f"{text.clock(state.created_at)}, ended after {took}"),
         ("taken up", f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}" if state.workers else ""),
         ("parent", text.visible(state.parent)),

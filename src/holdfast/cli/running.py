@@ -1,4 +1,4 @@
-"""The verbs that execute: run, resume, replay, worker. They load the agent's file."""
+"""The verbs that execute: run, resume, rerun, replay, worker. They load the agent's file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,20 @@ from holdfast import views
 from holdfast.app import Holdfast
 from holdfast.cli import text
 from holdfast.cli.asking import ask_on_the_spot
-from holdfast.cli.common import command, existing_store, json_option, say, store_option, who
+from holdfast.cli.common import (
+    command,
+    confirm,
+    decision_options,
+    existing_store,
+    json_option,
+    say,
+    store_option,
+    who,
+)
 from holdfast.cli.describe import content, next_steps
 from holdfast.cli.load import Loaded, is_file, load, parameters
 from holdfast.cli.progress import Progress
+from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound, RunBusy, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
@@ -241,6 +251,42 @@ def resume(
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
         job.carry(job.go_on)
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:AGENT]")
+@click.argument("run_id", metavar="ID")
+@lease_option
+@wait_option
+@decision_options
+@store_option
+@json_option
+def rerun(target: str, run_id: str, lease: float, wait: bool, by: str, why: str, yes: bool,
+          url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Run a run's code from its first line again, with its state kept.
+
+    Recorded results are not used again: every call that the code makes is made anew, so a guard by
+    state (`if not run.state.message_id`) is what keeps an effect from happening twice.
+    """
+    target, run_id = _in_order(target, run_id)
+    loaded = load(target)
+    with existing_store(url) as store:
+        row = views.row_of(store, run_id)
+        _check_agent(loaded, row)
+        if not as_json or not yes:
+            _show_what_may_repeat(views.get(store, run_id))
+    confirm(f"run {text.visible(run_id)} from its first line again?", yes=yes)
+    with _open(url, loaded, lease) as hf:
+        job = Job(hf, run_id, target, url, as_json, wait)
+        job.carry(lambda: hf.rerun(run_id, wait=wait, by=by, why=why))
+
+
+def _show_what_may_repeat(state: RunState) -> None:
+    did = [f"step {call.step}, {text.visible(call.name)}" for call in state.calls
+           if call.status == "done" and call.effect not in ("", "repeatable")]  # fmt: skip
+    if did:
+        click.echo(f"run {state.id} has done, and does again unless its state keeps it from it: "
+                   + "; ".join(did), err=True)  # fmt: skip
 
 
 def _in_order(first: str, second: str) -> tuple[str, str]:

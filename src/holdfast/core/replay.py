@@ -12,6 +12,12 @@ its branch, and its position within the branch. The log holds, for every place i
 Facts that code notes between its calls (state, stage, decisions …) are matched by what they are about,
 so that running the code again does not note them twice, and new code may note more.
 
+One thing may rightly differ: a run that failed is resumed, and its failed call succeeds. What the code
+did after the failure (told somebody, cleaned up) then stands in the log at places where it now does
+something else. So after a call that was *retried*, what was recorded before the resumption binds only
+as far as the code asks for the same; where it first asks for something else, it leaves that path and
+goes on at places behind it. What it had finished there is still never done again.
+
 Pure: records go in, answers come out. Reading the log page by page is the runtime's part.
 """
 
@@ -42,7 +48,7 @@ class Entry:
     failures: list[e.CallFailed] = field(default_factory=list)
     done: e.CallSucceeded | None = None
     resolved: e.CallResolved | None = None
-    doubted: bool = False
+    doubted: e.CallDoubted | None = None
     wait: e.WaitBegan | None = None
     wait_seq: int = 0
     ended: e.WaitEnded | None = None
@@ -56,6 +62,7 @@ class Entry:
     granted_seq: int = 0
     iteration: e.IterationEnded | None = None
     attempts_before: int = 0
+    first_seq: int = 0
     seq: int = 0
     """The seq of its last event: what the code may see when it has returned from here."""
 
@@ -78,7 +85,7 @@ class Entry:
     @property
     def failed_finally(self) -> bool:
         """Whether it failed and no other attempt is due."""
-        if self.granted:
+        if self.granted or self.settled_as("retry"):
             return False
         if self.settled_as("failed"):
             return True
@@ -115,6 +122,14 @@ class Mail:
     event: e.SignalReceived
 
 
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """A call of a failed run that was tried again: its place in its branch, and when the run was resumed."""
+
+    index: int
+    since: int
+
+
 class Journal:
     """What the log holds, by place, as far as it has been read."""
 
@@ -123,6 +138,9 @@ class Journal:
         self._noted: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
         self._last_index: dict[str, int] = {}
         self._failed_steps: set[int] = set()
+        self._retried: dict[str, Retried] = {}
+        self._left: dict[str, list[tuple[int, Entry]]] = {}
+        """Finished calls on paths that the code has left, by branch."""
         self.mail: deque[Mail] = deque()
         self.cancel: e.CancelRequested | None = None
         self.undo: e.UndoRequested | None = None
@@ -160,13 +178,24 @@ class Journal:
 
     def forget(self, branch: str, index: int) -> None:
         """The code has been given the outcome of this place and will not ask again."""
-        self._entries.pop((branch, index), None)
+        entry = self._entries.pop((branch, index), None)
         self._noted.pop((branch, index), None)
+        if entry is not None and entry.granted_seq:
+            self._retried[branch] = Retried(index, entry.granted_seq)
 
-    def noted(self, branch: str, after: int, kind: str, subject: str) -> tuple[int, Noted] | None:
-        """The next recorded fact of this kind and subject at this place, and its seq; each once."""
-        waiting = self._noted.get((branch, after), {}).get((kind, subject))
-        return waiting.popleft() if waiting else None
+    def noted(self, event: Noted) -> tuple[int, Noted] | None:
+        """The next recorded fact about the same at the same place, and its seq; each once."""
+        by_subject = self._noted.get((event.branch, event.after))
+        waiting = by_subject and by_subject.get((event.kind, event.subject))
+        if not waiting:
+            return None
+        retried = self._retried.get(event.branch)
+        binding = retried.since if retried is not None and event.after > retried.index else 0
+        while waiting:
+            seq, found = waiting.popleft()
+            if seq > binding or found == event:
+                return seq, found
+        return None
 
     def feed_answered(self, event: e.CallSucceeded | e.CallFailed) -> None:
         """Take in the receipt of a call that gets its answer as it is written, and never asks."""
@@ -203,8 +232,46 @@ class Journal:
             self._last_index[""] = state.iteration_index
 
     def unasked(self) -> list[tuple[Place, Entry]]:
-        """Calls and waits that the log holds and that the code never asked for."""
-        return [(place, x) for place, x in self._entries.items() if not place[0].startswith("undo")]
+        """Calls and waits that the log holds, and that the code should have asked for."""
+        return [
+            (place, x)
+            for place, x in self._entries.items()
+            if not place[0].startswith("undo") and not (self._retried and self._is_past(place, x))
+        ]
+
+    # ── paths that were left ─────────────────────────────────────────────────────────────
+
+    def leave(self, branch: str, index: int) -> int | None:
+        """The code asks for something else than is recorded here: where it goes on, if it may.
+
+        It may after a call that was retried, if this was recorded before the run was resumed.
+        """
+        entry = self._entries.get((branch, index))
+        if entry is None or not self._is_past((branch, index), entry):
+            return None
+        past = [(place, x) for place, x in self._entries.items() if self._is_past(place, x)]
+        for place, x in past:
+            del self._entries[place]
+            if place[0] == branch and x.final and not (x.is_wait or x.failed_finally):
+                self._left.setdefault(branch, []).append((place[1], x))
+        return 1 + max(place[1] for place, _ in past if place[0] == branch)
+
+    def done_before(self, branch: str, name: str, digest: str) -> tuple[int, Entry] | None:
+        """The same call, finished on a path that the code has left: it is not made again."""
+        left = self._left.get(branch, ())
+        for found in left:
+            if (found[1].name, found[1].digest) == (name, digest):
+                self._left[branch].remove(found)
+                return found
+        return None
+
+    def _is_past(self, place: Place, entry: Entry) -> bool:
+        """Whether this was recorded after a failure, and before the failed call was retried."""
+        for branch, retried in self._retried.items():
+            index = _position_in(branch, place)
+            if entry.first_seq < retried.since and index is not None and index > retried.index:
+                return True
+        return False
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
 
@@ -228,7 +295,7 @@ class Journal:
                 self.mail.append(Mail(seq, event))
             case e.IterationEnded():
                 if not self.iterated(seq, event):
-                    entry = self._at("", event.index, "")
+                    entry = self._at(seq, "", event.index, "")
                     entry.iteration, entry.seq = event, seq
             case e.StatePatched():
                 self._unseen_patch = True
@@ -259,7 +326,7 @@ class Journal:
         epoch: int,
         event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted,
     ) -> None:
-        entry = self._at(event.branch, event.index, event.name)
+        entry = self._at(seq, event.branch, event.index, event.name)
         entry.seq = seq
         entry.step = event.step
         entry.granted = False
@@ -270,7 +337,7 @@ class Journal:
                 entry.digest = event.digest
                 entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
                 entry.first_intent_at = entry.first_intent_at or time
-                entry.doubted = False
+                entry.doubted = None
                 entry.resolved = None
             case e.CallSucceeded():
                 entry.digest = event.digest or entry.digest
@@ -281,9 +348,11 @@ class Journal:
                 entry.digest = event.digest or entry.digest
                 entry.failures.append(event)
             case e.CallDoubted():
-                entry.doubted = True
+                entry.doubted = event
+                entry.resolved = None  # what was said about it did not settle it
             case e.CallResolved():
                 entry.resolved = event
+                entry.doubted = None
                 if event.how == "retry":
                     entry.first_intent_at = 0  # somebody looked: the key begins a new life
 
@@ -295,29 +364,29 @@ class Journal:
     ) -> None:
         match event:
             case e.WaitBegan():
-                entry = self._at(event.branch, event.index, event.name)
+                entry = self._at(seq, event.branch, event.index, event.name)
                 entry.wait, entry.wait_seq, entry.seq = event, seq, seq
                 entry.digest = event.digest
                 entry.approval = None  # a new request asks anew
             case e.WaitEnded():
-                entry = self._at(event.branch, event.index, "")
+                entry = self._at(seq, event.branch, event.index, "")
                 entry.ended, entry.seq = event, seq
                 self._unseen_patch = False
                 self.mail = deque(m for m in self.mail if m.seq != event.source)
             case e.ApprovalDecided():
-                entry = self._at(event.branch, event.index, "")
+                entry = self._at(seq, event.branch, event.index, "")
                 if entry.approval is None:  # the first decision wins, by log order
                     entry.approval, entry.approval_seq, entry.approval_at = event, seq, time
             case e.AnswerGiven():
-                entry = self._at(event.branch, event.index, "")
+                entry = self._at(seq, event.branch, event.index, "")
                 if entry.answer is None:
                     entry.answer, entry.answer_seq = event, seq
 
-    def _at(self, branch: str, index: int, name: str) -> Entry:
+    def _at(self, seq: int, branch: str, index: int, name: str) -> Entry:
         place = (branch, index)
         entry = self._entries.get(place)
         if entry is None:
-            entry = self._entries[place] = Entry(name=name, digest="")
+            entry = self._entries[place] = Entry(name=name, digest="", first_seq=seq)
         self._reached(branch, index)
         return entry
 
@@ -338,5 +407,18 @@ class Journal:
         self._entries.clear()
         self._noted.clear()
         self._last_index.clear()
+        self._retried.clear()
+        self._left.clear()
         self.terminal = self.cancel = self.paused = self.undo = None
         self.undoing = False
+
+
+def _position_in(branch: str, place: Place) -> int | None:
+    """Where a place stands in a branch: its own index, or that at which its branch was started."""
+    path, index = place
+    if path == branch:
+        return index
+    prefix = f"{branch}." if branch else ""
+    if not path.startswith(prefix) or path.startswith("undo"):
+        return None
+    return int(path[len(prefix) :].partition("-")[0])

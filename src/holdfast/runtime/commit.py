@@ -19,6 +19,7 @@ from holdfast.errors import (
     HoldfastError,
     KeyTaken,
     LeaseLost,
+    LogRegressed,
     Signal,
     Stop,
     Suspend,
@@ -43,8 +44,8 @@ def gate(session: Session) -> None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
     if created is None:
         return
-    if created.deadline_at is not None and now >= created.deadline_at:
-        raise session.stop(Stop("deadline", "the run's deadline has passed"))
+    if is_overdue(session):
+        raise session.stop(overdue())
     if created.budget:
         use = budget_use(
             created.budget,
@@ -71,6 +72,18 @@ def is_due(session: Session, *, iteration: bool = False, changed: bool = False) 
     if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
         return True
     return session.held >= HELD_MAX or bool(session.pending(e.StageEntered))
+
+
+def is_overdue(session: Session) -> bool:
+    """Whether the run's deadline has passed."""
+    created = session.journal.created
+    at = None if created is None else created.deadline_at
+    return at is not None and session.store.now() >= at
+
+
+def overdue() -> Stop:
+    """The signal for a run whose deadline has passed."""
+    return Stop("deadline", "the run's deadline has passed")
 
 
 def cancellation(session: Session) -> Stop:
@@ -137,7 +150,7 @@ def _refused(
         case KeyTaken():
             session.withdraw(pending)
             raise error
-        case LeaseLost() if evidence is not None:
+        case LeaseLost() | LogRegressed() if evidence is not None:
             yield from _leave_evidence(evidence, pending.events[-1])
     raise session.stop(Abandon(error)) from error
 

@@ -11,9 +11,10 @@ cannot go on past a wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from holdfast.errors import Suspend
@@ -33,6 +34,8 @@ class Branch:
     together: Together | None = None
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
+    call_failed: bool = False
+    """Whether the code of this branch has been told of a call that failed."""
 
     def take(self) -> int:
         """The position of the call that is being made now."""
@@ -64,6 +67,8 @@ class Inside:
     name: str
     effect: str
     run_id: str = field(default="")
+    instead: Callable[..., Any] | None = None
+    """Called with the spec and the arguments of what is called in this body: where tests mock."""
 
 
 CURRENT: Final[ContextVar[Branch | Inside | None]] = ContextVar("holdfast_current", default=None)

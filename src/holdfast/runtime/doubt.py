@@ -141,7 +141,9 @@ def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
     """Record that nobody knows, and wait for a person. Does not return."""
     session, name = asked.session, asked.spec.name
     entry = session.entry(asked.branch.path, asked.index)
-    if entry is None or not entry.doubted:
+    if entry is not None and entry.doubted is not None:
+        because = entry.doubted.because
+    else:
         doubt = e.CallDoubted(
             branch=asked.branch.path,
             index=asked.index,

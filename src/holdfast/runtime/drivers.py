@@ -78,6 +78,7 @@ def _perform(effect: Effect) -> Any:
             session.point(f"after commit {label}")
             return pending
         case Invoke():
+            effect = session.stood_in(effect)
             session.point(f"before {effect.fn.__name__}")
             result = _invoke(effect)
             session.point(f"after {effect.fn.__name__}")
@@ -172,6 +173,7 @@ async def _perform_async(effect: Effect) -> Any:
             session.point(f"after commit {label}")
             return pending
         case Invoke():
+            effect = session.stood_in(effect)
             session.point(f"before {effect.fn.__name__}")
             result = await _invoke_async(effect)
             session.point(f"after {effect.fn.__name__}")

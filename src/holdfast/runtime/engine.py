@@ -21,6 +21,7 @@ from holdfast.core import log, values
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.errors import (
+    Abandon,
     HoldfastError,
     InvalidInput,
     LogDamaged,
@@ -28,12 +29,14 @@ from holdfast.errors import (
     NotFound,
     NotResumable,
     RunBusy,
+    RunCancelled,
     RunWaiting,
     Signal,
+    Stop,
     StoreError,
 )
 from holdfast.runtime import checkpoints
-from holdfast.runtime.commit import cancellation, commit
+from holdfast.runtime.commit import cancellation, commit, is_overdue, overdue
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
@@ -42,6 +45,7 @@ from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
+from holdfast.runtime.undo import ask_to_undo
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
 
@@ -54,6 +58,8 @@ class Options:
     sleep: Callable[[float], None] = time.sleep
     boundary: Callable[[str], None] | None = None
     """Called before and after every commit and effect: where tests kill the process."""
+    stand_in: Callable[[Any], Any] | None = None
+    """Given an `Invoke` before it is executed, what to execute instead: how tests mock a tool."""
     quarantine_after: int = 5
     """A run that is claimed this often without its log growing has killed its workers."""
 
@@ -85,7 +91,7 @@ class Engine:
         self.options = options or Options()
         # A name that no other process has had: pods and hosts reuse theirs.
         self.worker = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.leases = LeaseKeeper(store, self.options.lease_seconds, also=self._notice_cancels)
+        self.leases = LeaseKeeper(store, self.options.lease_seconds, look=self._look_after_awaiting)
         self.agents: dict[str, AgentSpec] = {}
         self._awaiting: dict[str, Branch] = {}
         """Async agents that execute here; they can be cut off at whatever they await."""
@@ -180,12 +186,12 @@ class Engine:
         spec, row = taken.spec, taken.row
         setting = Setting(
             approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._run_child, checkpoint=spec.checkpoint,
+            run_child=self._run_child, undo_child=self._undo_child, checkpoint=spec.checkpoint,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
             lease_left=lambda: self.leases.left(session), boundary=self.options.boundary,
-            sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
+            stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
         )  # fmt: skip
         self.leases.hold(session, taken.asked_at)
         try:
@@ -206,12 +212,15 @@ class Engine:
             is_loop = spec.body is not None
             session.load(checkpoints.restore(self.store, session.run_id) if is_loop else None)
         except LogDamaged as damage:
-            last = self.store.read(session.run_id)[-1].seq
-            change = RowChange("quarantined", None, str(damage))
-            with contextlib.suppress(StoreError):
-                self.store.append(Append(session.run_id, last, (), session.epoch, change))
-                session.settled = True
+            self._set_aside_damaged(session, damage)
             raise
+
+    def _set_aside_damaged(self, session: Session, damage: LogDamaged) -> None:
+        change = RowChange("quarantined", None, str(damage))
+        with contextlib.suppress(StoreError):
+            last = self.store.read(session.run_id)[-1].seq
+            self.store.append(Append(session.run_id, last, (), session.epoch, change))
+            session.settled = True
 
     def _set_aside_poison(self, session: Session, row: RunRow) -> None:
         """A run that was claimed again and again without getting on has killed its workers."""
@@ -226,6 +235,8 @@ class Engine:
     def _close(self, session: Session) -> None:
         """Give the lease back, unless the run's last event has ended it."""
         self.leases.drop(session)
+        if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
+            self._set_aside_damaged(session, session.stopped.cause)
         if session.settled:
             return
         if session.has_news:
@@ -274,12 +285,26 @@ class Engine:
         if any(r.kind == asked for r in self.store.read(run_id, after=session.read_to)):
             session.catch_up()
         if session.journal.cancel is not None:
-            session.stop(cancellation(session))
-            root.together.cancel()
+            self._cut_off(root, cancellation(session))
 
-    def _notice_cancels(self) -> None:
-        for run_id in list(self._awaiting):
-            self.notice_cancel(run_id)
+    @staticmethod
+    def _cut_off(root: Branch, signal: Stop) -> None:
+        root.session.stop(signal)
+        assert root.together is not None
+        root.together.cancel()
+
+    def _look_after_awaiting(self) -> None:
+        """Runs that await something for long: has somebody cancelled them, is their deadline past?"""
+        awaiting = dict(self._awaiting)
+        if not awaiting:
+            return
+        known = {run_id: root.session.head.seq for run_id, root in awaiting.items()}
+        for run_id, end in self.store.heads(list(known)).items():
+            if end > known[run_id]:
+                self.notice_cancel(run_id)
+        for root in awaiting.values():
+            if is_overdue(root.session) and root.together is not None:
+                self._cut_off(root, overdue())
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""
@@ -331,6 +356,28 @@ class Engine:
         if isinstance(taken, Taken):
             return await self.execute_async(taken)
         return await asyncio.to_thread(self.result_of, taken, spec)
+
+    def _undo_child(self, spec: AgentSpec, child_id: str) -> Any:
+        """Take back what a child run did; for an async agent, something to await."""
+        how = self._child_undone_async if spec.is_async else self._child_undone
+        return how(spec, child_id)
+
+    def _child_undone(self, spec: AgentSpec, child_id: str) -> None:
+        taken = self._taken_to_undo(spec, child_id)
+        if taken is not None:
+            with contextlib.suppress(RunCancelled):  # so ends a run that was undone
+                self.execute(taken)
+
+    async def _child_undone_async(self, spec: AgentSpec, child_id: str) -> None:
+        taken = await asyncio.to_thread(self._taken_to_undo, spec, child_id)
+        if taken is not None:
+            with contextlib.suppress(RunCancelled):
+                await self.execute_async(taken)
+
+    def _taken_to_undo(self, spec: AgentSpec, child_id: str) -> Taken | None:
+        self.learn(spec)
+        row = ask_to_undo(self.store, child_id)
+        return None if row is None else self.take(row, spec)
 
 
 __all__ = ["Engine", "HoldfastError", "Options", "Taken"]

@@ -30,6 +30,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         return drive_async_here(here, flow) if spec.is_async else drive_here(here, flow)
     if isinstance(here, Inside):
         nested(here, spec)
+        if here.instead is not None:
+            return here.instead(spec, args, _with_key(spec, kwargs))
     return spec.fn(*args, **_with_key(spec, kwargs))
 
 
@@ -43,8 +45,9 @@ def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
     """An agent called inside an agent: a call whose effect is a run of its own."""
-    run_child = branch.session.setting.run_child
-    assert run_child is not None
+    setting = branch.session.setting
+    run_child, undo_child = setting.run_child, setting.undo_child
+    assert run_child is not None and undo_child is not None
 
     if agent.is_async:
 
@@ -55,6 +58,15 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
         def child(child_id: str, parent: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
             return run_child(agent, child_id, parent, kwargs)
 
+    if agent.is_async:
+
+        async def undo(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
+            await undo_child(agent, child_id)
+    else:
+
+        def undo(child_id: str, idempotency_key: str = "") -> None:  # type: ignore[misc] # noqa: ARG001
+            undo_child(agent, child_id)
+
     return CallSpec(
         name=agent.name,
         fn=child,
@@ -64,6 +76,7 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
         result=agent.result,
         risk="read",
         version=agent.version,
+        undo=undo,
     )
 
 

@@ -69,6 +69,8 @@ def call(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: in
     branch.session.specs[spec.name] = spec
     entry = _match(asked)
     if entry is not None and entry.final:
+        if entry.settled_as("done"):
+            yield from _refuse_misfit(asked, entry)
         return _recorded(asked, entry)
     if not undoes:
         check_all_replayed(branch, asked)
@@ -112,15 +114,27 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
 
 def _match(asked: Asked) -> Entry | None:
     """What the log holds at this place; Diverged if it is something else."""
-    entry = asked.session.entry(asked.branch.path, asked.index)
-    if entry is None:
-        return None
+    branch, session = asked.branch, asked.session
+    left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
+    if left is not None:
+        branch.index = asked.index  # the place that was taken for it is free again
+        asked.index = left[0]
+        return left[1]
+    held = session.entry(branch.path, asked.index)
+    if held is None or _is_same(asked, held):
+        return held
+    beside = session.journal.leave(branch.path, asked.index)
+    if beside is None:
+        raise session.diverged(asked.where, _shown(session, held), str(asked))
+    asked.index, branch.index = beside, beside + 1
+    return _match(asked)
+
+
+def _is_same(asked: Asked, entry: Entry) -> bool:
     other = entry.is_wait or entry.iteration is not None
     if other or (entry.name and entry.name != asked.spec.name):
-        raise asked.session.diverged(asked.where, _shown(asked.session, entry), str(asked))
-    if entry.digest and entry.digest != asked.digest:
-        raise asked.session.diverged(asked.where, _shown(asked.session, entry), str(asked))
-    return entry
+        return False
+    return not entry.digest or entry.digest == asked.digest
 
 
 def _shown(session: Session, entry: Entry) -> str:
@@ -162,6 +176,20 @@ def _recorded(asked: Asked, entry: Entry) -> Any:
         return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
     raise failure(asked.spec.name, error, entry.attempts, entry.step)
+
+
+def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
+    """A person may have given a result that the tool could never give: then the doubt stands again."""
+    assert entry.resolved is not None
+    try:
+        asked.spec.result.decode(asked.session.unwrap(entry.resolved.result or e.NULL))
+    except NotStorable as error:
+        gate(asked.session)
+        because = (
+            f"the result that {entry.resolved.by or 'somebody'} gave does not fit: {error.reason}"
+        )
+        because += f" (at {error.path})"
+        yield from doubt(asked, entry.step, entry.attempts, because)
 
 
 # ── approval ─────────────────────────────────────────────────────────────────────────────────────
@@ -331,6 +359,12 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     entry = session.entry(asked.branch.path, asked.index)
     step = step or session.next_step()
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{asked.digest}"
+    if entry is not None and entry.intent is not None and entry.intent.key != key:
+        raise session.diverged(
+            asked.where,
+            f"{asked} under the key {entry.intent.key!r}",
+            f"{asked} under the key {key!r}",
+        )
     value, blobs = session.wrap(asked.args)
     until = None
     if spec.key_ttl is not None:

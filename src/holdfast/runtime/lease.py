@@ -20,6 +20,8 @@ from holdfast.store.base import MICROSECONDS, Store
 
 MARGIN: Final = 0.1
 """The share of a lease that is not used, for clocks that run at slightly different speeds."""
+LOOK_SECONDS: Final = 1.0
+"""How often to look whether a run that awaits something has been cancelled, or is overdue."""
 
 _log: Final = logging.getLogger("holdfast.lease")
 
@@ -34,11 +36,11 @@ class LeaseKeeper:
     """Renews the leases of the sessions it is given, three times per lease."""
 
     def __init__(
-        self, store: Store, lease_seconds: float, *, also: Callable[[], None] | None = None
+        self, store: Store, lease_seconds: float, *, look: Callable[[], None] | None = None
     ) -> None:
         self._store = store
-        self._also = also
-        """Something else to look after at the same times."""
+        self._look = look
+        """Something else to look after, more often."""
         self.lease_seconds = lease_seconds
         self._held: dict[str, _Held] = {}
         self._mutex = threading.Lock()
@@ -84,15 +86,22 @@ class LeaseKeeper:
             thread.join()
 
     def _serve(self) -> None:
-        while not self._wake.wait(self.lease_seconds / 3):
+        every = self.lease_seconds / 3
+        due = time.monotonic() + every
+        while not self._wake.wait(max(0.0, min(due - time.monotonic(), LOOK_SECONDS))):
             if self._closed:
                 return
             try:
-                self.renew()
-                if self._also is not None:
-                    self._also()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + every
+                    self.renew()
             except StoreError as error:  # try again in a moment; meanwhile `left` counts down
                 _log.warning("leases could not be renewed: %s", error)
+            try:
+                if self._look is not None:
+                    self._look()
+            except StoreError as error:
+                _log.warning("could not look for cancellations: %s", error)
 
     def renew(self) -> None:
         """Renew everything that is held, once."""

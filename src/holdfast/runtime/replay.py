@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.replay import Entry, Place
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
@@ -32,6 +33,8 @@ class Replayed:
     reached_end: bool
     diverged: Diverged | None = None
     result: Any = None
+    failed: str = ""
+    """What the code raised, if it did: after all that is recorded, so perhaps as it did then."""
 
 
 class EndOfLog(HoldfastError):
@@ -43,7 +46,7 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
     spec = engine.agent_of(row)
     session = Session(
         engine.store, row, worker=engine.worker,
-        setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child),
+        setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child, undo_child=_no_child),
     )  # fmt: skip
     session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
@@ -82,12 +85,28 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
             return Replayed(session.run_id, steps, False, signal.cause)
         if signal is None and not isinstance(error, Exception):
             raise
-        return Replayed(session.run_id, steps, signal is None)
+        if signal is not None:
+            return Replayed(session.run_id, steps, False)
+        failed = f"{type(error).__qualname__}: {error}"
+        left = [(place, entry) for place, entry in session.journal.unasked() if not place[0]]
+        if left:  # it had come further before: the failure is the new code's
+            return Replayed(
+                session.run_id,
+                steps,
+                False,
+                _early(session, left[0], f"the agent fails with {failed}"),
+            )
+        return Replayed(session.run_id, steps, True, failed=failed)
     left = session.journal.unasked()
     if left:
-        (_, index), entry = left[0]
-        cause = Diverged(
-            session.run_id, f"call {index + 1}", f"a call of {entry.name}", "the end of the agent"
+        return Replayed(
+            session.run_id, steps, False, _early(session, left[0], "the end of the agent")
         )
-        return Replayed(session.run_id, steps, False, cause)
     return Replayed(session.run_id, steps, True, None, raw)
+
+
+def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:
+    """The code ends before all that is recorded has been asked for."""
+    (branch, index), entry = left
+    where = f"call {index + 1}" + (f" of branch {branch}" if branch else "")
+    return Diverged(session.run_id, where, f"a call of {entry.name}", attempted)

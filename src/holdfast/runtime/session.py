@@ -54,6 +54,7 @@ class Setting:
     model: Any = None
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    undo_child: Callable[..., Any] | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ class Session:
         setting: Setting,
         lease_left: Callable[[], float] | None = None,
         boundary: Callable[[str], None] | None = None,
+        stand_in: Callable[[Any], Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         patience_us: int = 5_000_000,
     ) -> None:
@@ -100,6 +102,7 @@ class Session:
         self.worker = worker
         self.setting = setting
         self.boundary = boundary
+        self.stand_in = stand_in
         self.sleep = sleep
         self.patience_us = patience_us
         """Waits up to this long stay in the process; longer ones suspend the run."""
@@ -291,7 +294,7 @@ class Session:
         with self._mutex:
             self.check_alive()
             self.reaches(event.branch, event.after)
-            found = self.journal.noted(event.branch, event.after, event.kind, event.subject)
+            found = self.journal.noted(event)
             if found is not None and isinstance(found[1], type(event)):
                 self._ahead.append((found[0], found[1]))
                 return found[1]
@@ -452,9 +455,12 @@ class Session:
 
     def outside(self, event: Event) -> Pending:
         """An event of somebody who does not own the run (any more)."""
-        head = self._read_head
-        for record in self.store.read(self.run_id, after=head.seq):
-            head = Head(record.seq, record.hash, record.time)
+        at = self._read_head.seq
+        # The log may be longer than we know, or (if the store lost something) shorter.
+        page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
+        if not page:
+            raise NotFound(f"there is no run {self.run_id!r}")
+        head = Head(page[-1].seq, page[-1].hash, page[-1].time)
         _, records = log.seal(head, [event], epoch=self._read_head_epoch(), time=self.store.now())
         work = Append(self.run_id, head.seq, records, None, before=head.hash)
         return Pending(self, work, [event], self._generation, 1)
@@ -566,6 +572,10 @@ class Session:
     def diverged(self, where: str, recorded: str, attempted: str) -> BaseException:
         """The code asks for something else than the log holds."""
         return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted)))
+
+    def stood_in(self, effect: S) -> S:
+        """What is executed instead: tests put mocks here, and the log knows no difference."""
+        return effect if self.stand_in is None else self.stand_in(effect)
 
     def point(self, name: str) -> None:
         """A boundary: tests stop the process here."""

@@ -18,7 +18,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-from holdfast.errors import Suspend
+from holdfast.errors import CallFailed, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
@@ -39,6 +39,9 @@ async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     try:
         with together.calling():
             return await drive_async(flow)
+    except CallFailed:
+        branch.call_failed = True
+        raise
     except Suspend:
         await together.quiet()
         raise
@@ -71,6 +74,8 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
             await together.end(at_once=cut)
             if cut and stopped is not None:
                 raise stopped from None
+            if isinstance(error, CallFailed):
+                error.also = together.failed_beside(error)
             raise
         await together.finish()
         return result
@@ -90,9 +95,11 @@ class _BranchingFactory:
     ) -> asyncio.Task[Any]:
         branch = current_branch()
         context = kwargs.pop("context", None)
+        forked: Branch | None = None
         if branch is not None:
             context = (context or contextvars.copy_context()).copy()
-            context.run(CURRENT.set, branch.fork())
+            forked = branch.fork()
+            context.run(CURRENT.set, forked)
         if context is not None:
             kwargs["context"] = context
         made: asyncio.Task[Any]
@@ -100,9 +107,8 @@ class _BranchingFactory:
             made = self.before(loop, coro, **kwargs)
         else:
             made = asyncio.Task(coro, loop=loop, **kwargs)
-        if branch is not None and branch.together is not None:
-            branch.together.tasks.add(made)
-            made.add_done_callback(branch.together.tasks.discard)
+        if branch is not None and forked is not None and branch.together is not None:
+            branch.together.watch(made, forked, branch)
         return made
 
 

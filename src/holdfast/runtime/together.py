@@ -1,6 +1,6 @@
 """The tasks of one async agent, and how many of their calls are under way.
 
-An agent is over when its tasks are. Knows nothing of runs and logs; `tasks.py` uses it.
+An agent is over when its tasks are. Knows nothing of logs and stores; `tasks.py` uses it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
+
+from holdfast.errors import CallFailed
+
+
+class Line(Protocol):
+    """A line of execution: how many calls it has made, and whether it was told that one failed."""
+
+    index: int
+    call_failed: bool
 
 
 class Together:
@@ -18,6 +27,7 @@ class Together:
         self.loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.agent: asyncio.Task[Any] | None = None
+        self._perhaps_failed: list[tuple[asyncio.Task[Any], Line, int]] = []
         self._calls = 0
         self._quiet = asyncio.Event()
         self._ended = False
@@ -39,6 +49,28 @@ class Together:
             self._calls -= 1
             if not self._calls:
                 self._quiet.set()
+
+    def watch(self, task: asyncio.Task[Any], line: Line, parent: Line) -> None:
+        """A task that the agent has just started, its line, and the one that it was started from."""
+        started_at = parent.index
+        self.tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self.tasks.discard(task)
+            if line.call_failed and not task.cancelled():
+                self._perhaps_failed.append((task, parent, started_at))
+
+        task.add_done_callback(ended)
+
+    def failed_beside(self, error: CallFailed) -> tuple[int, ...]:
+        """Steps that ended other tasks, after whose start the code has called nothing more.
+
+        Code that awaits several at once is told of one failure; resumed, it should not have to fail
+        once for each. Where it went on after a failure, that failure is part of what it did.
+        """
+        told = [task.exception() for task, parent, at in self._perhaps_failed if parent.index == at]
+        steps = {x.step for x in told if isinstance(x, CallFailed) and x.step}
+        return tuple(sorted({*steps, *error.also} - {error.step}))
 
     async def quiet(self) -> None:
         """Wait until no call is under way."""

@@ -6,20 +6,24 @@ middle goes on with the next one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core import events as e
+from holdfast.core import log
 from holdfast.core import state as states
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
-from holdfast.errors import Abandon, NotFound, Suspend
+from holdfast.errors import Abandon, Conflict, NotFound, Suspend
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params, spec_of
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.flow import call
 from holdfast.runtime.session import Session
+from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
 
 BRANCH = "undo"
 
@@ -39,7 +43,7 @@ def compensate(session: Session) -> Flow:
             f"find out, then hf.resolve({session.run_id!r}, {first.step}, done=… | failed=… | retry=True)",
         )
     branch = Branch(session, BRANCH)
-    done = [c for c in known.calls if c.status == "done" and c.undoable and c.branch != BRANCH]
+    done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec = session.specs.get(finished.name)
@@ -47,6 +51,34 @@ def compensate(session: Session) -> Flow:
             raise Abandon(NotFound(f"the code of {finished.name} no longer says how to undo it"))
         yield from call(branch, _undo_spec(spec), _arguments(session, spec, finished),
                         undoes=finished.step)  # fmt: skip
+
+
+def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
+    """Ask a child run to take back what it did. Its row; None if there is nothing (more) to undo."""
+    while (row := store.get(run_id)) is not None:
+        records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+        ended = row.status in TERMINAL_STATUSES
+        if not ended and any(r.kind == e.UndoRequested.kind for r in records):
+            return row
+        calls = states.fold(RunState(), records).calls
+        if ended and not any(c.undoable and not c.undone for c in calls):
+            return None
+        last = records[-1]
+        _, sealed = log.seal(
+            log.Head(last.seq, last.hash, last.time),
+            [e.UndoRequested(why="its parent is undone")],
+            epoch=last.epoch,
+            time=store.now(),
+        )
+        change = RowChange("pending", store.now())
+        with contextlib.suppress(Conflict):  # somebody wrote in between: look at what is true now
+            store.append(Append(run_id, last.seq, sealed, None, change))
+    return None
+
+
+def _did_something(call: Call) -> bool:
+    """Whether there may be something to take back. A child run may have done a lot before it failed."""
+    return call.status == "done" or bool(call.child)
 
 
 def _undo_spec(spec: CallSpec) -> CallSpec:
@@ -73,6 +105,8 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
 
 def _arguments(session: Session, spec: CallSpec, finished: Call) -> Mapping[str, Any]:
     """An undo is given what it asks for by name: the call's arguments, and its result."""
+    if finished.child:
+        return {"child_id": finished.child}
     assert finished.args is not None
     known = spec.decode_args(session.unwrap(finished.args))
     if finished.result is not None:

@@ -83,16 +83,19 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     """
     session = branch.session
     places = [branch.take() for _ in requests]
-    entries = [
-        _matched(branch, index, request) for index, request in zip(places, requests, strict=True)
-    ]
+    entries = [session.entry(branch.path, index) for index in places]
+    if (wrong := _mismatch(entries, requests)) is not None:
+        beside = session.journal.leave(branch.path, places[0])
+        if beside is None:
+            raise session.diverged(
+                _where(branch, places[wrong]),
+                _recorded(entries[wrong]),
+                f"wait for {_said(requests)}",
+            )
+        branch.index = beside
+        return (yield from wait_first(branch, requests))
     ends = [entry.ended for entry in entries if entry is not None and entry.ended is not None]
     if len(ends) < len(requests):
-        if ends or (any(entries) and not all(entries)):
-            raise session.diverged(
-                _where(branch, places[0]), f"a wait for {sum(map(bool, entries))} things",
-                f"a wait for {len(requests)} things",
-            )  # fmt: skip
         check_all_replayed(branch, f"wait for {_said(requests)}")
         ends = yield from _come(branch, places, requests, begun=all(entries))
     else:
@@ -102,21 +105,19 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     return next((n, ended) for n, ended in enumerate(ends) if ended.outcome != LOST)
 
 
-def _matched(branch: Branch, index: int, request: Request) -> Entry | None:
-    """What the log holds at this place; Diverged if it is something else."""
-    entry = branch.session.entry(branch.path, index)
-    if entry is None:
-        return None
-    recorded = entry.wait
-    if (
-        recorded is None
-        or (recorded.wait, recorded.name) != (request.wait, request.name)
-        or recorded.tool
-    ):
-        raise branch.session.diverged(
-            _where(branch, index), _recorded(entry), f"wait for {request.wait} {request.name!r}"
-        )
-    return entry
+def _mismatch(entries: Sequence[Entry | None], requests: Sequence[Request]) -> int | None:
+    """The first place at which the log holds something else; also half a choice is something else."""
+    states = {None if entry is None else entry.ended is not None for entry in entries}
+    for n, (entry, request) in enumerate(zip(entries, requests, strict=True)):
+        recorded = entry.wait if entry is not None else None
+        asked = (request.wait, request.name)
+        if entry is not None and (
+            recorded is None or (recorded.wait, recorded.name) != asked or recorded.tool
+        ):
+            return n
+        if entry is None and len(states) > 1:
+            return n
+    return None
 
 
 def _where(branch: Branch, index: int) -> str:
@@ -127,7 +128,9 @@ def _said(requests: Sequence[Request]) -> str:
     return " or ".join(f"{request.wait} {request.name!r}" for request in requests)
 
 
-def _recorded(entry: Entry) -> str:
+def _recorded(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing"
     if entry.wait is not None and not entry.wait.tool:
         return f"wait for {entry.wait.wait} {entry.wait.name!r}"
     return f"a call of {entry.name}"

@@ -23,9 +23,10 @@ import psycopg
 from psycopg import pq
 
 from holdfast.core.log import Record
-from holdfast.errors import Conflict, KeyTaken, StoreError, StoreUnavailable
+from holdfast.errors import Conflict, KeyTaken, LeaseLost, StoreError, StoreUnavailable
 from holdfast.store.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.base import Append, Standing, Transaction, check_append, refusals
+from holdfast.store.history import History
 from holdfast.store.link import Connection, Link, Route, is_about_one
 from holdfast.store.listen import Bell
 
@@ -49,6 +50,7 @@ class Appends:
         bell: Bell,
         channel: str,
         fixed_now: Callable[[], int | None],
+        history: History,
     ) -> None:
         self._route = route
         self._q = queries
@@ -56,6 +58,7 @@ class Appends:
         self._append = queries["append"].encode()
         self._channel = Text(channel.encode())
         self._fixed_now = fixed_now
+        self._history = history
         self._link = Link(route)
 
     def close(self) -> None:
@@ -69,7 +72,9 @@ class Appends:
             going, left = _going_together(batch, left)
             for i, error in zip(going, self._write([batch[i] for i in going]), strict=True):
                 outcome[i] = error
-        for work in batch:
+        for work, error in zip(batch, outcome, strict=True):
+            if error is None:
+                self._history.remember(work.run_id, work.records, work.epoch)
             self._ring(work)
         return outcome
 
@@ -195,7 +200,11 @@ class Appends:
             holder = db.rows(self._q["find_key"], (work.claims_key,))
             return KeyTaken(work.claims_key, *holder[0]) if holder else None
 
-        return refusals(works, standing, taken)
+        refused = refusals(works, standing, taken)
+        return [
+            self._history.lost.get(work.run_id, error) if isinstance(error, LeaseLost) else error
+            for work, error in zip(works, refused, strict=True)
+        ]
 
     def are_stored(self, db: Connection, works: Sequence[Append]) -> list[bool]:
         """Whether these very records stand in their logs, by the hashes of the last ones."""
@@ -296,6 +305,7 @@ class _OpenAppend:
         with self._link.timed():
             self._appends._finish(self._db, work)
         self.done = True
+        self._appends._history.remember(work.run_id, work.records, work.epoch)
         self._appends._ring(work)
 
 

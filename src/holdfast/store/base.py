@@ -186,6 +186,11 @@ class Store(Protocol):
         """Records with seq > after, in order. Checking the chain is the reader's part."""
         ...
 
+    def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """The seq at which each of these runs' logs ends, in one question; runs that are not there
+        are left out."""
+        ...
+
     def append(self, work: Append) -> None:
         """Durable when it returns. Conflict, LeaseLost, KeyTaken: nothing was written."""
         ...

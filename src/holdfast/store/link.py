@@ -180,6 +180,8 @@ class Route:
         self.require_fsync = require_fsync
         self.clock = ServerClock()
         self.closed = threading.Event()
+        self.met: Callable[[Connection], None] = lambda _: None
+        """What is done with each new connection before it is used."""
         self.pid = os.getpid()
         self._watched: set[Link] = set()
         self._watching: threading.Thread | None = None
@@ -198,6 +200,7 @@ class Route:
                     f"{self.url} runs with fsync={fsync}: a power cut can lose what it acknowledged, or all of "
                     "it. Set fsync=on; for a database that may be lost, open the store with require_fsync=False"
                 )
+            self.met(connection)
         except BaseException:
             connection.close()
             raise

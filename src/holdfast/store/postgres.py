@@ -26,6 +26,7 @@ from holdfast.store import arrays, sql
 from holdfast.store.appends import Appends, columns
 from holdfast.store.base import (
     LIVE,
+    MICROSECONDS,
     Append,
     Filter,
     Finding,
@@ -40,6 +41,7 @@ from holdfast.store.base import (
     rotation_of,
 )
 from holdfast.store.group import GroupCommit
+from holdfast.store.history import History
 from holdfast.store.link import Connection, Link, Pool, Route
 from holdfast.store.listen import ANY, Bell, Listener
 from holdfast.store.migrate import Schema
@@ -49,6 +51,8 @@ POLL_SECONDS_MIN: Final = 0.01
 POLL_SECONDS_MAX: Final = 0.25
 RENEWAL_SECONDS_MAX: Final = 5.0
 OLDEST_SERVER: Final = 140_000
+UNSETTLED_SECONDS: Final = 0.5
+"""How long to wait at a time while others compare what they know with a new timeline."""
 
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
 
@@ -98,12 +102,15 @@ class PostgresStore:
         """Everything that belongs to one process."""
         self._pid = os.getpid()
         self._route = Route(self._dsn, **self._options)
+        self._history = History(self._q)
+        self._route.met = self._history.meet
         self._bell = Bell()
         self._listener = Listener(self._route.connect, self._channel, self._bell)
         self._pool = Pool(self._route, self._pool_size)
         self._appends = Appends(
-            self._route, self._q, bell=self._bell, channel=self._channel, fixed_now=self._fixed_now
-        )
+            self._route, self._q, bell=self._bell, channel=self._channel, fixed_now=self._fixed_now,
+            history=self._history,
+        )  # fmt: skip
         self._leases = Link(self._route, answer_seconds_max=RENEWAL_SECONDS_MAX)
         self._group = GroupCommit(self._appends.commit)
 
@@ -192,6 +199,8 @@ class PostgresStore:
             return row, unsure and row.owner == worker and self._appends.are_stored(db, [asked])[0]
 
         row, created = self._pool.run(create)
+        if created:
+            self._history.remember(run.id, records, epoch)
         if not created:
             if row.agent != run.agent:
                 raise InputConflict(run.id, f"agent ({row.agent})")
@@ -237,8 +246,10 @@ class PostgresStore:
             found = db.change(self._q["claim"], params)
             return found or (db.rows(self._q["claimed_by"], params) if unsure else [])
 
-        found = self._pool.run(claim)
-        return RunRow(*found[0]) if found else None
+        found = [RunRow(*row) for row in self._pool.run(claim)]
+        for row in found:
+            self._history.remember(row.id, epoch=row.epoch)
+        return found[0] if found else None
 
     def claim_due(
         self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
@@ -258,7 +269,13 @@ class PostgresStore:
             found = db.rows(self._q["claimed_by"], params) if unsure else []
             return found or db.change(self._q["claim_due"], params)
 
-        return [RunRow(*row) for row in self._pool.run(claim)]
+        if unsettled := self._history.unsettled_seconds(lease_us / MICROSECONDS):
+            self._route.closed.wait(min(unsettled, UNSETTLED_SECONDS))
+            return []
+        rows = [RunRow(*row) for row in self._pool.run(claim)]
+        for row in rows:
+            self._history.remember(row.id, epoch=row.epoch)
+        return rows
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         self._check_writable()
@@ -312,6 +329,9 @@ class PostgresStore:
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
         return [Record(*row) for row in self._rows("read", (run_id, after, limit))]
+
+    def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
+        return dict(self._rows("heads", (list(run_ids),)))
 
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None

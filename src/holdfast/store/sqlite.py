@@ -562,6 +562,11 @@ class SQLiteStore:
             for seq, time, epoch, kind, data, hash_ in found
         ]
 
+    def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
+        with self._reading() as db:
+            found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
+        return dict(found)
+
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:

@@ -580,6 +580,17 @@ def a_worker_that_was_overtaken_can_do_nothing(bench: Bench) -> None:
     same(before, bench.row())
 
 
+def heads_tell_where_each_log_ends(bench: Bench) -> None:
+    """One question for many runs; what is not there is left out."""
+    for run_id in ("one", "two", "three"):
+        bench.create(run_id)
+    bench.append("two")
+    bench.append("two")
+
+    same({"one": 0, "two": 2}, bench.store.heads(["one", "nobody", "two"]))
+    same({}, bench.store.heads([]))
+
+
 def renewing_extends_a_live_lease(bench: Bench) -> None:
     """Each renewal counts from now, by the store's clock."""
     bench.create(worker="w")

@@ -7,6 +7,20 @@
 -- The one with numbered parameters: it is sent without psycopg's help, which would cost more.
 SELECT holdfast.append_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
+-- name: raise_epochs
+-- After the server went back in time: an epoch that was given once is not given again.
+UPDATE holdfast.runs r SET epoch = k.epoch
+FROM unnest(%s::text[], %s::bigint[]) AS k (id, epoch)
+WHERE r.id = k.id AND r.epoch < k.epoch
+RETURNING r.id;
+
+-- name: set_aside
+-- A run whose log lacks what was acknowledged. Whoever executes it is fenced off.
+UPDATE holdfast.runs SET status = 'quarantined', due_at = NULL, owner = '', epoch = epoch + 1,
+                         waiting_for = %s::text, updated_at = holdfast.clock(NULL)
+WHERE id = %s::text AND status NOT IN ('completed', 'failed', 'cancelled')
+RETURNING id;
+
 -- name: standing
 -- Where logs stand. Without locks: epochs and logs only grow, so what was refused stays refused.
 SELECT r.id, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, '')
@@ -172,6 +186,12 @@ SELECT e.seq, e.time, e.epoch, e.kind, e.data, e.hash
 FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.seq > %s::bigint
 ORDER BY e.seq LIMIT %s::bigint;
+
+-- name: heads
+-- Where the logs of these runs end.
+SELECT r.id, e.seq FROM holdfast.runs r
+CROSS JOIN LATERAL (SELECT max(e.seq) AS seq FROM holdfast.events e WHERE e.run = r.key) e
+WHERE r.id = ANY(%s::text[]);
 
 -- name: head
 SELECT coalesce(max(e.seq), -1) FROM holdfast.events e

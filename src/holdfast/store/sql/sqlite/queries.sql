@@ -29,6 +29,11 @@ FROM runs r
 LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1)
 WHERE r.id = ?;
 
+-- name: heads
+-- Where the logs of these runs end (a JSON list of ids).
+SELECT r.id, (SELECT max(e.seq) FROM events e WHERE e.run = r.key)
+FROM json_each(?) AS k JOIN runs r ON r.id = k.value;
+
 -- name: insert_event
 INSERT INTO events (run, seq, time, epoch, kind, data, hash) VALUES (?, ?, ?, ?, ?, ?, ?);
 

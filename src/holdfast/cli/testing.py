@@ -1,0 +1,338 @@
+"""`holdfast test`: play the specs beside an agent, run its pytest functions, crash it everywhere.
+
+What a spec means is `holdfast.testing`; here its files are found and its verdicts printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import click
+
+from holdfast.cli import text
+from holdfast.cli.common import json_option
+from holdfast.cli.load import Loaded, load
+from holdfast.errors import InvalidInput, NotFound
+from holdfast.testing.crash import Fault, Lives, Report, explore
+from holdfast.testing.mocks import mocks_of
+from holdfast.testing.sentences import Outcome
+from holdfast.testing.spec import (
+    Cast,
+    Scenario,
+    Verdict,
+    judge,
+    known_sentences,
+    play_of,
+    play_scenario,
+    read_spec,
+    spec_in,
+)
+from holdfast.testing.zygote import Zygotes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is to test beside one agent's file."""
+
+    given: str
+    """FILE, FILE:agent or FILE.feature, as it was typed."""
+    target: str
+    cast: Cast
+    scenarios: list[Scenario]
+    test_files: list[Path]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of it all."""
+
+    as_json: bool
+    scenarios: list[dict[str, Any]] = field(default_factory=list)
+    tests: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        return sum(not one["ok"] for one in (*self.scenarios, *self.tests))
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="FILE[:AGENT]…")
+@click.option(
+    "--mock", is_flag=True, help="Use MOCKS; a tool with an effect and no mock is an error."
+)
+@click.option("--crash-everywhere", is_flag=True, help="Also kill each scenario at every boundary.")
+@click.option(
+    "--real", is_flag=True, help="With --crash-everywhere: yes, call unmocked tools for real."
+)
+@click.option(
+    "-k", "only", default="", metavar="TEXT", help="Only scenarios and tests whose name holds it."
+)
+@json_option
+def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str,
+         as_json: bool) -> None:  # fmt: skip
+    """Play the specs beside an agent: SPEC in its file, a .feature file of the same name, test_ functions.
+
+    Each scenario runs on a store of its own that is thrown away; timers and waits between attempts are
+    skipped, not slept. Without --mock, tools without a mock in the scenario are executed for real.
+    """
+    if crash_everywhere and not mock and not real:
+        raise click.UsageError(
+            "--crash-everywhere runs each scenario many times over: give --mock, or --real if the tools "
+            "may really be called that often (a sandbox, a test account)"
+        )
+    tally = Tally(as_json)
+    # What the user's code prints is not our data.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        for file in [found(target, mock) for target in targets]:
+            _test_file(file, tally, only, crash=crash_everywhere)
+    _end(tally, only)
+
+
+# ── finding ──────────────────────────────────────────────────────────────────────────────────
+
+
+def found(target: str, mock: bool) -> Found:
+    """What there is to test: scenarios, and files with test functions."""
+    given, file = target, Path(target)
+    feature: Path | None = None
+    if file.suffix == ".feature":
+        feature, target = file, str(file.with_suffix(".py"))
+        if not feature.is_file():
+            raise NotFound(f"there is no file {feature}")
+        if not Path(target).is_file():
+            raise NotFound(f"{feature} belongs to an agent in {target}, which is not there")
+    loaded = load(target)
+    path = Path(loaded.file)
+    names = vars(loaded.module)
+    cast = Cast(
+        loaded.agents, _chosen(loaded), names,
+        mocks_of(names.get("MOCKS", {})) if mock else {}, strict=mock,
+    )  # fmt: skip
+    known = known_sentences(names)
+    scenarios: list[Scenario] = []
+    inside = None if feature else spec_in(path, names)
+    if inside is not None:
+        scenarios += read_spec(inside[0], loaded.file, known, first_line=inside[1])
+    beside = feature or path.with_suffix(".feature")
+    if beside.is_file():
+        scenarios += read_spec(_utf8(beside), str(beside), known)
+    tests = [] if feature else _test_files(path, names, loaded.module.__name__)
+    if not scenarios and not tests:
+        raise InvalidInput(
+            f'{target} has nothing to test: add SPEC = """Feature: …""", a file {beside.name} beside it, '
+            "or functions named test_…"
+        )
+    return Found(given, target, cast, scenarios, tests)
+
+
+def _utf8(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{file} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
+
+
+def _chosen(loaded: Loaded) -> Callable[..., Any] | None:
+    try:
+        return loaded.chosen()
+    except InvalidInput:
+        return None  # said when a scenario needs to know
+
+
+def _test_files(path: Path, names: dict[str, Any], module: str) -> list[Path]:
+    """The file itself if it has test functions, and test_NAME.py beside it."""
+    own = [
+        name for name, value in names.items()
+        if name.startswith(("test_", "Test")) and getattr(value, "__module__", "") == module
+        and (inspect.isfunction(value) or inspect.isclass(value))
+    ]  # fmt: skip
+    beside = path.with_name(f"test_{path.name}")
+    return [*([path] if own else []), *([beside] if beside.is_file() else [])]
+
+
+# ── playing ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
+    wanted = [(n, s) for n, s in enumerate(file.scenarios) if only.lower() in s.name.lower()]
+    if not tally.as_json and (wanted or file.test_files):
+        click.secho(text.visible(file.target), bold=True)
+    if wanted and not file.cast.strict and not tally.as_json:
+        click.echo(
+            "  tools are executed for real, unless a scenario mocks them (--mock uses MOCKS)"
+        )
+    with Zygotes(partial(_zygote_command, file)) as zygotes:
+        for number, scenario in wanted:
+            verdict = play_scenario(scenario, file.cast)
+            report = None
+            if crash and verdict.ok:
+                report = _crashed(scenario, file.cast, tally, zygotes.lives(number))
+            tally.scenarios.append(_verdict_data(verdict, report))
+            if not tally.as_json:
+                _print(verdict, report)
+    if file.test_files:
+        _pytest(file.test_files, tally, only)
+
+
+def _zygote_command(file: Found, fd: int) -> list[str]:
+    mocked = "mock" if file.cast.strict else "real"
+    return [sys.executable, "-m", "holdfast.cli.zygote", str(fd), file.given, mocked]
+
+
+def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Report:
+    def check(outcome: Outcome) -> str:
+        verdict = judge(scenario, outcome)
+        if verdict.ok:
+            return ""
+        said = verdict.failed.said if verdict.failed is not None else scenario.name
+        why = verdict.problem or f"expected {verdict.expected}, but it was {verdict.actual}"
+        return f"“{said}” is not true: {why}"
+
+    shows = not tally.as_json and sys.stderr.isatty()
+
+    def progress(done: int, of: int) -> None:
+        if shows:
+            click.echo(f"\r  {scenario.name}: crash {done} of {of} ", nl=False, err=True)
+
+    report = explore(
+        play_of(scenario, cast), check=check, tools=cast.tools, progress=progress, lives=lives
+    )
+    if shows:
+        click.echo("\r\033[K", nl=False, err=True)
+    return report
+
+
+def _print(verdict: Verdict, report: Report | None) -> None:
+    ok = verdict.ok and (report is None or report.ok)
+    mark = click.style("passed", fg="green") if ok else click.style("FAILED", fg="red")
+    click.echo(
+        f"  {mark}  {text.visible(verdict.scenario.name)}"
+        + ("" if ok else f"  ({text.visible(verdict.scenario.place)})")
+    )
+    if verdict.problem:
+        _indented(verdict.problem)
+    elif verdict.failed is not None:
+        line = verdict.failed
+        _indented(
+            f"{line.keyword} {line.said}   ({line.place})\n  expected: {verdict.expected}\n  actual:   {verdict.actual}"
+        )
+    if not verdict.ok and verdict.outcome is not None:
+        _what_happened(verdict.outcome)
+    if report is not None:
+        for line_ in report.lines():
+            _indented(line_)
+
+
+def _indented(said: str) -> None:
+    for line in said.splitlines():
+        click.echo(f"          {text.visible(line)}")
+
+
+def _what_happened(outcome: Outcome) -> None:
+    from holdfast import views
+
+    stage = f", stage {outcome.run.stage}" if outcome.run.stage else ""
+    said = outcome.error or (f"waits for {outcome.waiting_for}" if outcome.waiting_for else "")
+    _indented(
+        f"what happened: {outcome.status}; {views.position(outcome.run)}{stage}"
+        + (f"; {said}" if said else "")
+    )
+    for call in outcome.calls:
+        result = call.error or f"→ {text.compact(call.result)}"
+        _indented(
+            f"  step {call.step} {call.name}({text.one_line(call.args)}) {call.status} {result}"
+        )
+
+
+# ── pytest functions ─────────────────────────────────────────────────────────────────────────
+
+
+def _pytest(files: list[Path], tally: Tally, only: str) -> None:
+    """Hand test functions over to pytest, in a process of its own."""
+    if find_spec("pytest") is None:
+        raise InvalidInput(
+            f"{files[0]} has test functions, which pytest runs, and pytest is not installed: pip install pytest"
+        )
+    with tempfile.TemporaryDirectory(prefix="holdfast-test-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider",
+                   f"--junitxml={report}", *map(str, files)]  # fmt: skip
+        command += ["-k", only] if only else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - pytest itself
+        if not report.exists():
+            raise InvalidInput(f"pytest could not run {files[0]}:\n{done.stdout}{done.stderr}")
+        found = _cases(report)
+    tally.tests += found
+    if tally.as_json:
+        return
+    for one in found:
+        mark = click.style("passed", fg="green") if one["ok"] else click.style("FAILED", fg="red")
+        click.echo(f"  {mark}  {text.visible(one['name'])}")
+        if not one["ok"]:
+            _indented(one["message"])
+
+
+def _cases(report: Path) -> list[dict[str, Any]]:
+    found = []
+    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - written by pytest, a moment ago
+        bad = [part for part in case if part.tag in ("failure", "error")]
+        found.append({"name": case.get("name", ""), "ok": not bad,
+                      "message": "\n".join(part.text or part.get("message") or "" for part in bad)})  # fmt: skip
+    return found
+
+
+# ── saying ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _verdict_data(verdict: Verdict, report: Report | None) -> dict[str, Any]:
+    failed, outcome = verdict.failed, verdict.outcome
+    return {
+        "name": verdict.scenario.name, "place": verdict.scenario.place,
+        "ok": verdict.ok and (report is None or report.ok),
+        "failed": None if failed is None else {
+            "sentence": failed.said, "place": failed.place, "expected": verdict.expected, "actual": verdict.actual,
+        },
+        "problem": verdict.problem,
+        "run": None if outcome is None else {
+            "status": outcome.status, "stage": outcome.run.stage, "state": outcome.state, "output": outcome.result,
+            "error": outcome.error, "waiting_for": outcome.waiting_for,
+            "calls": [{"step": c.step, "name": c.name, "status": c.status, "args": c.args, "result": c.result,
+                       "attempts": c.attempts, "error": c.error} for c in outcome.calls],
+        },
+        "crashes": None if report is None else {
+            "boundaries": report.boundaries, "ok": report.ok, "problem": report.problem,
+            "faults": [_fault_data(fault) for fault in report.faults],
+            "looks": [_fault_data(fault) for fault in report.looks],
+        },
+    }  # fmt: skip
+
+
+def _fault_data(fault: Fault) -> dict[str, Any]:
+    return {"kind": fault.kind, "says": fault.says, "at": fault.where, "declared": fault.declared,
+            "killed": fault.killed, "remedy": fault.fix, "crashes": fault.crashes}  # fmt: skip
+
+
+def _end(tally: Tally, only: str) -> None:
+    total = len(tally.scenarios) + len(tally.tests)
+    if tally.as_json:
+        click.echo(text.as_json({"ok": bool(total) and not tally.failed, "passed": total - tally.failed,
+                                 "failed": tally.failed, "scenarios": tally.scenarios, "tests": tally.tests}))  # fmt: skip
+    elif not total:
+        click.echo(f"nothing is called like {text.visible(only)!r}", err=True)
+    else:
+        click.echo(f"{total - tally.failed} passed, {tally.failed} failed")
+    if tally.failed or not total:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,21 @@
+"""The process that `holdfast test --crash-everywhere` forks lives from; not for people."""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.cli.testing import found
+from holdfast.testing.spec import play_of
+from holdfast.testing.zygote import serve
+
+
+def main() -> None:
+    """`python -m holdfast.cli.zygote FD TARGET mock|real`."""
+    fd, target, mocked = sys.argv[1:]
+    file = found(target, mocked == "mock")
+    plays = [play_of(scenario, file.cast) for scenario in file.scenarios]
+    serve(int(fd), plays.__getitem__)
+
+
+if __name__ == "__main__":
+    main()

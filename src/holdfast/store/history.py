@@ -1,0 +1,116 @@
+"""Notice that the server has gone back in time, and stop the runs of which it lost something.
+
+A failover to a standby that lagged, or a restore, can take back commits that were acknowledged. The
+log of a run is then shorter than what was done in its name, and whoever took it up would do some of
+it again. PostgreSQL begins a new timeline at each such moment, so on a new one this process compares
+the newest things it was told (events, epochs) with what is there now, before it does anything else:
+
+- a run whose acknowledged events are missing is set aside, with a reason, for a person to look at;
+- an epoch that is smaller than one we know is raised, so that no epoch is given to two owners.
+
+Other processes do the same with what they know. So that they can, nobody claims due runs for one
+lease time after the change.
+
+Not known here, and so not noticed: what processes knew that are gone by then, and a server that
+lost data without a new timeline (fsync off, a file system that lies).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import psycopg
+
+from holdfast.core.log import Record
+from holdfast.errors import LogRegressed
+
+if TYPE_CHECKING:
+    from holdfast.store.link import Connection
+
+KNOWN_MAX: Final = 10_000
+"""How many runs are remembered: those written to last."""
+
+_log: Final = logging.getLogger("holdfast.store")
+
+_TIMELINE: Final = """
+    SELECT CASE WHEN pg_is_in_recovery() THEN ''
+           ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
+"""
+
+
+class _Known(NamedTuple):
+    seq: int = -1
+    hash: bytes = b""
+    epoch: int = 0
+
+
+class History:
+    """What this process was told by the server, for the case that the server forgets it."""
+
+    def __init__(self, queries: dict[str, str]) -> None:
+        self._q = queries
+        self._mutex = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._timeline = ""
+        self._changed_at: float | None = None
+        self.lost: dict[str, LogRegressed] = {}
+        """Runs that were set aside, and why."""
+
+    def remember(
+        self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None
+    ) -> None:
+        """These records, and that this epoch was given, have been acknowledged."""
+        before = self._known.pop(run_id, _Known())  # to the end: the oldest are forgotten first
+        seq, digest = (records[-1].seq, records[-1].hash) if records else before[:2]
+        self._known[run_id] = _Known(seq, digest, max(epoch or 0, before.epoch))
+        while len(self._known) > KNOWN_MAX:
+            self._known.pop(next(iter(self._known)), None)
+
+    def meet(self, db: Connection) -> None:
+        """A new connection: if it leads to another timeline, compare before anybody uses it."""
+        timeline = _timeline_of(db)
+        if not timeline:
+            return
+        with self._mutex:
+            if self._timeline and timeline != self._timeline:
+                _log.warning(
+                    "the database began a new timeline (%s): a failover, or a restore", timeline
+                )
+                self._compare(db)
+                self._changed_at = time.monotonic()
+            self._timeline = timeline
+
+    def unsettled_seconds(self, lease_seconds: float) -> float:
+        """For how much longer others may need to compare what they know."""
+        if self._changed_at is None:
+            return 0.0
+        return max(0.0, self._changed_at + lease_seconds - time.monotonic())
+
+    def _compare(self, db: Connection) -> None:
+        known = dict(self._known)
+        ids = list(known)
+        found = db.rows(self._q["stored_hashes"], (ids, [k.seq for k in known.values()]))
+        there = {run_id for run_id, _, digest in found if known[run_id].hash == digest}
+        lost = [run_id for run_id, k in known.items() if k.seq >= 0 and run_id not in there]
+        db.change(self._q["raise_epochs"], (ids, [k.epoch for k in known.values()]))
+        for run_id, _, head, _ in db.rows(self._q["standing"], (lost,)):
+            why = f"the database went back in time: event {known[run_id].seq} had been there"
+            self.lost[run_id] = LogRegressed(run_id, head + 1, why)
+            db.change(self._q["set_aside"], (str(self.lost[run_id]), run_id))
+            _log.error("%s", self.lost[run_id])
+        for run_id in lost:
+            self._known.pop(run_id, None)
+
+
+def _timeline_of(db: Connection) -> str:
+    """The server's timeline; empty on a standby, and on databases that have no such thing."""
+    try:
+        return str(db.rows(_TIMELINE)[0][0])
+    except psycopg.Error:
+        if db.closed:
+            raise
+        return ""

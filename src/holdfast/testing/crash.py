@@ -1,0 +1,511 @@
+"""Crash a run everywhere: at every boundary a real SIGKILL, then go on in a new process, and look.
+
+A boundary is the moment before or after a commit or a body. The undisturbed run is played first, and
+passes N of them; then the same play is played N times more, the process killed at the first, the
+second … the N-th, and each time resumed in a fresh process until the run is at rest. What is reported
+is the user's own agent: where an effect happens again, where a call stays in doubt, where the code
+does not come back to the place where it was; each with the line, and the declaration that would help.
+
+What is seen: every body of a step or tool and every mocked function (by the sandbox's journal), and
+what step bodies and plain code do to the world (by `watch`). What is not: effects through connections
+that were open before, and below Python.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.core.state import RunState
+from holdfast.errors import HoldfastError
+from holdfast.runtime.declare import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
+from holdfast.testing.play import Ended, How, Life, Play, Stage, live_here
+from holdfast.testing.sandbox import place_of
+from holdfast.testing.sentences import Outcome, shown
+from holdfast.testing.spec import fresh_folder, outcome_of
+from holdfast.testing.watch import watch
+
+Lives = Callable[[int | None], Life]
+"""Given the boundary at which to kill (None: nowhere), how the lives of one performance are lived."""
+Check = Callable[[Outcome], str]
+"""What is wrong with a run at rest, in words; empty if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that a crash would do to this agent, in plain words."""
+
+    kind: str
+    """repeats, in doubt, diverges, ends otherwise, differs, breaks, or (not a fault) look."""
+    says: str
+    where: str = ""
+    declared: str = ""
+    fix: str = ""
+    killed: str = ""
+    crashes: int = 1
+    """How many of the crashes showed it."""
+
+    @property
+    def sort(self) -> tuple[str, str, str, str]:
+        """What makes two observations the same fault."""
+        says = "" if self.kind == "diverges" else self.says
+        return (self.kind, says, self.where, self.declared)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the explorer found."""
+
+    boundaries: int
+    faults: tuple[Fault, ...] = ()
+    looks: tuple[Fault, ...] = ()
+    """What runs again after a crash and may be harmless: only its author can say."""
+    problem: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults and not self.problem
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        if self.problem:
+            return [f"not explored: {self.problem}"]
+        found = [line for fault in self.faults for line in fault_lines(fault)]
+        found += [line for look in self.looks for line in fault_lines(look)]
+        end = f"killed at each of {self.boundaries} boundaries and resumed: "
+        return [*found, end + (_count(len(self.faults), "fault") if self.faults else "no fault")]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def fault_lines(fault: Fault) -> list[str]:
+    """A fault for people."""
+    found = [f"{fault.kind.upper()}: {fault.says}"]
+    labels = {
+        "at": fault.where,
+        "declared": fault.declared,
+        "seen when killed": fault.killed,
+        "remedy": fault.fix,
+    }
+    return [*found, *(f"  {label}: {text}" for label, text in labels.items() if text)]
+
+
+# ── one life that may end by a kill ──────────────────────────────────────────────────────────
+
+
+class Forked:
+    """Each life in a process of its own, killed at the n-th boundary of the whole performance."""
+
+    def __init__(self, kill_at: int | None) -> None:
+        self._kill_at = kill_at
+
+    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> Ended:
+        return how_it_ended(stage, life_and_death(stage, agent, how, self._kill_at))
+
+
+def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: int | None) -> int:
+    """Let the run live in a forked process; that process's exit status."""
+    passed = len(stage.sandbox.journal.read("point"))
+    return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
+
+
+def how_it_ended(stage: Stage, status: int) -> Ended:
+    """What a process that is over has said, or died of."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGKILL:
+            return Ended("killed")
+        raise HoldfastError(f"the agent's process died of {signal.Signals(number).name}")
+    ends = stage.sandbox.journal.read("end")
+    if os.WEXITSTATUS(status) or not ends:
+        code = os.WEXITSTATUS(status)
+        raise HoldfastError(f"the agent's process ended by itself (exit code {code})")
+    last = ends[-1]
+    if last["says"] == "broke":
+        raise HoldfastError(f"the agent's process broke:\n{last['message']}")
+    return Ended(last["says"], last["message"], last["details"])
+
+
+def _child(
+    stage: Stage, agent: Callable[..., Any], how: How, passed: int, kill_at: int | None
+) -> None:
+    journal, count, turn = stage.sandbox.journal, passed, threading.Lock()
+
+    def boundary(name: str) -> None:
+        nonlocal count
+        with turn:  # threads of run.map pass boundaries too
+            count += 1
+            journal.add("point", name=name)
+            if count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    random.seed()  # a fork inherits its parent's chance, which a new process would not
+    watch(journal)
+    try:
+        ended = live_here(stage, agent, how, boundary)
+    except BaseException:  # noqa: BLE001 - told to the parent, which ends the exploration
+        ended = Ended("broke", traceback.format_exc())
+    journal.add("end", says=ended.says, message=ended.message, details=dict(ended.details))
+
+
+def _in_child(work: Callable[[], None]) -> int:
+    """Do it in a forked process that prints nothing; its exit status."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.freeze()  # what the parent has is not collected, and so not copied, in each child
+    with warnings.catch_warnings():
+        # Other threads of this process hold nothing that the child uses: it opens all it needs anew.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid != 0:
+        gc.unfreeze()
+    else:
+        code = 1
+        try:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(nowhere, fd)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]
+
+
+# ── exploring ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One performance, looked at afterwards."""
+
+    outcome: Outcome
+    did: list[dict[str, Any]]
+    saw: list[dict[str, Any]]
+    points: list[str]
+    ends: list[Ended]
+    doubts: list[dict[str, Any]]
+    runs: list[RunState]
+    killed: str = ""
+
+
+def explore(
+    play: Play, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
+    progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = Forked,
+) -> Report:  # fmt: skip
+    """Kill the play at every boundary, and say what a crash would do."""
+    began = time.monotonic()
+    with fresh_folder() as folder:
+        try:
+            report = _Exploration(play, tools, lives, folder).report(check, progress)
+        except HoldfastError as error:
+            report = Report(0, problem=str(error))
+    return replace(report, seconds=time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exploration:
+    play: Play
+    tools: frozenset[str]
+    lives: Lives
+    folder: Path
+
+    def report(self, check: Check, progress: Callable[[int, int], None]) -> Report:
+        self._empty.mkdir()
+        Stage(self._empty, self.play).sandbox.store().close()
+        first, second = self._performed("a", None), self._performed("b", None)
+        total = len(first.points)
+        if first.ends[-1].says == "MockMissing":
+            return Report(total, problem=first.ends[-1].message)
+        undisturbed = [*_diverged(first), *_diverged(second)]
+        if undisturbed:
+            return Report(total, _merged(undisturbed))
+        is_steady = _story(first) == _story(second)
+        found = _static_faults(self.play, first)
+        for kill_at in range(1, total + 1):
+            progress(kill_at, total)
+            seen = self._performed(str(kill_at), kill_at)
+            seen.killed = _in_words(first.points, kill_at - 1)
+            found += _judged(self.play, seen, first, check, is_steady=is_steady)
+        faults = _merged(fault for fault in found if fault.kind != "look")
+        looks = _merged(fault for fault in found if fault.kind == "look")
+        return Report(total, faults, looks)
+
+    @property
+    def _empty(self) -> Path:
+        """A sandbox in which nothing has happened, to be copied: cheaper than making each anew."""
+        return self.folder / "empty"
+
+    def _performed(self, name: str, kill_at: int | None) -> _Seen:
+        folder = self.folder / name
+        shutil.copytree(self._empty, folder)
+        stage = Stage(folder, self.play, self.lives(kill_at), settles_doubt=True)
+        try:
+            ended = stage.perform()
+            if ended.says == "stuck":
+                raise HoldfastError(ended.message)
+            journal = stage.sandbox.journal
+            points = [fact["name"] for fact in journal.read("point")]
+            return _Seen(
+                outcome_of(stage, self.tools), journal.read("did"), journal.read("saw"), points,
+                stage.ends, stage.doubts, stage.runs(),
+            )  # fmt: skip
+        finally:
+            stage.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _story(seen: _Seen) -> Any:
+    """What must come out the same however often the process dies."""
+    outcome = seen.outcome
+    calls = sorted((c.name, shown(c.args), c.status) for c in outcome.calls)
+    return (outcome.status, shown(outcome.result), shown(outcome.state), outcome.run.stage, calls)
+
+
+_RECORDED: Final = {
+    "call_started": "the intent of {}", "call_succeeded": "the result of {}",
+    "call_failed": "the failure of {}", "call_resolved": "the settlement of {}",
+    "run_completed": "the run's end", "run_failed": "the run's failure",
+    "wait_began": "the wait", "wait_ended": "the end of the wait", "run_suspended": "the wait",
+}  # fmt: skip
+
+
+def _in_words(points: list[str], index: int) -> str:
+    """A boundary, by its place in all the boundaries of the undisturbed run, as a person would say it."""
+    when, _, what = points[index].partition(" ")
+    if when == "inside":
+        return f"inside {what}, before its transaction commits"
+    kind = what.removeprefix("commit ")
+    if kind == what:
+        return f"{when} {what} is executed" if when == "before" else f"after {what} was executed"
+    ahead = kind == "call_started"
+    near = points[index:] if ahead else points[index::-1]
+    body = next((p.partition(" ")[2] for p in near if " commit " not in p), "?")
+    recorded = _RECORDED.get(kind, f"“{kind}”").format(body)
+    return f"{when} {recorded} is recorded"
+
+
+def _merged(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """The same fault, seen in several crashes, once."""
+    found: dict[tuple[str, ...], Fault] = {}
+    for fault in faults:
+        before = found.get(fault.sort)
+        found[fault.sort] = fault if before is None else replace(before, crashes=before.crashes + 1)
+    return tuple(found.values())
+
+
+# ── judging ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _judged(play: Play, seen: _Seen, first: _Seen, check: Check, *, is_steady: bool) -> list[Fault]:
+    """What one crash did, compared with the run's own log and with the undisturbed run."""
+    found = [*_diverged(seen), *_doubted(play, seen, first), *_repeated_calls(seen)]
+    found += _repeated_plainly(seen, first) if is_steady else []
+    if any(fault.kind in ("diverges", "repeats") for fault in found):
+        return found  # what else is wrong may come of that
+    then, now = first.outcome, seen.outcome
+    if now.status != then.status:
+        why = now.error or now.waiting_for or seen.ends[-1].message
+        fix = "something that the code needs does not come back with the log: keep it in run.state, or read it in a @step"
+        failed = now.run.call(now.run.failure.step) if now.run.failure else None
+        if failed and len(failed.attempts) > sum(a.error is not None for a in failed.attempts):
+            fix = "a crash uses up an attempt of the call that it interrupts: allow one more, Retry(attempts=…)"
+        found.append(Fault(
+            "ends otherwise", f"the run is {now.status} after a crash, and {then.status} without one: {why}",
+            killed=seen.killed, fix=fix,
+        ))  # fmt: skip
+        return found
+    wrong = check(now)
+    if wrong:
+        found.append(Fault("breaks", f"after a crash, {wrong}", killed=seen.killed))
+    elif is_steady and _story(seen) != _story(first):
+        found.append(Fault(
+            "differs", f"after a crash {_difference(seen, first)}", killed=seen.killed,
+            fix="something outside any step changed in between: read it in a @step, or keep it in run.state",
+        ))  # fmt: skip
+    return found
+
+
+def _difference(seen: _Seen, first: _Seen) -> str:
+    now, then = seen.outcome, first.outcome
+    for what, a, b in (
+        ("the output", now.result, then.result),
+        ("the state", now.state, then.state),
+        ("the stage", now.run.stage, then.run.stage),
+    ):
+        if shown(a) != shown(b):
+            return f"{what} is {shown(a)} instead of {shown(b)}"
+    return f"the calls are {now.named_calls()} instead of {then.named_calls()}"
+
+
+def _diverged(seen: _Seen) -> list[Fault]:
+    return [
+        Fault(
+            "diverges",
+            f"the code does not come back to where it was: at {end.details['where']} the log has "
+            f"{end.details['recorded']}, the code asks for {end.details['attempted']}",
+            where=end.details["at"], killed=seen.killed,
+            fix="time, chance, the order of a set or something read outside a step decides here: use "
+            "run.now(), run.random(), run.uuid() or sorted(…), or put it into a @step",
+        )
+        for end in seen.ends
+        if end.says == "Diverged"
+    ]  # fmt: skip
+
+
+def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
+    found = []
+    for doubt in seen.doubts:
+        name = doubt["name"]
+        if name in play.may_doubt:
+            continue
+        bodies = [did for did in first.did if did["name"] == name and "error" not in did]
+        body = bodies[min(doubt["nth"], len(bodies) - 1)] if bodies else {}
+        found.append(Fault(
+            "in doubt",
+            f"{name} may or may not have happened, and nobody can tell: the run waits for a person",
+            where=body.get("at", ""), declared=body.get("declared", ""), killed=seen.killed,
+            fix=f"let {name} take `idempotency_key` and pass it to the receiver; or say how to look it up, "
+            "@tool(check=…); or take `tx` and write into the store's own database; or accept it: "
+            f"`Given a person settles doubts about {name}`",
+        ))  # fmt: skip
+    return found
+
+
+_NOT_COUNTED: Final = (REPEATABLE, TRANSACTIONAL, "check", "plain", "outside")
+
+
+def _repeated_calls(seen: _Seen) -> list[Fault]:
+    """Bodies of tools that were executed more often than the log has calls and recorded failures."""
+    found = []
+    for run in seen.runs:
+        mine = [d for d in seen.did if d["run"] == run.id and d["effect"] not in _NOT_COUNTED]
+        for name, last in {did["name"]: did for did in mine}.items():
+            calls = [call for call in run.calls if call.name == name]
+            bodies = [did for did in mine if did["name"] == name]
+            failures = sum(a.error is not None for call in calls for a in call.attempts)
+            if last["effect"] == KEYED:
+                happened = len({did["key"] for did in bodies if "error" not in did})
+                allowed = len(calls)
+            else:
+                happened, allowed = len(bodies), len(calls) + failures
+            if happened > allowed and calls:
+                found.append(_repeated(name, last, happened, allowed, seen))
+    return found
+
+
+def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Seen) -> Fault:
+    effect = body["effect"]
+    if effect == KEYED:
+        says = (
+            f"{name} happens {happened} times for {_count(allowed, 'call')}, each under another key"
+        )
+        fix = "the key that the code gives changes between processes: leave it to Holdfast, or make it from the input"
+    elif effect == "checked":
+        says = f"{name} happens again, because its check says that it did not happen when it had"
+        fix = "let the check look where the effect really is, by the key that it is given"
+    else:
+        says = (
+            f"{name} happens again after a crash ({happened} times for {_count(allowed, 'call')})"
+        )
+        fix = f"on_doubt lets it be repeated blindly: let {name} take `idempotency_key`, or say check=…"
+    return Fault(
+        "repeats", says, where=body["at"], declared=body["declared"], killed=seen.killed, fix=fix
+    )
+
+
+def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
+    """Mocked plain functions, and what step bodies and plain code were seen doing, more often than
+    without a crash."""
+    found = []
+    now = Counter(
+        (d["name"], d["at"], d["inside"], d["declared"]) for d in seen.did if d["effect"] == "plain"
+    )
+    then = Counter(
+        (d["name"], d["at"], d["inside"], d["declared"])
+        for d in first.did
+        if d["effect"] == "plain"
+    )
+    for (name, place, inside, declared), count in (now - then).items():
+        found.append(_undeclared(f"{name} is called", then[name, place, inside, declared] + count, inside, place,
+                                 declared, seen, sure=True))  # fmt: skip
+    kinds = [(s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in seen.saw]
+    before = Counter((s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in first.saw)
+    for (what, detail, place, inside, sure), count in (Counter(kinds) - before).items():
+        times = before[what, detail, place, inside, sure] + count
+        found.append(
+            _undeclared(f"it {what} {detail}".rstrip(), times, inside, place, "", seen, sure=sure)
+        )
+    return found
+
+
+def _undeclared(
+    does: str, times: int, inside: str, place: str, declared: str, seen: _Seen, *, sure: bool
+) -> Fault:
+    where = (
+        f"in the body of {inside}, which is declared safe to repeat"
+        if inside
+        else "in the agent's plain code, which runs again from its first line on every resume"
+    )
+    fix = (
+        "make it a @tool of its own, called from the agent: then the log knows of it before it begins"
+        if sure else "fine if doing it again changes nothing; else make it a @tool, called from the agent"
+    )  # fmt: skip
+    return Fault("repeats" if sure else "look", f"{does} {times} times, {where}", where=place, declared=declared,
+                 killed=seen.killed, fix=fix)  # fmt: skip
+
+
+def _static_faults(play: Play, first: _Seen) -> list[Fault]:
+    """Tools that take a key and do nothing with it: no receiver can honour a key that it is not given."""
+    found = []
+    specs = [spec_of(value) for value in play.names.values()]
+    used = {did["name"]: did for did in first.did}
+    for spec in {id(s): s for s in specs if isinstance(s, CallSpec)}.values():
+        if spec.name not in used or spec.effect != KEYED or not _ignores_key(spec.fn):
+            continue
+        found.append(Fault(
+            "repeats", f"{spec.name} takes `idempotency_key` and does nothing with it, so that a call that is "
+            "repeated after a crash is a second effect",
+            where=used[spec.name]["at"], declared=place_of(spec.fn),
+            fix="pass the key to the receiver (a header, a column that is unique), or leave the parameter out",
+        ))  # fmt: skip
+    return found
+
+
+def _ignores_key(fn: Callable[..., Any]) -> bool:
+    code = getattr(fn, "__code__", None)
+    if code is None or "locals" in code.co_names:
+        return False
+    body = list(dis.get_instructions(code))
+    ops = {instruction.opname for instruction in body}
+    is_sketch = not any(op.startswith("RETURN") for op in ops) or ops <= _NOTHING_DONE
+    names = {i.argval for i in body if i.opname.startswith(("LOAD_", "MAKE_CELL"))}
+    used = {n for name in names for n in (name if isinstance(name, tuple) else (name,))}
+    return not is_sketch and "idempotency_key" not in used
+
+
+_NOTHING_DONE: Final = frozenset(
+    {"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"}
+)
+
+
+__all__: Final = ["Fault", "Forked", "Report", "explore", "fault_lines"]

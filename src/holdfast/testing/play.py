@@ -1,0 +1,300 @@
+"""A scenario that can be played: an agent, its input, mocks, and what people do while it runs.
+
+`Play` says what happens; `Stage` makes it happen in a sandbox, one life (one process's share of the
+run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
+`crash` for a run that was killed on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from holdfast import views
+from holdfast.app import Holdfast
+from holdfast.core.events import RunSuspended
+from holdfast.core.state import RunState, Waiting
+from holdfast.errors import Diverged, HoldfastError, InvalidInput, RunWaiting
+from holdfast.runtime.declare import agent_spec
+from holdfast.testing.mocks import MockMissing, Mocks
+from holdfast.testing.sandbox import Sandbox, is_library
+
+LIVES_MAX: Final = 60
+RUN_ID: Final = "test"
+
+How = Literal["run", "resume", "rerun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What comes when the run waits: yes or no to an approval, the answer to a question, a signal.
+
+    `about` narrows it to one tool, prompt, question or signal; empty is any.
+    """
+
+    kind: Literal["approval", "answer", "signal"]
+    value: Any
+    about: str = ""
+    by: str = "test"
+
+    def fits(self, wait: Waiting) -> bool:
+        known = (wait.name, wait.tool, *wait.of)
+        return wait.wait == self.kind and (not self.about or self.about in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that happens: the run is brought on, or something comes from outside."""
+
+    what: Literal["go", "signal", "time", "cancel", "decide"]
+    how: How = "run"
+    name: str = ""
+    value: Any = None
+    agent: Callable[..., Any] | None = None
+
+
+@dataclass(slots=True)
+class Play:
+    """All that a scenario says before it is judged."""
+
+    agent: Callable[..., Any]
+    input: dict[str, Any] = field(default_factory=dict)
+    mocks: dict[str, Any] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+    acts: list[Act] = field(default_factory=list)
+    may_doubt: set[str] = field(default_factory=set)
+    strict: bool = False
+    module: dict[str, Any] | None = None
+    """The names of the agent's file, where plain functions are mocked; default: where it is written."""
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return agent_spec(self.agent).fn.__globals__ if self.module is None else self.module
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one life of a run ended: `killed`, `done`, `waiting`, or the name of an error."""
+
+    says: str
+    message: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class Life(Protocol):
+    """Let the run live once: in this process, or in one that may be killed."""
+
+    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> Ended: ...
+
+
+def live_here(stage: Stage, agent: Callable[..., Any], how: How,
+              boundary: Callable[[str], None] | None = None) -> Ended:  # fmt: skip
+    """Execute the run in this process as far as it goes."""
+    play = stage.play
+    with stage.sandbox.patched(play.names), stage.sandbox.holdfast(agent, boundary=boundary) as hf:
+        try:
+            if how == "resume":
+                hf.resume(RUN_ID, by="test")
+            elif how == "rerun":
+                hf.rerun(RUN_ID, by="test")
+            else:
+                hf.run(agent, id=RUN_ID, **play.input)
+        except RunWaiting as waiting:
+            return Ended("waiting", waiting.waiting_for)
+        except Diverged as diverged:
+            sides = {"where": diverged.where, "recorded": diverged.recorded, "attempted": diverged.attempted,
+                     "at": _raised_at(diverged)}  # fmt: skip
+            return Ended("Diverged", str(diverged), sides)
+        except HoldfastError as error:
+            return Ended(type(error).__name__, str(error))
+        except MockMissing as missing:
+            return Ended("MockMissing", str(missing), {"name": missing.name})
+    return Ended("done")
+
+
+class Stage:
+    """One performance of a play, in a folder of its own."""
+
+    def __init__(
+        self, folder: Path, play: Play, live: Life = live_here, *, settles_doubt: bool = False
+    ) -> None:
+        self.play = play
+        self.sandbox = Sandbox(folder, play.mocks, strict=play.strict)
+        self.ends: list[Ended] = []
+        self.doubts: list[dict[str, Any]] = []
+        self._live = live
+        self._settles_doubt = settles_doubt
+        self._left = list(play.answers)
+
+    def close(self) -> None:
+        self.sandbox.close()
+
+    def perform(self) -> Ended:
+        """Play it to its end. What the last life said."""
+        if not any(act.what == "go" for act in self.play.acts):
+            raise InvalidInput("nothing runs in this scenario; say `When the agent runs`")
+        for act in self.play.acts:
+            if act.what == "go":
+                if self._go(act.agent or self.play.agent, act.how).says == "MockMissing":
+                    break
+            else:
+                self._from_outside(act)
+        return self.ends[-1]
+
+    def _go(self, agent: Callable[..., Any], how: How) -> Ended:
+        """Bring the run on until it ends, or waits for what nobody gives it."""
+        for _ in range(LIVES_MAX):
+            self.sandbox.journal.add("life")
+            ended = self._live(self, agent, how)
+            self.ends.append(ended)
+            how = "run"
+            if ended.says == "killed":
+                self._bury()
+            elif ended.says != "waiting" or not self._supply(agent):
+                return ended
+        return Ended("stuck", f"the run did not come to rest in {LIVES_MAX} lives")
+
+    def _bury(self) -> None:
+        """The process is known to be dead: its lease need not run out."""
+        store = self.sandbox.store()
+        try:
+            for run_id in _family(store, RUN_ID):
+                row = store.get(run_id)
+                if row is not None and row.status == "running":
+                    store.release(run_id, row.epoch)
+        finally:
+            store.close()
+
+    def runs(self) -> list[RunState]:
+        """The run and its children, as they stand."""
+        store = self.sandbox.store()
+        try:
+            return [views.get(store, run_id) for run_id in _family(store, RUN_ID)]
+        finally:
+            store.close()
+
+    # ── from outside ─────────────────────────────────────────────────────────────────────
+
+    def _from_outside(self, act: Act) -> None:
+        if act.what == "time":
+            self.sandbox.clock.skip(act.value)
+            return
+        with self.sandbox.holdfast() as hf:
+            if act.what == "signal":
+                if hf.store.get(RUN_ID) is None:
+                    raise InvalidInput("a signal needs a run; say `When the agent runs` before it")
+                hf.signal(RUN_ID, act.name, act.value, by="test")
+            elif act.what == "cancel":
+                hf.cancel(RUN_ID, by="test")
+            else:
+                answer: Answer = act.value
+                if not self._answered(hf, RUN_ID, [answer]):
+                    raise InvalidInput(f"nothing waits for this {answer.kind}")
+
+    def _supply(self, agent: Callable[..., Any]) -> bool:
+        """Give the run what it waits for, if there is something to give."""
+        with self.sandbox.holdfast(agent) as hf:
+            for run_id in _family(hf.store, RUN_ID):
+                state = hf.get(run_id)
+                if self._settles_doubt and self._settle(hf, state):
+                    return True
+                if self._answered(hf, run_id, self._left):
+                    return True
+                if self._time_passed(hf, state):
+                    return True
+        return False
+
+    def _settle(self, hf: Holdfast, state: RunState) -> bool:
+        """Settle calls in doubt as a person would who can see the world: done, or try again."""
+        for call in state.in_doubt:
+            args = views.to_plain(call.args) if call.args is not None else {}
+            done = [
+                did for did in self.sandbox.journal.read("did")
+                if did["name"] == call.name and "error" not in did and did["args"] == args
+                and did["key"] in ("", call.key)
+            ]  # fmt: skip
+            calls = [c for c in state.calls if c.name == call.name and c.status == "done"]
+            same = [c for c in calls if c.args is not None and views.to_plain(c.args) == args]
+            happened = len(done) > len(same) or (bool(done) and done[-1]["key"] == call.key != "")
+            nth = [c.step for c in state.calls if c.name == call.name].index(call.step)
+            self.doubts.append(
+                {
+                    "name": call.name,
+                    "step": call.step,
+                    "effect": call.effect,
+                    "nth": nth,
+                    "happened": happened,
+                }
+            )
+            if happened:
+                hf.resolve(state.id, call.step, done=done[-1]["result"], by="test")
+            else:
+                hf.resolve(state.id, call.step, retry=True, by="test")
+        return bool(state.in_doubt)
+
+    @staticmethod
+    def _answered(hf: Holdfast, run_id: str, answers: list[Answer]) -> bool:
+        for wait in hf.get(run_id).waits:
+            answer = None if wait.decided else next((a for a in answers if a.fits(wait)), None)
+            if answer is None:
+                continue
+            if answer.kind == "signal":
+                answers.remove(answer)  # sent once; a decision stands for every request alike
+                hf.signal(run_id, answer.about, answer.value, by=answer.by)
+            elif answer.kind == "answer":
+                hf.answer(run_id, answer.value, wait.id, by=answer.by)
+            elif answer.value:
+                hf.approve(run_id, wait.id, by=answer.by)
+            else:
+                hf.reject(run_id, wait.id, by=answer.by)
+            return True
+        return False
+
+    def _time_passed(self, hf: Holdfast, state: RunState) -> bool:
+        """Skip to the end of a timer or of a wait between attempts. What people may still decide waits."""
+        if state.status != "waiting" or any(
+            w.wait in ("approval", "answer") and not w.decided for w in state.waits
+        ):
+            return False
+        last = [x for _, x in hf.events(state.id) if isinstance(x, RunSuspended)]
+        if not last or last[-1].wake_at is None:
+            return False
+        self.sandbox.clock.skip(max(0, last[-1].wake_at - hf.store.now()) / 1_000_000 + 0.001)
+        return True
+
+
+def _raised_at(error: BaseException) -> str:
+    """Where in the user's code the call was made that an error tells of."""
+    found, seen = "", set()
+    below: BaseException | None = error
+    while below is not None and id(below) not in seen:
+        seen.add(id(below))
+        trace = below.__traceback__
+        while trace is not None:
+            if not is_library(trace.tb_frame):
+                found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        below = None if found else below.__context__
+    return found
+
+
+def _family(store: Any, run_id: str) -> list[str]:
+    """A run and its children, theirs too."""
+    found = [run_id]
+    for row in store.runs(_children(run_id), limit=1000):
+        found += _family(store, row.id)
+    return found
+
+
+def _children(run_id: str) -> Any:
+    from holdfast.store.base import Filter
+
+    return Filter(parent=run_id)
+
+
+def with_mocks(play: Play, mocks: Mocks) -> Play:
+    """The same play with these mocks below its own."""
+    return dataclasses.replace(play, mocks={**mocks, **play.mocks})

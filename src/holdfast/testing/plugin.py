@@ -1,0 +1,103 @@
+"""The pytest plugin: fixtures `holdfast`, `crash_everywhere` and `manual_clock`.
+
+Installed with Holdfast, loaded by pytest at its start; so nothing of Holdfast is imported before a
+test asks for a fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.app import Holdfast
+    from holdfast.testing.clock import ManualClock
+    from holdfast.testing.crash import Report
+    from holdfast.testing.sentences import Outcome
+
+
+class CrashEverywhere(Protocol):
+    """What the fixture `crash_everywhere` is."""
+
+    def __call__(
+        self,
+        agent: Callable[..., Any],
+        /,
+        *,
+        mocks: Mapping[str, Any] | None = None,
+        approve: bool | None = None,
+        answer: Any = ...,
+        signals: Mapping[str, Any] | None = None,
+        may_doubt: Iterable[str] = (),
+        check: Callable[[Outcome], None] | None = None,
+        real: bool = False,
+        **input: Any,
+    ) -> Report:
+        """Run the agent with this input, killed at every boundary; AssertionError says what a crash
+        would do to it. `check` asks the run at rest, with asserts, after every crash."""
+        ...
+
+
+@pytest.fixture
+def manual_clock() -> ManualClock:
+    """A clock that stands still until the test moves it; the fixture `holdfast` goes by it."""
+    from holdfast.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
+    """A Holdfast on a store of its own; on the manual clock if the test asks for that too."""
+    from holdfast.app import Holdfast
+    from holdfast.runtime.engine import Options
+    from holdfast.store.sqlite import SQLiteStore
+
+    if "manual_clock" in request.fixturenames:
+        clock = request.getfixturevalue("manual_clock")
+        store = SQLiteStore(tmp_path / "holdfast.db", clock=clock.now)
+        # Nothing sleeps on a clock that stands still: short waits move it.
+        options = Options(sleep=clock.advance, lease_seconds=3600)
+    else:
+        store, options = SQLiteStore(tmp_path / "holdfast.db"), Options()
+    with Holdfast(store, options=options) as hf:
+        yield hf
+
+
+@pytest.fixture
+def crash_everywhere() -> CrashEverywhere:
+    """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
+    from holdfast.testing.crash import explore
+    from holdfast.testing.mocks import mocks_of
+    from holdfast.testing.play import Act, Answer, Play
+
+    def crash(
+        agent: Callable[..., Any], /, *, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
+        answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
+        check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
+    ) -> Report:  # fmt: skip
+        answers = [] if approve is None else [Answer("approval", approve)]
+        answers += [] if answer is ... else [Answer("answer", answer)]
+        answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
+        play = Play(
+            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real
+        )  # fmt: skip
+        report = explore(play, check=lambda outcome: _asserted(check, outcome))
+        if not report.ok:
+            raise AssertionError(f"a crash would harm {agent.__name__}:\n{report}")
+        return report
+
+    return crash
+
+
+def _asserted(check: Callable[[Outcome], None] | None, outcome: Outcome) -> str:
+    if check is not None:
+        try:
+            check(outcome)
+        except AssertionError as error:
+            return f"an assertion fails: {error}"
+    return ""

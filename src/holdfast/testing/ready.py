@@ -1,0 +1,581 @@
+"""The ready sentences: input, mocks, people and signals in Given; running in When; calls, state, stages,
+output, decisions, status and budget in Then.
+
+What a sentence is, `sentences` says. Each function here is one, and nothing else: the table of what a
+spec can say is this file, read from top to bottom.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from holdfast.errors import InvalidInput
+from holdfast.testing.mocks import mock_of
+from holdfast.testing.play import Act, Answer, Play
+from holdfast.testing.sentences import (
+    Outcome,
+    Sentence,
+    json_or_text,
+    sentence,
+    sentences_in,
+    shown,
+)
+
+_NOWHERE: Final = object()
+
+
+def _at(value: Any, path: str) -> Any:
+    """What stands at a dotted path; a number is a place in a list."""
+    for key in path.split("."):
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif (
+            isinstance(value, list | tuple)
+            and key.lstrip("-").isdigit()
+            and -len(value) <= int(key) < len(value)
+        ):
+            value = value[int(key)]
+        else:
+            return _NOWHERE
+    return value
+
+
+def _there(value: Any) -> str:
+    return "nothing" if value is _NOWHERE else shown(value)
+
+
+def _compare(what: str, actual: Any, value: Any) -> None:
+    Outcome.expect(f"{what} to be {shown(value)}", _there(actual), _same(actual, value))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal, and alike: true is not 1."""
+    return a is not _NOWHERE and json.dumps(a, sort_keys=True, default=repr) == json.dumps(
+        b, sort_keys=True, default=repr
+    )
+
+
+def _contains(what: str, actual: Any, value: Any) -> None:
+    holds = (
+        str(value) in actual if isinstance(actual, str)
+        else actual is not _NOWHERE and isinstance(actual, list | tuple | Mapping) and value in actual
+    )  # fmt: skip
+    Outcome.expect(f"{what} to contain {shown(value)}", _there(actual), holds)
+
+
+def _bounded(what: str, actual: Any, least: float | None, most: float | None) -> None:
+    is_number = isinstance(actual, int | float) and not isinstance(actual, bool)
+    holds = is_number and (least is None or actual >= least) and (most is None or actual <= most)
+    bound = f"at least {least}" if least is not None else f"at most {most}"
+    Outcome.expect(f"{what} to be {bound}", _there(actual), holds)
+
+
+# ── Given: input ─────────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the input/parameter {name} is {value:value}", on="play")
+def input_is(play: Play, name: str, value: Any) -> None:
+    play.input[name] = value
+
+
+@sentence("the input/parameter {name} is:", on="play")
+def input_is_block(play: Play, name: str, block: Any) -> None:
+    play.input[name] = block
+
+
+@sentence("the input/inputs/parameters is/are:", on="play")
+@sentence("the input/inputs/parameters:", on="play")
+def inputs_are(play: Play, block: Any) -> None:
+    play.input.update(_mapping("the input", block))
+
+
+def _mapping(what: str, block: Any) -> dict[str, Any]:
+    """A JSON object, or a table of two columns (with or without a head `name | value`)."""
+    if isinstance(block, Mapping):
+        return dict(block)
+    rows = _rows(block)
+    if rows and all(len(row) == 2 for row in rows):
+        body = rows[1:] if rows[0] in (["name", "value"], ["key", "value"]) else rows
+        return {name: json_or_text(value) for name, value in body}
+    raise InvalidInput(f"{what}: give a table of names and values, or a JSON object between quotes")
+
+
+def _rows(block: Any) -> list[list[str]]:
+    is_table = isinstance(block, list) and all(isinstance(row, list) for row in block)
+    return block if is_table else []
+
+
+def _items(what: str, block: Any) -> list[Any]:
+    """A JSON list, or a table of one column."""
+    rows = _rows(block)
+    if rows and all(len(row) == 1 for row in rows):
+        return [json_or_text(row[0]) for row in rows]
+    if isinstance(block, list) and not rows:
+        return block
+    raise InvalidInput(f"{what}: give a table of one column, or a JSON list between quotes")
+
+
+# ── Given: mocks ─────────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the {tool} tool/step returns/answers {value:value}", on="play")
+def tool_returns(play: Play, tool: str, value: Any) -> None:
+    play.mocks[tool] = mock_of(tool, {"returns": value})
+
+
+@sentence("the {tool} tool/step returns/answers:", on="play")
+def tool_returns_block(play: Play, tool: str, block: Any) -> None:
+    value = _mapping("the answer", block) if _rows(block) else block
+    play.mocks[tool] = mock_of(tool, {"returns": value})
+
+
+@sentence("the {tool} tool/step returns/answers in turn:", on="play")
+def tool_returns_in_turn(play: Play, tool: str, block: Any) -> None:
+    play.mocks[tool] = mock_of(tool, {"sequence": _items("the answers", block)})
+
+
+@sentence("the {tool} tool/step fails with {message}", on="play")
+def tool_fails(play: Play, tool: str, message: str) -> None:
+    play.mocks[tool] = mock_of(tool, {"error": message})
+
+
+@sentence(
+    "the {tool} tool/step fails {times:int} time(s), then returns/answers {value:value}", on="play"
+)
+def tool_fails_first(play: Play, tool: str, times: int, value: Any) -> None:
+    failures = [{"error": "it failed, as the test wants"}] * times
+    answers = [*failures, *([{"returns": value}] * 1000)]
+    play.mocks[tool] = mock_of(tool, {"sequence": answers})
+
+
+@sentence("the model answers {value:value}", on="play")
+def model_answers(play: Play, value: Any) -> None:
+    play.mocks["model"] = mock_of("model", {"returns": value})
+
+
+@sentence("the model answers in turn:", on="play")
+def model_answers_in_turn(play: Play, block: Any) -> None:
+    """Texts, and `{"tool": "check_disk", "with": {"path": "/"}}` where it calls a tool."""
+    play.mocks["model"] = mock_of("model", {"sequence": _items("the answers", block)})
+
+
+# ── Given: what people do ────────────────────────────────────────────────────────────────────
+
+
+@sentence("the approval is granted/given", on="play")
+def approval_granted(play: Play) -> None:
+    play.answers.append(Answer("approval", True))
+
+
+@sentence("the approval of {about} is granted/given", on="play")
+def approval_of_granted(play: Play, about: str) -> None:
+    play.answers.append(Answer("approval", True, about))
+
+
+@sentence("the approval is rejected/refused", on="play")
+def approval_rejected(play: Play) -> None:
+    play.answers.append(Answer("approval", False))
+
+
+@sentence("the approval of {about} is rejected/refused", on="play")
+def approval_of_rejected(play: Play, about: str) -> None:
+    play.answers.append(Answer("approval", False, about))
+
+
+@sentence("the answer is {value:value}", on="play")
+def answer_is(play: Play, value: Any) -> None:
+    play.answers.append(Answer("answer", value))
+
+
+@sentence("the answer to {question} is {value:value}", on="play")
+def answer_to_is(play: Play, question: str, value: Any) -> None:
+    play.answers.append(Answer("answer", value, question))
+
+
+@sentence("the signal {name} comes", on="play")
+def signal_comes(play: Play, name: str) -> None:
+    play.answers.append(Answer("signal", None, name))
+
+
+@sentence("the signal {name} comes with {value:value}", on="play")
+def signal_comes_with(play: Play, name: str, value: Any) -> None:
+    play.answers.append(Answer("signal", value, name))
+
+
+@sentence("a person settles doubts about {tool}", on="play")
+def doubt_is_settled(play: Play, tool: str) -> None:
+    play.may_doubt.add(tool)
+
+
+# ── When ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the procedure/agent/run runs( again)", on="play")
+def runs(play: Play) -> None:
+    play.acts.append(Act("go"))
+
+
+@sentence("the run is resumed", on="play")
+def is_resumed(play: Play) -> None:
+    play.acts.append(Act("go", "resume"))
+
+
+@sentence("the run is rerun", on="play")
+def is_rerun(play: Play) -> None:
+    play.acts.append(Act("go", "rerun"))
+
+
+@sentence("the run is cancelled", on="play")
+def is_cancelled(play: Play) -> None:
+    play.acts.append(Act("cancel"))
+
+
+@sentence("{seconds:number} second(s) pass(es)", on="play")
+def seconds_pass(play: Play, seconds: float) -> None:
+    play.acts.append(Act("time", value=seconds))
+
+
+@sentence("the signal {name} is sent", on="play")
+def signal_is_sent(play: Play, name: str) -> None:
+    play.acts.append(Act("signal", name=name))
+
+
+@sentence("the signal {name} is sent with {value:value}", on="play")
+def signal_is_sent_with(play: Play, name: str, value: Any) -> None:
+    play.acts.append(Act("signal", name=name, value=value))
+
+
+@sentence("somebody approves", on="play")
+def somebody_approves(play: Play) -> None:
+    play.acts.append(Act("decide", value=Answer("approval", True)))
+
+
+@sentence("somebody rejects", on="play")
+def somebody_rejects(play: Play) -> None:
+    play.acts.append(Act("decide", value=Answer("approval", False)))
+
+
+@sentence("somebody answers {value:value}", on="play")
+def somebody_answers(play: Play, value: Any) -> None:
+    play.acts.append(Act("decide", value=Answer("answer", value)))
+
+
+# ── Then: tool calls ─────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the {tool} tool/step should be called")
+def should_be_called(outcome: Outcome, tool: str) -> None:
+    outcome.expect(
+        f"{tool} to be called", f"called: {outcome.named_calls()}", bool(outcome.calls_of(tool))
+    )
+
+
+@sentence("the {tool} tool/step should not be called")
+def should_not_be_called(outcome: Outcome, tool: str) -> None:
+    calls = outcome.calls_of(tool)
+    outcome.expect(f"{tool} not to be called", f"called {len(calls)} times", not calls)
+
+
+@sentence("the {tool} tool/step should be called (exactly ){times:int} time(s)")
+def should_be_called_times(outcome: Outcome, tool: str, times: int) -> None:
+    count = len(outcome.calls_of(tool))
+    outcome.expect(
+        f"{tool} to be called {_times(times)}", f"called {_times(count)}", count == times
+    )
+
+
+@sentence("the {tool} tool/step should be called at least {times:int} time(s)")
+def should_be_called_at_least(outcome: Outcome, tool: str, times: int) -> None:
+    count = len(outcome.calls_of(tool))
+    outcome.expect(
+        f"{tool} to be called at least {_times(times)}", f"called {_times(count)}", count >= times
+    )
+
+
+@sentence("the {tool} tool/step should be called at most {times:int} time(s)")
+def should_be_called_at_most(outcome: Outcome, tool: str, times: int) -> None:
+    count = len(outcome.calls_of(tool))
+    outcome.expect(
+        f"{tool} to be called at most {_times(times)}", f"called {_times(count)}", count <= times
+    )
+
+
+@sentence("the {tool} tool/step should be tried {times:int} time(s)")
+def should_be_tried(outcome: Outcome, tool: str, times: int) -> None:
+    count = sum(call.attempts for call in outcome.calls_of(tool))
+    outcome.expect(f"{tool} to be tried {_times(times)}", f"tried {_times(count)}", count == times)
+
+
+def _times(count: int) -> str:
+    return f"{count} time" if count == 1 else f"{count} times"
+
+
+@sentence("the {tool} tool/step should be called with {args:value}")
+def should_be_called_with(outcome: Outcome, tool: str, args: Any) -> None:
+    """`{"to": "sam"}`, or `to="sam" n=5`."""
+    _called_with(outcome, tool, args if isinstance(args, Mapping) else _pairs(str(args)))
+
+
+@sentence("the {tool} tool/step should be called with:")
+def should_be_called_with_block(outcome: Outcome, tool: str, block: Any) -> None:
+    _called_with(outcome, tool, _mapping("the arguments", block))
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    found = re.findall(
+        r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|\S+?)(?=,?\s+(?:and\s+)?\w+\s*=|,?\s*$)', text
+    )
+    if not found:
+        raise InvalidInput(
+            f'{text} is neither name=value nor a JSON object; say: called with to="sam" n=5'
+        )
+    return {name: json_or_text(value) for name, value in found}
+
+
+def _called_with(outcome: Outcome, tool: str, wanted: Mapping[str, Any]) -> None:
+    calls = outcome.calls_of(tool)
+    fits = any(
+        all(_same(_at(call.args, key), value) for key, value in wanted.items()) for call in calls
+    )
+    actual = " and ".join(shown(call.args) for call in calls) or "it was not called"
+    outcome.expect(f"{tool} to be called with {shown(dict(wanted))}", actual, fits)
+
+
+@sentence("the tools should be called in (this )order: {tools:value}")
+def should_be_called_in_order(outcome: Outcome, tools: Any) -> None:
+    _in_order(outcome, [name.strip() for name in str(tools).split(",")])
+
+
+@sentence("the tools should be called in (this )order:")
+def should_be_called_in_order_block(outcome: Outcome, block: Any) -> None:
+    _in_order(outcome, [str(name) for name in _items("the order", block)])
+
+
+@sentence("the {tool} tool/step should be called before the {other} tool/step")
+def should_be_called_before(outcome: Outcome, tool: str, other: str) -> None:
+    _in_order(outcome, [tool, other])
+
+
+def _in_order(outcome: Outcome, names: list[str]) -> None:
+    for name in names:
+        outcome.calls_of(name)
+    calls = iter([call.name for call in outcome.calls])
+    outcome.expect(
+        f"calls in the order {', '.join(names)}",
+        outcome.named_calls(),
+        all(name in calls for name in names),
+    )
+
+
+@sentence("the {tool} tool/step should fail")
+def tool_should_fail(outcome: Outcome, tool: str) -> None:
+    calls = outcome.calls_of(tool)
+    outcome.expect(f"{tool} to fail", ", ".join(c.status for c in calls) or "it was not called",
+                   any(c.status == "failed" for c in calls))  # fmt: skip
+
+
+# ── Then: state, output, decisions ───────────────────────────────────────────────────────────
+
+
+@sentence("the state {key} should be {value:value}")
+def state_should_be(outcome: Outcome, key: str, value: Any) -> None:
+    _compare(f"state {key}", _at(outcome.state, key), value)
+
+
+@sentence("the state {key} should be:")
+def state_should_be_block(outcome: Outcome, key: str, block: Any) -> None:
+    _compare(f"state {key}", _at(outcome.state, key), block)
+
+
+@sentence("the state {key} should not be {value:value}")
+def state_should_not_be(outcome: Outcome, key: str, value: Any) -> None:
+    actual = _at(outcome.state, key)
+    outcome.expect(
+        f"state {key} not to be {shown(value)}", _there(actual), not _same(actual, value)
+    )
+
+
+@sentence("the state {key} should contain {value:value}")
+def state_should_contain(outcome: Outcome, key: str, value: Any) -> None:
+    _contains(f"state {key}", _at(outcome.state, key), value)
+
+
+@sentence("the state {key} should be at least {limit:number}")
+def state_at_least(outcome: Outcome, key: str, limit: float) -> None:
+    _bounded(f"state {key}", _at(outcome.state, key), limit, None)
+
+
+@sentence("the state {key} should be at most {limit:number}")
+def state_at_most(outcome: Outcome, key: str, limit: float) -> None:
+    _bounded(f"state {key}", _at(outcome.state, key), None, limit)
+
+
+@sentence("the state {key} should exist")
+def state_should_exist(outcome: Outcome, key: str) -> None:
+    found = _at(outcome.state, key)
+    outcome.expect(f"state {key} to exist", f"state has {', '.join(outcome.state) or 'nothing'}",
+                   found is not _NOWHERE and found is not None)  # fmt: skip
+
+
+@sentence("the state {key} should not exist")
+def state_should_not_exist(outcome: Outcome, key: str) -> None:
+    found = _at(outcome.state, key)
+    outcome.expect(f"state {key} not to exist", _there(found), found is _NOWHERE or found is None)
+
+
+@sentence("the output should be {value:value}")
+def output_should_be(outcome: Outcome, value: Any) -> None:
+    _compare("the output", outcome.result, value)
+
+
+@sentence("the output should be:")
+def output_should_be_block(outcome: Outcome, block: Any) -> None:
+    _compare("the output", outcome.result, _mapping("the output", block) if _rows(block) else block)
+
+
+@sentence("the output should contain {value:value}")
+def output_should_contain(outcome: Outcome, value: Any) -> None:
+    _contains("the output", outcome.result, value)
+
+
+@sentence("the output {field} should be {value:value}")
+def output_field_should_be(outcome: Outcome, field: str, value: Any) -> None:
+    _compare(f"output {field}", _at(outcome.result, field), value)
+
+
+@sentence("the output {field} should contain {value:value}")
+def output_field_should_contain(outcome: Outcome, field: str, value: Any) -> None:
+    _contains(f"output {field}", _at(outcome.result, field), value)
+
+
+@sentence("the output {field} should exist")
+def output_field_should_exist(outcome: Outcome, field: str) -> None:
+    found = _at(outcome.result, field)
+    outcome.expect(
+        f"output {field} to exist", outcome.result, found is not _NOWHERE and found is not None
+    )
+
+
+@sentence("the output {field} should not exist")
+def output_field_should_not_exist(outcome: Outcome, field: str) -> None:
+    found = _at(outcome.result, field)
+    outcome.expect(
+        f"output {field} not to exist", _there(found), found is _NOWHERE or found is None
+    )
+
+
+@sentence("the decision {name} should be {value:value}")
+def decision_should_be(outcome: Outcome, name: str, value: Any) -> None:
+    made = outcome.decisions.get(name, (_NOWHERE, ""))[0]
+    _compare(f"decision {name}", made, value)
+
+
+@sentence("the decision {name} should be made")
+def decision_should_be_made(outcome: Outcome, name: str) -> None:
+    outcome.expect(f"decision {name} to be made", f"made: {', '.join(outcome.decisions) or 'none'}",
+                   name in outcome.decisions)  # fmt: skip
+
+
+# ── Then: stage ──────────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the stage should be {stage}")
+def stage_should_be(outcome: Outcome, stage: str) -> None:
+    _known_stages(outcome, [stage])
+    outcome.expect(
+        f"the stage to be {stage}", outcome.run.stage or "none", outcome.run.stage == stage
+    )
+
+
+@sentence("the stage should go/transition from {first} to {second}")
+def stage_should_go(outcome: Outcome, first: str, second: str) -> None:
+    _known_stages(outcome, [first, second])
+    history = outcome.run.stage_history
+    pairs = list(itertools.pairwise(history))
+    outcome.expect(
+        f"the stage to go from {first} to {second}",
+        " → ".join(history) or "none",
+        (first, second) in pairs,
+    )
+
+
+@sentence("the stages should be {stages:value}")
+def stages_should_be(outcome: Outcome, stages: Any) -> None:
+    wanted = [name.strip() for name in re.split(r",|→|->", str(stages))]
+    _known_stages(outcome, wanted)
+    history = list(outcome.run.stage_history)
+    outcome.expect(
+        f"the stages {' → '.join(wanted)}", " → ".join(history) or "none", history == wanted
+    )
+
+
+def _known_stages(outcome: Outcome, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in outcome.run.stages:
+            known = ", ".join(outcome.run.stages) or "none"
+            raise InvalidInput(f"there is no stage {name!r}; the agent declares {known}")
+
+
+# ── Then: the run ────────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the procedure/agent/run should complete( successfully)")
+def should_complete(outcome: Outcome) -> None:
+    outcome.expect("the run to complete", _status(outcome), outcome.status == "completed")
+
+
+@sentence("the procedure/agent/run should fail")
+def should_fail(outcome: Outcome) -> None:
+    outcome.expect("the run to fail", _status(outcome), outcome.status == "failed")
+
+
+@sentence("the procedure/agent/run should fail with {message:value}")
+def should_fail_with(outcome: Outcome, message: Any) -> None:
+    should_fail(outcome)
+    outcome.expect(
+        f"the failure to say {str(message)!r}", outcome.error, str(message) in outcome.error
+    )
+
+
+@sentence("the run( status) should be {status}")
+def status_should_be(outcome: Outcome, status: str) -> None:
+    outcome.expect(f"the run to be {status}", _status(outcome), outcome.status == status)
+
+
+@sentence("the run should wait for {what:value}")
+def should_wait_for(outcome: Outcome, what: Any) -> None:
+    holds = outcome.status == "waiting" and str(what) in outcome.waiting_for
+    outcome.expect(f"the run to wait for {what}", _status(outcome), holds)
+
+
+def _status(outcome: Outcome) -> str:
+    more = outcome.error or (f"for {outcome.waiting_for}" if outcome.waiting_for else "")
+    return outcome.status + (f" ({more})" if more else "")
+
+
+@sentence("the run should use at most {limit:int} step(s)")
+def steps_at_most(outcome: Outcome, limit: int) -> None:
+    outcome.expect(
+        f"at most {limit} steps", f"{outcome.run.steps} steps", outcome.run.steps <= limit
+    )
+
+
+@sentence("the run should use at most {limit:int} token(s)")
+def tokens_at_most(outcome: Outcome, limit: int) -> None:
+    used = outcome.run.usage.input_tokens + outcome.run.usage.output_tokens
+    outcome.expect(f"at most {limit} tokens", f"{used} tokens", used <= limit)
+
+
+@sentence("the run should cost at most {limit:number} USD/dollars")
+def cost_at_most(outcome: Outcome, limit: float) -> None:
+    used = outcome.run.usage.cost_usd
+    outcome.expect(f"a cost of at most {limit} USD", f"{used} USD", used <= limit)
+
+
+def ready_sentences() -> list[Sentence]:
+    """All sentences of this module."""
+    return sentences_in(globals())

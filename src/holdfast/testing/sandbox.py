@@ -1,0 +1,379 @@
+"""One isolated place where a scenario plays: a store, a clock, and a journal of what was executed.
+
+Everything is in files of one folder, so that it outlives a process that is killed. The journal says
+what really happened: each body that was executed (or mocked), with the place in the user's code that
+asked for it, and each boundary that was passed. It is the witness against which the run's own log is
+held; the log itself is the real one, written by the real runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import inspect
+import json
+import mmap
+import os
+import struct
+import sys
+import sysconfig
+import threading
+import time
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.core import values
+from holdfast.core.values import Codec
+from holdfast.errors import NotStorable
+from holdfast.runtime.context import Inside
+from holdfast.runtime.declare import CHECKED, KEYED, ONCE, TRANSACTIONAL, CallSpec, spec_of
+from holdfast.runtime.effects import Invoke
+from holdfast.runtime.engine import Options
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.mocks import Mock, MockMissing, Mocks
+
+ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
+LEASE_SECONDS: Final = 3600.0  # the dead are known to be dead here: nobody waits for a lease to end
+
+_OURS: Final = str(Path(holdfast.__file__).parent)
+_LIBRARIES: Final = tuple(
+    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")}
+    | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class SkippingClock:
+    """Real time plus what was skipped; all processes of a sandbox skip together."""
+
+    def __init__(self, file: Path) -> None:
+        if not file.exists():
+            file.write_bytes(struct.pack("q", 0))
+        with file.open("r+b") as opened:
+            self._skipped = mmap.mmap(opened.fileno(), 8)
+
+    def now(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000 + int(struct.unpack("q", self._skipped[:8])[0])
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass at once, where others would sleep."""
+        skipped = struct.unpack("q", self._skipped[:8])[0] + round(seconds * 1_000_000)
+        self._skipped[:8] = struct.pack("q", skipped)
+
+    def close(self) -> None:
+        self._skipped.close()
+
+
+# ── what happened ────────────────────────────────────────────────────────────────────────────
+
+
+class Journal:
+    """Facts, one JSON line each. A line is there when `add` returns, whatever becomes of the process."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._turn = threading.Lock()
+
+    def add(self, kind: str, **facts: Any) -> None:
+        line = json.dumps({"kind": kind, **facts}, default=repr).encode() + b"\n"
+        with self._turn:
+            fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(fd, line)
+            finally:
+                os.close(fd)
+
+    def read(self, kind: str = "") -> list[dict[str, Any]]:
+        """What happened so far, in order."""
+        if not self._file.exists():
+            return []
+        facts = [json.loads(line) for line in self._file.read_bytes().splitlines()]
+        return [fact for fact in facts if not kind or fact["kind"] == kind]
+
+
+def user_place(frame: FrameType | None) -> str:
+    """`file:line` of the innermost code that is neither ours nor a library's; empty if there is none."""
+    while frame is not None:
+        if not is_library(frame):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def is_library(frame: FrameType) -> bool:
+    """Whether this is Holdfast's own code, Python's, or an installed package's."""
+    return frame.f_code.co_filename.startswith(("<", _OURS, *_LIBRARIES))
+
+
+def is_ours(frame: FrameType | None) -> bool:
+    """Whether the innermost code that is no library's is Holdfast's own."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(("<", *_LIBRARIES)) or name.startswith(_OURS):
+            return name.startswith(_OURS)
+        frame = frame.f_back
+    return False
+
+
+def place_of(fn: Callable[..., Any]) -> str:
+    """`file:line` where a function is declared, its decorators included."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+# ── the sandbox ──────────────────────────────────────────────────────────────────────────────
+
+
+class Sandbox:
+    """A folder in which runs are executed with mocks."""
+
+    def __init__(self, folder: Path, mocks: Mocks, *, strict: bool) -> None:
+        self.folder = folder
+        self.mocks = mocks
+        self.strict = strict
+        """With this, a tool that has an effect and no mock is not executed; the test ends instead."""
+        self.clock = SkippingClock(folder / "clock")
+        self.journal = Journal(folder / "journal")
+        self.missing: MockMissing | None = None
+
+    def close(self) -> None:
+        self.clock.close()
+
+    def store(self) -> SQLiteStore:
+        # A killed process loses nothing that was written; only a power cut would, which no test makes.
+        return SQLiteStore(self.folder / "runs.db", synchronous="NORMAL", clock=self.clock.now)
+
+    @contextmanager
+    def holdfast(
+        self, *agents: Callable[..., Any], boundary: Callable[[str], None] | None = None
+    ) -> Iterator[Holdfast]:
+        """A Holdfast in here: mocked, on the skipping clock."""
+        options = Options(
+            lease_seconds=LEASE_SECONDS, sleep=self.clock.skip, boundary=boundary, stand_in=self.stand_in
+        )  # fmt: skip
+        with Holdfast(self.store(), agents=agents, options=options) as hf:
+            yield hf
+
+    # ── standing in ──────────────────────────────────────────────────────────────────────
+
+    def stand_in(self, effect: Invoke) -> Invoke:
+        """What is executed instead of a step, tool or check: its mock if it has one, journaled."""
+        where = effect.where
+        if not isinstance(where, Inside) or where.effect == "child":
+            return effect
+        is_check = bool(effect.args)
+        name = effect.fn.__name__ if is_check else where.name
+        mock = self.mocks.get(name)
+        if mock is None and is_check and where.name in self.mocks:
+            mock = self._found_by_key(where.name)
+        if mock is None and self.strict and where.effect in ACTING:
+            self.missing = MockMissing(name)
+            raise self.missing
+        place = user_place(sys._getframe())
+        fn = self._witnessed(effect, name, mock, place, is_check=is_check)
+        return dataclasses.replace(
+            effect, fn=fn, where=dataclasses.replace(where, instead=self._instead)
+        )
+
+    def _witnessed(
+        self, effect: Invoke, name: str, mock: Mock | None, place: str, *, is_check: bool
+    ) -> Callable[..., Any]:
+        assert isinstance(effect.where, Inside)
+        facts = {
+            "name": name, "effect": "check" if is_check else effect.where.effect, "at": place,
+            "declared": place_of(effect.fn), "mocked": mock is not None, "run": effect.where.run_id,
+        }  # fmt: skip
+        real = effect.fn
+
+        def once(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            assert mock is not None
+            return self._mocked(facts, real, mock, args, kwargs)
+
+        if effect.is_async:
+
+            @functools.wraps(real)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                if mock is not None:
+                    await asyncio.sleep(0)
+                    return once(args, kwargs)
+                with self._executing(facts, kwargs) as answer:
+                    answer["result"] = await real(*args, **kwargs)
+                return answer["result"]
+
+            return awaited
+
+        @functools.wraps(real)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if mock is not None:
+                return once(args, kwargs)
+            with self._executing(facts, kwargs) as answer:
+                answer["result"] = real(*args, **kwargs)
+            return answer["result"]
+
+        return called
+
+    def _mocked(
+        self, facts: dict[str, Any], real: Callable[..., Any], mock: Mock,
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """The mock's answer. A receiver that is given a key answers the same key alike."""
+        key = kwargs.get("idempotency_key") or ""
+        earlier = [did for did in self.journal.read("did") if did["name"] == facts["name"]]
+        if key and facts["effect"] == KEYED:
+            for did in earlier:
+                if did["key"] == key and "error" not in did:
+                    self.journal.add(
+                        "did", **facts, **_arguments(kwargs), result=did["result"], again=True
+                    )
+                    return _typed(facts["name"], real, did["result"])
+        shown = {k: v for k, v in kwargs.items() if k not in ("idempotency_key", "tx")}
+        if args:
+            shown |= dict(zip(inspect.signature(real).parameters, args, strict=False))
+        with self._executing(facts, kwargs) as answer:
+            count = sum(not did.get("again") for did in earlier)
+            answer["result"] = mock(count, shown)
+        return _typed(facts["name"], real, answer["result"])
+
+    @contextmanager
+    def _executing(self, facts: dict[str, Any], kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Journal how a body ends: it has happened when it is written here."""
+        answer: dict[str, Any] = {"result": None}
+        try:
+            yield answer
+        except Exception as error:
+            self.journal.add(
+                "did", **facts, **_arguments(kwargs), error=f"{type(error).__name__}: {error}"
+            )
+            raise
+        self.journal.add("did", **facts, **_arguments(kwargs), result=_plain(answer["result"]))
+
+    def _found_by_key(self, tool: str) -> Mock:
+        """The check of a mocked tool: what a right look-up would find in the world of the mocks."""
+
+        def look_up(count: int, args: Mapping[str, Any]) -> Any:  # noqa: ARG001 - a look-up does not count
+            key = next(iter(args.values()), "")
+            done = [d for d in self.journal.read("did") if d["name"] == tool and "error" not in d]
+            found = [did["result"] for did in done if did["key"] == key or not did["key"]]
+            return holdfast.Done(found[-1]) if found else None
+
+        return look_up
+
+    def _instead(self, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step called inside another's body: not a call of the run, but mocked all the same."""
+        mock = self.mocks.get(spec.name)
+        if mock is None:
+            return spec.fn(*args, **kwargs)
+        bound = {
+            k: v for k, v in spec.params.bind(args, kwargs).items() if k not in spec.params.hidden
+        }
+        answer = _typed(spec.name, spec.fn, mock(0, bound))
+        return _later(answer) if spec.is_async else answer
+
+    # ── plain functions ──────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def patched(self, names: dict[str, Any]) -> Iterator[None]:
+        """Mock also functions that declare nothing, in the module whose names these are."""
+        before = {}
+        for name, mock in self.mocks.items():
+            real = names.get(name)
+            if callable(real) and spec_of(real) is None:
+                before[name] = real
+                names[name] = self._plain(name, real, mock)
+        try:
+            yield
+        finally:
+            names.update(before)
+
+    def _plain(self, name: str, real: Callable[..., Any], mock: Mock) -> Callable[..., Any]:
+        from holdfast.runtime.context import CURRENT, Branch
+
+        @functools.wraps(real)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            here = CURRENT.get()
+            inside = here.name if isinstance(here, Inside) else ""
+            effect = "plain" if isinstance(here, Branch | Inside) else "outside"
+            facts = {"name": name, "effect": effect, "at": user_place(sys._getframe(1)),
+                     "declared": place_of(real), "mocked": True, "inside": inside, "run": ""}  # fmt: skip
+            try:
+                bound = dict(inspect.signature(real).bind(*args, **kwargs).arguments)
+            except ValueError:  # a builtin without a signature
+                bound = kwargs
+            with self._executing(facts, bound) as answer:
+                done = [did for did in self.journal.read("did") if did["name"] == name]
+                answer["result"] = mock(len(done), bound)
+            return answer["result"]
+
+        if not inspect.iscoroutinefunction(real):
+            return called
+
+        @functools.wraps(real)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return called(*args, **kwargs)
+
+        return awaited
+
+
+async def _later(answer: Any) -> Any:
+    return answer
+
+
+def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {k: _plain(v) for k, v in kwargs.items() if k not in ("idempotency_key", "tx")}
+    return {"key": kwargs.get("idempotency_key") or "", "args": shown}
+
+
+def _plain(value: Any) -> Any:
+    """A value as the journal keeps it."""
+    try:
+        return values.decode(values.encode(value, typed=True))
+    except NotStorable:
+        return repr(value)
+
+
+def _typed(name: str, real: Callable[..., Any], value: Any) -> Any:
+    """A mock's plain answer as the type that the function declares, as if it had come from there."""
+    try:
+        declared = typing.get_type_hints(inspect.unwrap(real)).get("return", Any)
+    except (NameError, TypeError):  # a name that exists only for type checkers
+        return value
+    if declared in (Any, None, type(None)) or isinstance(value, holdfast.Done):
+        return value
+    value = as_reply(value) if _is_reply(declared) else value
+    try:
+        return Codec(declared).decode(values.encode(value, typed=True))
+    except NotStorable as error:
+        raise error.of(f"what the mock of {name} returns") from None
+
+
+def _is_reply(declared: Any) -> bool:
+    """Whether a function answers as a model does: with text and tool calls."""
+    return {"text", "tool_calls"} <= set(getattr(declared, "__struct_fields__", ()))
+
+
+def as_reply(value: Any) -> Any:
+    """A model's mocked answer as short as people write it: a text, or `{"tool": name, "with": {…}}` (or a
+    list of those) for the tools it calls."""
+    if isinstance(value, str):
+        return {"text": value}
+    wanted = value if isinstance(value, list) else [value]
+    if not all(
+        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one
+        for one in wanted
+    ):
+        return value
+    calls = [
+        {"id": f"call-{number}", "name": one["tool"], "arguments": json.dumps(one.get("with", {}))}
+        for number, one in enumerate(wanted, 1)
+    ]
+    return {"tool_calls": calls}

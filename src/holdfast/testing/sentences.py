@@ -1,0 +1,176 @@
+"""The sentences of a spec: what `Given the input to is "sam"` or `Then the output should be 5` means.
+
+A sentence is a function with a pattern. Some set a scene up (they are given the `Play`), the others
+ask what came of it (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
+sentences of its own:
+
+    from holdfast.testing import Outcome, sentence
+
+    @sentence("the invoice should be over {limit:number}")
+    def over(outcome: Outcome, limit: float) -> None:
+        outcome.expect(f"an invoice over {limit}", outcome.result["total"], outcome.result["total"] > limit)
+
+In a pattern `{name}` is a word (or a quoted text), `{name:int}`, `{name:number}` and `{name:value}` are
+what they say (a value is JSON, or text), `(s)` may be missing, `a/b` is one of both. A pattern that
+ends in `:` also gets the table or text below it, as `block`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+from holdfast.core.state import RunState
+from holdfast.errors import InvalidInput
+from holdfast.testing.play import Ended
+
+F = TypeVar("F", bound=Callable[..., Any])
+MARK: Final = "__holdfast_sentence__"
+
+_KINDS: Final = {
+    "word": r'"[^"]*"|[^\s"]+', "int": r"-?\d+", "number": r"-?\d+(?:\.\d+)?", "value": r".+",
+}  # fmt: skip
+
+
+class Unmet(AssertionError):
+    """What a spec expects did not come true."""
+
+    def __init__(self, expected: str, actual: str) -> None:
+        self.expected, self.actual = expected, actual
+        super().__init__(f"expected {expected}; it was {actual}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A pattern and what it does."""
+
+    text: str
+    on: Literal["play", "outcome"]
+    fn: Callable[..., Any]
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        parts = re.split(r"(\{\w+(?::\w+)?\}|\([^)]*\)|[\w-]+(?:/[\w-]+)+)", self.text.rstrip(":"))
+        return re.compile(
+            "".join(map(_part, parts)) + (":" if self.has_block else ""), re.IGNORECASE
+        )
+
+    @property
+    def has_block(self) -> bool:
+        return self.text.endswith(":")
+
+    @property
+    def weight(self) -> int:
+        """How much of it is literal: of two that fit, the more exact one is meant."""
+        return len(re.sub(r"\{[^}]*\}", "", self.text))
+
+    def match(self, said: str) -> dict[str, Any] | None:
+        found = self.regex.fullmatch(said.strip())
+        if found is None:
+            return None
+        kinds = dict(re.findall(r"\{(\w+)(?::(\w+))?\}", self.text))
+        return {name: _value(kinds[name], text) for name, text in found.groupdict().items()}
+
+
+def _part(part: str) -> str:
+    if part.startswith("{"):
+        name, _, kind = part[1:-1].partition(":")
+        return f"(?P<{name}>{_KINDS[kind or 'word']})"
+    if part.startswith("("):
+        return f"(?:{re.escape(part[1:-1])})?"
+    if re.fullmatch(r"[\w-]+(?:/[\w-]+)+", part):
+        return "(?:" + "|".join(map(re.escape, part.split("/"))) + ")"
+    return re.sub(r"(?:\\ )+", r"\\s+", re.escape(part))
+
+
+def _value(kind: str, text: str) -> Any:
+    if kind == "int":
+        return int(text)
+    if kind == "number":
+        return float(text) if "." in text else int(text)
+    return json_or_text(text) if kind == "value" else text.strip('"')
+
+
+def json_or_text(text: str) -> Any:
+    """JSON if it reads as JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def sentence(text: str, *, on: Literal["play", "outcome"] = "outcome") -> Callable[[F], F]:
+    """Make a function a sentence. `on="play"`: it sets up, for Given and When; else it asks, for Then."""
+    unknown = [kind for _, kind in re.findall(r"\{(\w+):(\w+)\}", text) if kind not in _KINDS]
+    if unknown:
+        raise InvalidInput(f"{text!r}: {unknown[0]!r} is not one of {', '.join(_KINDS)}")
+
+    def mark(fn: F) -> F:
+        setattr(fn, MARK, [*getattr(fn, MARK, []), Sentence(text, on, fn)])
+        return fn
+
+    return mark
+
+
+def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
+    """The sentences among a module's names."""
+    return [found for value in names.values() for found in getattr(value, MARK, [])
+            if isinstance(found, Sentence)]  # fmt: skip
+
+
+# ── what came of it ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One call of a step or tool, as the run's log has it."""
+
+    step: int
+    name: str
+    status: str
+    args: dict[str, Any]
+    result: Any
+    attempts: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run at rest, in plain values, for sentences to ask about."""
+
+    run: RunState
+    status: str
+    result: Any
+    state: dict[str, Any]
+    calls: tuple[Called, ...]
+    decisions: dict[str, tuple[Any, str]]
+    error: str
+    waiting_for: str
+    ended: Ended
+    known: frozenset[str] = field(default_factory=frozenset)
+    """The steps and tools that there are; a spec about another is a mistake in the spec."""
+
+    @staticmethod
+    def expect(expected: str, actual: Any, holds: bool) -> None:
+        """Fail with both sides if it does not hold."""
+        if not holds:
+            raise Unmet(expected, actual if isinstance(actual, str) else shown(actual))
+
+    def calls_of(self, name: str) -> list[Called]:
+        found = [call for call in self.calls if call.name == name]
+        if not found and name not in self.known:
+            raise InvalidInput(
+                f"there is no tool {name!r}; known are {', '.join(sorted(self.known))}"
+            )
+        return found
+
+    def named_calls(self) -> str:
+        return ", ".join(call.name for call in self.calls) or "nothing"
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 300 else text[:299] + "…"

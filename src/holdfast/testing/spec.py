@@ -1,0 +1,414 @@
+'''Specs beside an agent: Gherkin text in `SPEC = """…"""` or in a `.feature` file, read and played.
+
+The parser is Cucumber's own (`gherkin-official`), so Background, Rule, Scenario Outline, tables and doc
+strings mean what they mean everywhere. A sentence that nobody knows is an error before anything runs,
+with its line and the sentences that come closest.
+'''
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast import views
+from holdfast.core.events import ErrorInfo
+from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.runtime.declare import AgentSpec, CallSpec, agent_spec, spec_of
+from holdfast.testing.mocks import Mocks
+from holdfast.testing.play import RUN_ID, Act, Life, Play, Stage, live_here
+from holdfast.testing.ready import ready_sentences
+from holdfast.testing.sentences import (
+    Called,
+    Outcome,
+    Sentence,
+    Unmet,
+    json_or_text,
+    sentences_in,
+)
+
+CLOSE_ONES: Final = 3
+
+
+class SpecError(InvalidInput):
+    """A spec that cannot be played: bad Gherkin, an unknown sentence, a tool that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One sentence of a scenario: where it stands, what it says, and what is meant by it."""
+
+    place: str
+    keyword: str
+    said: str
+    sentence: Sentence
+    values: dict[str, Any]
+
+    def __call__(self, on: Play | Outcome) -> None:
+        self.sentence.fn(on, **self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario, ready to be played."""
+
+    name: str
+    place: str
+    lines: tuple[Line, ...]
+
+    @property
+    def setup(self) -> list[Line]:
+        return [line for line in self.lines if line.sentence.on == "play"]
+
+    @property
+    def checks(self) -> list[Line]:
+        return [line for line in self.lines if line.sentence.on == "outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who may take part: the agents of a file, which of them is meant, and all its names."""
+
+    agents: Mapping[str, Callable[..., Any]]
+    chosen: Callable[..., Any] | None
+    names: dict[str, Any]
+    mocks: Mocks = field(default_factory=dict)
+    strict: bool = False
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """The steps and tools that the file (and what it imports by name) declares."""
+        specs = [spec_of(value) for value in self.names.values()]
+        return frozenset(spec.name for spec in specs if isinstance(spec, CallSpec))
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+
+def spec_in(file: Path, names: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The text of SPEC in a loaded Python file, and the line of the file where it begins."""
+    text = names.get("SPEC")
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise SpecError(f"{file}: SPEC must be Gherkin text, not {type(text).__name__}")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Name) and t.id == "SPEC" for t in targets):
+            assert isinstance(node, ast.Assign)
+            begins = file.read_text(encoding="utf-8").splitlines()[node.value.lineno - 1].rstrip()
+            return text, node.value.lineno + (begins.endswith("\\"))
+    return text, 1
+
+
+def read_spec(
+    text: str, file: str, known: list[Sentence], *, first_line: int = 1
+) -> list[Scenario]:
+    """The scenarios of a Gherkin text, outlines expanded, every sentence understood."""
+    parsed = _parsed(text, file, first_line)
+    from gherkin.pickles.compiler import Compiler
+
+    parsed["uri"] = file
+    lines = dict(_locations(parsed))
+    _check_no_lost_sentence(parsed, known, file, first_line)
+    scenarios, unknown = [], []
+    for pickle in Compiler().compile(parsed):
+        found = []
+        for step in pickle["steps"]:
+            keyword, number = lines[step["astNodeIds"][0]]
+            place = f"{file}:{number + first_line - 1}"
+            try:
+                found.append(_line(place, keyword, step, known))
+            except SpecError as error:
+                unknown.append(str(error))
+        place = f"{file}:{pickle['location']['line'] + first_line - 1}"
+        if not found and not unknown:
+            raise SpecError(f"{place}: scenario {pickle['name']!r} has no steps")
+        scenario = Scenario(pickle["name"], place, tuple(found))
+        _check_order(scenario)
+        scenarios.append(scenario)
+    if unknown:
+        raise SpecError("\n".join(dict.fromkeys(unknown)))
+    return scenarios
+
+
+def _parsed(text: str, file: str, first_line: int) -> Any:
+    try:
+        from gherkin.errors import CompositeParserException, ParserException
+        from gherkin.parser import Parser
+        from gherkin.token_scanner import TokenScanner
+    except ModuleNotFoundError:
+        raise SpecError(
+            "a spec in Gherkin needs the package gherkin-official: pip install 'holdfast[test]'"
+        ) from None
+    try:
+        return Parser().parse(TokenScanner(text))
+    except CompositeParserException as errors:
+        said = [_parser_error(file, first_line, error) for error in errors.errors]
+        raise SpecError("\n".join(said)) from None
+    except ParserException as error:
+        raise SpecError(_parser_error(file, first_line, error)) from None
+
+
+def _parser_error(file: str, first_line: int, error: Any) -> str:
+    line = error.location["line"] + first_line - 1
+    said = str(error).partition(": ")[2]
+    hint = (
+        "" if "FeatureLine" not in said else "; a spec begins with `Feature: …`, then `Scenario: …`"
+    )
+    return f"{file}:{line}: not Gherkin: {said}{hint}"
+
+
+def _locations(node: Any) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Of every step by its id: its keyword and line."""
+    if isinstance(node, dict):
+        if "id" in node and "keyword" in node and "text" in node:
+            yield node["id"], (node["keyword"].strip(), node["location"]["line"])
+        for value in node.values():
+            yield from _locations(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _locations(value)
+
+
+def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first_line: int) -> None:
+    """A misspelt keyword below a headline makes Gherkin take a sentence for prose; nobody means that."""
+    for node in _nodes(parsed):
+        for offset, said in enumerate(str(node.get("description") or "").splitlines(), 1):
+            word, _, rest = said.strip().partition(" ")
+            if any(sentence.match(rest) is not None for sentence in known):
+                line = node["location"]["line"] + offset + first_line - 1
+                raise SpecError(
+                    f"{file}:{line}: {word!r} begins no sentence; say Given, When, Then, And, But or *"
+                )
+
+
+def _nodes(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        if "description" in node and "location" in node:
+            yield node
+        for value in node.values():
+            yield from _nodes(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _nodes(value)
+
+
+def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
+    said, block = step["text"], _block(step.get("argument"))
+    fits = []
+    for candidate in known:
+        values = candidate.match(said)
+        if values is not None:
+            fits.append((candidate, values))
+    if not fits:
+        raise SpecError(f"{place}: {_unknown(said, known)}")
+    fits.sort(key=lambda fit: fit[0].weight, reverse=True)
+    sentence, values = fits[0]
+    if sentence.has_block:
+        if block is None:
+            raise SpecError(f"{place}: {said!r} wants a table or a text in triple quotes below it")
+        values["block"] = block
+    elif block is not None:
+        raise SpecError(f"{place}: {said!r} takes no table or text below it")
+    return Line(place, keyword, said, sentence, values)
+
+
+def _block(argument: Any) -> Any:
+    """What stands below a sentence: a table as rows of texts, a doc string as JSON or text."""
+    if argument is None:
+        return None
+    if "docString" in argument:
+        return json_or_text(argument["docString"]["content"])
+    return [[cell["value"] for cell in row["cells"]] for row in argument["dataTable"]["rows"]]
+
+
+def _unknown(said: str, known: list[Sentence]) -> str:
+    texts = [sentence.text for sentence in known]
+    # Compared by their words: what stands in a placeholder's place is anybody's guess.
+    close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
+    hint = "".join(f"\n    {text}" for text in close)
+    return f"unknown sentence: {said}" + (f"\n  the closest known ones:{hint}" if hint else "")
+
+
+def _check_order(scenario: Scenario) -> None:
+    asked: Line | None = None
+    for line in scenario.lines:
+        if line.sentence.on == "outcome":
+            asked = line
+        elif asked is not None:
+            raise SpecError(
+                f"{line.place}: {line.said!r} comes after {asked.said!r}; what should be is asked when "
+                "all has happened: make it a scenario of its own"
+            )
+
+
+# ── playing ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a scenario: passed, or the sentence that failed and why."""
+
+    scenario: Scenario
+    outcome: Outcome | None
+    failed: Line | None = None
+    expected: str = ""
+    actual: str = ""
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failed is None and not self.problem
+
+
+def known_sentences(names: Mapping[str, Any]) -> list[Sentence]:
+    """The ready sentences and those of the agent's file."""
+    return [*sentences_in(names), *ready_sentences()]
+
+
+def play_of(scenario: Scenario, cast: Cast) -> Play:
+    """What the scenario's Given and When say, as a play."""
+    agent = cast.chosen
+    play = Play(
+        agent=agent or _nobody, mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
+    )
+    for line in scenario.setup:
+        try:
+            line(play)
+        except HoldfastError as error:
+            raise SpecError(f"{line.place}: {error}") from error
+    if agent is None:
+        raise SpecError(
+            f"{scenario.place}: the file has several agents; say which as FILE:agent: {', '.join(cast.agents)}"
+        )
+    _check_input(scenario, play)
+    _check_mocks(scenario, play, cast)
+    return play
+
+
+def _nobody() -> None:
+    raise AssertionError("no agent was chosen")
+
+
+def _check_input(scenario: Scenario, play: Play) -> None:
+    spec = agent_spec(play.agent)
+    try:
+        spec.encode_input((), play.input)
+        spec.decode_input(spec.encode_input((), play.input)[0])
+    except HoldfastError as error:
+        raise SpecError(f"{scenario.place}: {error}") from error
+
+
+def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
+    """A mock of something that is not there is a misspelt name, and the real thing would run."""
+    plain = {name for name, value in cast.names.items() if callable(value)}
+    known = cast.tools | plain
+    for name in play.mocks:
+        if name not in known and name not in cast.tools and not _may_be_elsewhere(name, cast):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SpecError(
+                f"{scenario.place}: there is a mock of {name!r}, but no step, tool or function of that "
+                f"name{hint}. The file has {', '.join(sorted(cast.tools)) or 'no tools'}"
+            )
+
+
+def _may_be_elsewhere(name: str, cast: Cast) -> bool:
+    """The undo of a known tool, or a tool of an agent that was imported or is no plain function."""
+    if name.startswith("undo ") and name[5:] in cast.tools:
+        return True
+    own = cast.names.get("__name__")
+    return any(
+        not isinstance(spec_of(agent), AgentSpec) or agent_spec(agent).fn.__module__ != own
+        for agent in cast.agents.values()
+    )
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """A folder for one performance, gone afterwards. In memory where there is such a place: nothing in
+    it must outlive the machine, only processes."""
+    memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a private folder in it
+    where = memory if os.access(memory, os.W_OK | os.X_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=where))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def play_scenario(scenario: Scenario, cast: Cast, live: Life = live_here) -> Verdict:
+    """Play a scenario once in a folder of its own, and ask its sentences."""
+    try:
+        play = play_of(scenario, cast)
+    except SpecError as error:
+        return Verdict(scenario, None, problem=str(error))
+    with fresh_folder() as folder:
+        stage = Stage(folder, play, live)
+        try:
+            stage.perform()
+            outcome = outcome_of(stage, cast.tools)
+        except HoldfastError as error:
+            return Verdict(scenario, None, problem=f"{scenario.place}: {error}")
+        finally:
+            stage.close()
+    if stage.ends[-1].says == "MockMissing":
+        return Verdict(scenario, outcome, problem=f"{scenario.place}: {stage.ends[-1].message}")
+    return judge(scenario, outcome)
+
+
+def judge(scenario: Scenario, outcome: Outcome) -> Verdict:
+    """Ask every Then."""
+    for line in scenario.checks:
+        try:
+            line(outcome)
+        except Unmet as unmet:
+            return Verdict(scenario, outcome, line, unmet.expected, unmet.actual)
+        except AssertionError as error:
+            return Verdict(scenario, outcome, line, line.said, str(error) or "it was not so")
+        except HoldfastError as error:
+            return Verdict(scenario, outcome, line, problem=f"{line.place}: {error}")
+    return Verdict(scenario, outcome)
+
+
+def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
+    """The run as it stands at the end of a performance."""
+    store = stage.sandbox.store()
+    try:
+        run = views.get(store, RUN_ID)
+
+        def whole(value: Any) -> Any:
+            return views.to_plain(views.value(store, RUN_ID, value))
+
+        calls = tuple(
+            Called(
+                call.step, call.name, call.status, whole(call.args) or {}, whole(call.result),
+                max(1, len(call.attempts)), _error(call.error),
+            )
+            for call in run.calls
+        )  # fmt: skip
+        return Outcome(
+            run=run, status=run.status, result=whole(run.result), state=whole(dict(run.state)), calls=calls,
+            decisions={d.name: (whole(d.choice), d.why) for d in run.decisions},
+            error=_error(run.failure.error) if run.failure and run.status == "failed" else "",
+            waiting_for=run.waiting_for if run.status == "waiting" else "",
+            ended=stage.ends[-1], known=tools | set(stage.play.mocks) | {c.name for c in run.calls},
+        )  # fmt: skip
+    finally:
+        store.close()
+
+
+def _error(error: ErrorInfo | None) -> str:
+    return "" if error is None else f"{error.type}: {error.message}"
+
+
+__all__ = ["Act", "Cast", "Line", "Scenario", "SpecError", "Verdict", "fresh_folder", "judge", "known_sentences",
+           "outcome_of", "play_of", "play_scenario", "read_spec", "spec_in"]  # fmt: skip

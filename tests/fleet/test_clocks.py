@@ -1,0 +1,95 @@
+"""Workers whose clocks are wrong by an hour agree on leases, timers and the times in the log."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psycopg
+
+from holdfast import Holdfast, Run, agent
+from holdfast.core.events import CallDoubted, RunClaimed, RunSuspended
+from holdfast.store.base import Filter
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.clock import ManualClock
+from support import chaos_agents
+from support.fleet import Fleet, People, tasks
+from support.invariants import Evidence, check_all
+from support.ledger import Ledger
+
+HOUR_SECONDS = 3600
+SKEWS = (-HOUR_SECONDS, HOUR_SECONDS, 0)
+PATIENCE_SECONDS = 60
+
+
+def now_us(dsn: str) -> int:
+    with psycopg.connect(dsn) as db:
+        found = db.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        return int(found.fetchall()[0][0])
+
+
+def ask_until_all_took_part(hf: Holdfast, end: float) -> None:
+    """Have runs told by each worker what its own clock says."""
+    off: set[int] = set()
+    while off != {-1, 0, 1}:
+        assert time.monotonic() < end, f"only workers whose clocks are off by {off} h took part"
+        local, told = hf.start(chaos_agents.asking).result(timeout=PATIENCE_SECONDS)
+        off.add(round((local - told) / HOUR_SECONDS))
+
+
+def test_clocks_that_are_an_hour_wrong_change_nothing(
+    postgres_dsn: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    def wrong(place: int) -> dict[str, str]:
+        return {chaos_agents.SKEW: str(SKEWS[place])}
+
+    with (
+        Holdfast(postgres_dsn) as hf,
+        Fleet(
+            postgres_dsn, ledger, tmp_path, size=3, lease_seconds=15, concurrency=1,
+            dawdle_seconds=0.1, environment=wrong,
+        ),
+    ):  # fmt: skip
+        began = now_us(postgres_dsn)
+        runs = {f"r-{t.name}": t for t in tasks(5.2)}
+        for run_id, task in runs.items():
+            hf.start(task.agent, id=run_id, **task.input)
+        people = People(hf, ledger)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while any(row.status not in ("completed", "failed", "cancelled") for row in hf.runs()):
+            people.round()
+            assert time.monotonic() < end, hf.runs()
+            time.sleep(0.05)
+        ask_until_all_took_part(hf, end)
+        ended = now_us(postgres_dsn)
+
+        for row in hf.store.runs(Filter(), limit=100):
+            x = Evidence(hf.store, row.id, ledger.effects(row.id))
+            check_all(x)
+            times = [record.time for record in x.records]
+            assert began <= times[0] and times[-1] <= ended, "an event has another clock's time"
+            count = [type(event) for event in x.events].count
+            assert count(CallDoubted) == 0
+            if not row.parent:  # taken from nobody: once, and once more after each wait
+                assert count(RunClaimed) == count(RunSuspended) + 1
+        assert people.did["reopened"] == 0
+
+
+@agent
+def napping(run: Run) -> list[float]:
+    before = run.now().timestamp()
+    run.sleep(600)
+    return [before, run.now().timestamp()]
+
+
+def test_times_in_a_log_never_fall_when_the_clock_steps_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=clock.now), agents=[napping]) as hf:
+        hf.start(napping, id="r")
+        clock.advance(-HOUR_SECONDS)
+        hf.worker().run(once=True)
+        clock.advance(601)
+        hf.worker().run(once=True)
+
+        times = [record.time for record, _ in hf.events("r")]
+        assert times == sorted(times)

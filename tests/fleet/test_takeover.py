@@ -1,0 +1,101 @@
+"""A worker dies, and its runs go on elsewhere; a worker that only seemed dead can do no harm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast import Holdfast, views
+from holdfast.core.events import CallDoubted, CallEvidence, RunClaimed
+from support import chaos_agents
+from support.fleet import Fleet
+from support.ledger import Ledger
+
+LEASE_SECONDS = 2.0
+PATIENCE_SECONDS = 40.0
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None]) -> T:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+def claims(hf: Holdfast, run_id: str) -> int:
+    return sum(isinstance(event, RunClaimed) for _, event in hf.events(run_id))
+
+
+def marks(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
+    return [effect["args"] for effect in ledger.effects(run_id)]
+
+
+def test_runs_of_a_killed_worker_go_on_elsewhere_within_two_lease_times(
+    url: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    with (
+        Holdfast(url) as hf,
+        Fleet(url, ledger, tmp_path, size=2, lease_seconds=LEASE_SECONDS) as fleet,
+    ):
+        hf.start(chaos_agents.marked, id="r", steps=50, seconds=0.1)
+        first = eventually(lambda: marks(ledger, "r")[3:] and marks(ledger, "r")[0])
+
+        fleet.kill(fleet.place_of(first["pid"]))
+
+        killed_at = time.monotonic()
+        after = eventually(lambda: [x for x in marks(ledger, "r") if x["pid"] != first["pid"]])
+        assert after[0]["at"] - killed_at < 2 * LEASE_SECONDS
+        assert hf.result("r", timeout=PATIENCE_SECONDS) == 50
+
+
+@pytest.mark.parametrize("task", ["sleeping", "computing"])
+def test_code_that_blocks_for_three_leases_keeps_its_lease(
+    url: str, ledger: Ledger, tmp_path: Path, task: str
+) -> None:
+    with (
+        Holdfast(url) as hf,
+        Fleet(url, ledger, tmp_path, size=2, lease_seconds=1.0) as fleet,
+    ):
+        if task == "sleeping":
+            hf.start(chaos_agents.blocking, id="r", seconds=3.0)
+        else:
+            hf.start(chaos_agents.crunching, id="r", seconds=3.0)
+
+        hf.result("r", timeout=PATIENCE_SECONDS)
+
+        assert claims(hf, "r") == 1
+        assert fleet.died == []
+
+
+def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
+    url: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    with (
+        Holdfast(url) as hf,
+        Fleet(url, ledger, tmp_path, size=2, lease_seconds=1.0) as fleet,
+    ):
+        hf.start(chaos_agents.blocking, id="r", seconds=1.0)
+        frozen = eventually(lambda: marks(ledger, "r"))[0]["pid"]
+        fleet.freeze(fleet.place_of(frozen), seconds=0)
+
+        doubt = eventually(lambda: hf.get("r").in_doubt)[0]
+        assert doubt.evidence == ()
+        fleet.look_after()  # it wakes, and its tool comes to its end
+        doubt = eventually(lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
+
+        assert "done" in doubt.evidence[0]
+        hf.resolve("r", doubt.step, done="it", by="test", why="the worker said so")
+        assert hf.result("r", timeout=PATIENCE_SECONDS) == "it"
+        kinds = [type(event) for _, event in hf.events("r")]
+        assert (kinds.count(CallDoubted), kinds.count(CallEvidence)) == (1, 1)
+        assert [x["tool"] for x in ledger.effects("r")] == ["begins it", "ends it"]
+        assert views.verify(hf.store, "r").ok

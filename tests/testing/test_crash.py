@@ -1,0 +1,151 @@
+"""The crash explorer finds what is wrong with the wrong agents, and lets the right ones pass."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import agents_right as right
+import agents_wrong as wrong
+import pytest
+
+from holdfast.testing import Outcome, Report
+from holdfast.testing.crash import explore
+from holdfast.testing.mocks import mocks_of
+from holdfast.testing.play import Act, Answer, Play
+
+MAIL = {"smtp_send": {"returns": "accepted"}}
+LOST_BOOKING = {"book": {"returns": "booked"}, "is_there": {"returns": None}}
+
+
+def explored(
+    agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Answer, ...] = (),
+    may_doubt: tuple[str, ...] = (), **input: Any,
+) -> Report:  # fmt: skip
+    play = Play(
+        agent, dict(input), mocks_of(mocks or {}), list(answers), [Act("go")], set(may_doubt)
+    )
+    return explore(play)
+
+
+def line_of(fn: Callable[..., Any], text: str) -> str:
+    """`file:line` of the line of a function (or of the agent around it) that holds this text."""
+    code = inspect.unwrap(fn)
+    lines, first = inspect.getsourcelines(code)
+    offset = next(number for number, line in enumerate(lines) if text in line)
+    return f"{inspect.getsourcefile(code)}:{first + offset}"
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind", "called_at", "declared_at", "mocks", "remedy"),
+    [
+        (wrong.guard_after_effect, "repeats", (wrong.notify, "smtp_send("), (wrong.smtp_send, "def"), MAIL, "@tool"),
+        (wrong.effect_in_plain_code, "repeats", (wrong.effect_in_plain_code, "smtp_send("), (wrong.smtp_send, "def"), MAIL, "@tool"),
+        (wrong.chance_decides, "diverges", (wrong.chance_decides, "send("), None, {}, "run.random()"),
+        (wrong.time_decides, "diverges", (wrong.time_decides, "send("), None, {}, "run.now()"),
+        (wrong.makes_its_key_by_chance, "diverges", (wrong.makes_its_key_by_chance, "send("), None, {}, "run.uuid()"),
+        (wrong.missing_key, "in doubt", (wrong.missing_key, "charge("), (wrong.charge, "@tool"), {}, "idempotency_key"),
+        (wrong.repeats_blindly, "repeats", (wrong.repeats_blindly, "charge_blindly("), (wrong.charge_blindly, "@tool"), {}, "idempotency_key"),
+        (wrong.repeats_in_a_child, "repeats", (wrong.child, "charge_blindly("), (wrong.charge_blindly, "@tool"), {}, "idempotency_key"),
+        (wrong.ignores_its_key, "repeats", (wrong.ignores_its_key, "send_without_key("), (wrong.send_without_key, "@tool"), {}, "pass the key"),
+        (wrong.check_that_never_finds, "repeats", (wrong.check_that_never_finds, "book("), (wrong.book, "@tool"), LOST_BOOKING, "check"),
+        (wrong.memory_of_the_process_decides, "ends otherwise", None, None, {}, "run.state"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_a_planted_fault_is_found_with_its_lines_and_a_remedy(
+    agent: Callable[..., Any],
+    kind: str,
+    called_at: tuple[Callable[..., Any], str] | None,
+    declared_at: tuple[Callable[..., Any], str] | None,
+    mocks: dict[str, Any],
+    remedy: str,
+) -> None:
+    report = explored(agent, mocks)
+
+    (fault,) = report.faults
+    assert kind == fault.kind
+    assert remedy in fault.fix
+    if called_at is not None:
+        assert line_of(*called_at) == fault.where
+    if declared_at is not None:
+        assert line_of(*declared_at) == fault.declared
+    assert not report.ok
+
+
+@pytest.mark.parametrize(
+    ("agent", "body"),
+    [(wrong.appends_in_a_step, wrong.write_line), (wrong.appends_in_plain_code, wrong.appends_in_plain_code)],
+    ids=lambda value: value.__name__,
+)  # fmt: skip
+def test_a_real_effect_that_nobody_declared_is_seen_where_it_happens(
+    agent: Callable[..., Any], body: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Without any mock: by what the process does to the world."""
+    report = explored(agent, file=str(tmp_path / "lines"))
+
+    (fault,) = report.faults
+    assert ("repeats", line_of(body, ".open(")) == (fault.kind, fault.where)
+    assert f"appends to {tmp_path / 'lines'}" in fault.says
+
+
+PEOPLE = (Answer("approval", True), Answer("answer", "red"), Answer("signal", 5, "payment"))
+
+
+@pytest.mark.parametrize(
+    ("agent", "options"),
+    [
+        (right.guarded, {}),
+        (right.checked_and_transactional, {"mocks": {"book": {"returns": "blue b-1"}}}),
+        (right.recorded_time_and_chance, {}),
+        (right.with_people, {"answers": PEOPLE}),
+        (right.in_threads, {}),
+        (right.on_a_loop, {}),
+        (right.with_a_child, {}),
+        (right.accepts_doubt, {"may_doubt": ("charge",)}),
+        (right.fails_and_says_so, {"mocks": {"send": {"error": "nobody"}}}),
+        (right.taken_back, {}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_right_agent_passes(agent: Callable[..., Any], options: dict[str, Any]) -> None:
+    report = explored(agent, **options)
+
+    assert [] == [fault.says for fault in report.faults]
+    assert report.ok
+    assert report.boundaries >= 8
+
+
+def test_the_boundary_at_which_it_was_seen_is_said_in_words() -> None:
+    (fault,) = explored(wrong.missing_key).faults
+
+    assert "after the intent of charge is recorded" == fault.killed
+    assert fault.crashes == 4  # after the intent, before and after the body, before the receipt
+
+
+def test_what_must_hold_is_asked_after_every_crash(crash_everywhere: Callable[..., Report]) -> None:
+    asked: list[str] = []
+
+    def check(outcome: Outcome) -> None:
+        asked.append(outcome.status)
+        assert outcome.result == {"sent": True, "tries": 1}
+
+    report = crash_everywhere(right.guarded, mocks={"send": {"returns": "ok"}}, check=check)
+
+    assert ["completed"] * report.boundaries == asked
+
+
+def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(
+    crash_everywhere: Callable[..., Report],
+) -> None:
+    with pytest.raises(
+        AssertionError, match=r"(?s)harm missing_key.*IN DOUBT: charge.*agents_wrong.py:\d+"
+    ):
+        crash_everywhere(wrong.missing_key, mocks={"charge": {"returns": "ok"}}, amount=3)
+
+
+def test_a_tool_with_an_effect_and_no_mock_is_not_executed(
+    crash_everywhere: Callable[..., Report],
+) -> None:
+    with pytest.raises(AssertionError, match="send has an effect and no mock"):
+        crash_everywhere(right.guarded)
