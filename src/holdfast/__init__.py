@@ -8,8 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.agents.loop import loop
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
-    from holdfast.core.policy import Budget, Rate, Retry
+    from holdfast.core.agent_state import AgentState, Phase
+    from holdfast.core.parts import Message
+    from holdfast.core.patch import StatePatch
+    from holdfast.core.policy import Budget, Checkpoint, Rate, Retry
     from holdfast.core.state import RunState
     from holdfast.errors import (
         AlreadyDecided,
@@ -21,11 +25,14 @@ if TYPE_CHECKING:
         HoldfastError,
         InputConflict,
         InvalidInput,
+        InvalidTransition,
+        IterationsExceeded,
         LeaseLost,
         LogDamaged,
         NotDurable,
         NotFound,
         NotNow,
+        NotResumable,
         NotStorable,
         Rejected,
         RunBusy,
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentState",
     "AlreadyDecided",
     "Approval",
     "AsyncHoldfast",
@@ -53,6 +61,7 @@ __all__ = [
     "BudgetExceeded",
     "CallFailed",
     "CallTimeout",
+    "Checkpoint",
     "DeadlineExceeded",
     "Diverged",
     "Done",
@@ -61,13 +70,18 @@ __all__ = [
     "HoldfastError",
     "InputConflict",
     "InvalidInput",
+    "InvalidTransition",
+    "IterationsExceeded",
     "LeaseLost",
     "LogDamaged",
+    "Message",
     "NotDurable",
     "NotFound",
     "NotNow",
+    "NotResumable",
     "NotStorable",
     "Options",
+    "Phase",
     "Question",
     "Rate",
     "Rejected",
@@ -78,18 +92,24 @@ __all__ = [
     "RunFailed",
     "RunState",
     "RunWaiting",
+    "StatePatch",
     "StorageFull",
     "StoreError",
     "StoreUnavailable",
     "Timer",
     "agent",
+    "loop",
     "step",
     "tool",
 ]
 
 _HOMES = {
+    "holdfast.agents.loop": ("loop",),
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
-    "holdfast.core.policy": ("Budget", "Rate", "Retry"),
+    "holdfast.core.agent_state": ("AgentState", "Phase"),
+    "holdfast.core.parts": ("Message",),
+    "holdfast.core.patch": ("StatePatch",),
+    "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
     "holdfast.runtime.declare": ("Done",),
     "holdfast.runtime.engine": ("Options",),

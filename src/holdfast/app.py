@@ -134,6 +134,8 @@ class Holdfast:
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
         made = self.engine.create(spec, run_id, input, args=args)
+        if isinstance(made, RunRow):
+            self.engine.check_resumable(made, spec)
         return self._go_on(made, spec, wait=wait)
 
     def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
@@ -176,9 +178,16 @@ class Holdfast:
         views.row_of(self.store, run_id)
         return Handle(self, run_id)
 
-    def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
-        """Go on with a run: a failed one from its failed step, a paused one, one that waits."""
-        spec = self.engine.agent_of(views.row_of(self.store, run_id))
+    def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
+               override: Sequence[str] = ()) -> Any:  # fmt: skip
+        """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+
+        A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
+        refused with NotResumable, unless `override` names that check: "age", "version".
+        """
+        row = views.row_of(self.store, run_id)
+        spec = self.engine.agent_of(row)
+        self.engine.check_resumable(row, spec, override)
         control.reopen(self.store, run_id, by=by, why=why)
         return self._go_on(views.row_of(self.store, run_id), spec, wait=wait)
 
@@ -338,9 +347,10 @@ class Holdfast:
             self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why
         )
 
-    def patch(self, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (), by: str = "",
+    def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (), by: str = "",
               why: str = "") -> None:  # fmt: skip
-        """Change the run's state from outside. The agent sees it when its next call returns."""
+        """Change what the run knows from outside: new values of `run.state` by key, a `StatePatch`, or a
+        JSON Patch (RFC 6902). The agent sees it when its next call returns, a loop when its iteration ends."""
         control.patch(self.store, run_id, changes, delete=delete, by=by, why=why)
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -410,10 +420,15 @@ class AsyncHoldfast:
         made = await asyncio.to_thread(
             partial(self.sync.engine.create, spec, run_id, input, args=args)
         )
+        if isinstance(made, RunRow):
+            self.sync.engine.check_resumable(made, spec)
         return await self._go_on(made, spec, wait=wait)
 
-    async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
+    async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
+                     override: Sequence[str] = ()) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
+        row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
+        self.sync.engine.check_resumable(row, self.sync.engine.agent_of(row), override)
         return await self._reopened(control.reopen, run_id, wait=wait, by=by, why=why)
 
     async def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:

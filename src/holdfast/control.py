@@ -12,13 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core import log, values
+from holdfast.core import jsonpatch, log, loop_state, values
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob, Head
-from holdfast.core.state import Call, RunState, Waiting, fold
-from holdfast.errors import AlreadyDecided, Conflict, InvalidInput, NotFound, NotNow
+from holdfast.core.patch import StatePatch
+from holdfast.core.state import Call, RunState, Waiting, fold, operated
+from holdfast.errors import (
+    AlreadyDecided,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    NotNow,
+    NotResumable,
+)
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
 Act = tuple[Sequence[Event], RowChange | None, Sequence[Blob]]
@@ -235,28 +245,62 @@ def _doubtful(state: RunState, call: int | str | None) -> Call:
 # ── the run's course ─────────────────────────────────────────────────────────────────────────
 
 
-def patch(store: Store, run_id: str, changes: Mapping[str, Any], *, delete: Sequence[str] = (),
-          by: str = "", why: str = "") -> None:  # fmt: skip
-    """Change the run's state from outside. The agent sees it when its next call returns."""
-    wrapped = _operations(changes, delete)
+Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
+"""New values of `run.state` by key; a StatePatch; or an RFC 6902 JSON Patch of what `hf.get` shows."""
 
-    def decide(_: RunState, row: RunRow) -> Act:
+
+def patch(store: Store, run_id: str, changes: Patch, *, delete: Sequence[str] = (),
+          by: str = "", why: str = "") -> None:  # fmt: skip
+    """Change what the run knows from outside. The agent sees it when its next call returns, a loop when
+    its iteration ends. A JSON Patch is applied whole or not at all."""
+    if isinstance(changes, StatePatch | list | tuple) and delete:
+        raise InvalidInput("delete=… goes with new values of run.state, not with another patch")
+    event = e.StatePatched(changes=e.Value(json=Raw(b"[]")), by=by, why=why, id=uuid.uuid4().hex)
+    if isinstance(changes, StatePatch):
+        event = replace(event, patch=_small(values.encode_struct(changes)))
+    elif isinstance(changes, Mapping):
+        event = replace(event, changes=_operations(changes, delete))
+    else:
+        jsonpatch.operations(changes)
+        event = replace(event, operations=_small(values.encode(changes)))
+
+    def decide(state: RunState, row: RunRow) -> Act:
         _refuse_ended(row, "a patch")
-        return [e.StatePatched(changes=wrapped, by=by, why=why)], None, []
+        if event.operations is not None:
+            _try_out(state, changes)
+        return [event], None, []
 
     act(store, run_id, decide)
 
 
-def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
-    """Changes of state as a patch keeps them: inside the event, so that a fold needs nothing else."""
-    ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
-    ops += [{"op": "delete", "key": key} for key in delete]
-    wrapped, blob = log.wrap(values.encode(ops))
+def _try_out(state: RunState, ops: Any) -> None:
+    """InvalidInput, with nothing written, if a JSON Patch does not apply to what the run knows now."""
+    if state.is_loop and state.loop is None:
+        raise NotNow(f"run {state.id!r} has not begun: there is no state yet that could be patched")
+    try:
+        if state.is_loop:
+            loop_state.after(state.loop, state.queued, ops)
+        else:
+            operated(state, ops)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"what the patch leaves cannot be read: {error}") from None
+
+
+def _small(data: bytes) -> e.Value:
+    """A patch is kept inside its event, so that a fold needs nothing else."""
+    wrapped, blob = log.wrap(data)
     if blob is not None:
         raise InvalidInput(
             f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}"
         )
     return wrapped
+
+
+def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
+    """Changes of state as a patch keeps them."""
+    ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
+    ops += [{"op": "delete", "key": key} for key in delete]
+    return _small(values.encode(ops))
 
 
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -278,17 +322,20 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
-            raise NotNow(
-                f"run {run_id!r} was cancelled; hf.rerun begins it anew with its state kept"
-            )
+            anew = f"hf.rerun({run_id!r}) begins it anew with its state kept"
+            raise NotResumable(run_id, "status", "it was cancelled", anew)
         undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
         if row.status == "failed" and undoable and all(c.undone for c in undoable):
-            raise NotNow(f"what run {run_id!r} did has been undone; hf.rerun begins it anew")
+            anew = f"hf.rerun({run_id!r}) begins it anew"
+            raise NotResumable(run_id, "status", "what it did has been undone", anew)
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
             return [e.RunReopened(by=by, why=why)], RowChange("pending", now), []
         return _NOTHING
 
+    found = store.get(run_id)
+    if found is not None and found.status in ("pending", "running", "waiting"):
+        return  # it goes on by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)
     _act_unless_nothing(store, run_id, decide)
@@ -455,4 +502,7 @@ def _blob_hashes(events: Sequence[Event]) -> set[str]:
                 found.add(value.blob)
         if isinstance(event, e.ArtifactSaved):
             found.add(event.blob)
+        if isinstance(event, e.MessageAdded):
+            kept = [v for call in event.tool_calls for v in (call.arguments, call.result)]
+            found.update(value.blob for value in kept if value is not None and value.blob)
     return found

@@ -4,17 +4,21 @@ HoldfastError                        something Holdfast refuses or cannot do
 ├── InvalidInput                     a value, name or option is wrong; nothing has happened yet
 │   ├── NotStorable                  a value cannot be kept in the log (carries the path to it)
 │   ├── InputConflict                this id already belongs to a run with another input
+│   ├── InvalidPatch                 an operation of a JSON Patch cannot be applied (says which one)
 │   ├── InvalidTransition            a phase cannot follow the present one
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
 ├── NotNow                           the run's status does not allow it
+│   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
 │   └── AlreadyDecided               somebody else's decision came first
 ├── RunFailed                        the run ended with an error (carries the failure)
 │   ├── DeadlineExceeded             it ran out of time
 │   ├── BudgetExceeded               it ran out of budget
+│   ├── IterationsExceeded           a loop came round too often
 │   └── RunCancelled                 somebody cancelled it
 ├── RunWaiting                       the run cannot go on here and now; says on what it waits
 │   └── RunBusy                      another worker is executing it
+├── AgentFailed                      a loop's state says that its goal cannot be reached
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
 │   └── Rejected                     a person said no
@@ -97,6 +101,15 @@ class InputConflict(InvalidInput):
         )
 
 
+class InvalidPatch(InvalidInput):
+    """An operation of a JSON Patch cannot be applied; none of them was."""
+
+    def __init__(self, number: int, op: str, path: str, reason: str) -> None:
+        self.number, self.op, self.path, self.reason = number, op, path, reason
+        which = f"operation {number + 1}" + (f" ({op} {path!r})" if op or path else "")
+        super().__init__(f"the patch cannot be applied: {which}: {reason}. Nothing was changed")
+
+
 class InvalidTransition(InvalidInput):
     """A phase cannot follow the present one."""
 
@@ -126,6 +139,17 @@ class NotFound(HoldfastError, LookupError):
 
 class NotNow(HoldfastError):
     """The run's status does not allow this."""
+
+
+class NotResumable(NotNow):
+    """A check before a resume failed. `check` is age, status or version."""
+
+    def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
+        self.run_id, self.check = run_id, check
+        super().__init__(
+            f"run {run_id!r} is not resumed: the check of its {check} failed: {what}\n"
+            f"  to override: {override}"
+        )
 
 
 class AlreadyDecided(NotNow):
@@ -160,6 +184,17 @@ class DeadlineExceeded(RunFailed):
 
 class BudgetExceeded(RunFailed):
     """The run used up its budget."""
+
+
+class IterationsExceeded(RunFailed):
+    """A loop was not done within `max_iterations`."""
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  go on:     raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
+        )
 
 
 class RunCancelled(RunFailed):
@@ -213,6 +248,10 @@ class CallTimeout(CallFailed, TimeoutError):
 
 class Rejected(CallFailed):
     """A person said no to a call that needed approval."""
+
+
+class AgentFailed(HoldfastError):
+    """A loop's state went to ERROR: its goal cannot be reached."""
 
 
 class NotDurable(HoldfastError):

@@ -76,7 +76,7 @@ def folded(store: Store, run_id: str) -> RunState:
     start, head = _from_snapshot(store, run_id)
     found = list(log.verify(run_id, head, store.read(run_id, after=head.seq)))
     state = fold(start, found)
-    if len(found) >= SNAPSHOT_AFTER:
+    if len(found) >= SNAPSHOT_AFTER and not _ends_at_live(store, run_id, found[-1].seq):
         last = found[-1]
         kept = Snapshot(last.seq, last.hash, snapshot.VERSION, store.now(), snapshot.dump(state))
         with contextlib.suppress(
@@ -84,6 +84,12 @@ def folded(store: Store, run_id: str) -> RunState:
         ):  # a cache: a store that is read-only or full does without
             store.save_snapshot(run_id, kept)
     return state
+
+
+def _ends_at_live(store: Store, run_id: str, seq: int) -> bool:
+    """Whether a loop goes on from a snapshot that ends here: one place holds one snapshot."""
+    live = store.snapshot(run_id, live=True)
+    return live is not None and live.seq == seq
 
 
 def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
@@ -194,7 +200,7 @@ def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
 def _known(state: RunState) -> dict[str, Any]:
     """The part of a state that is the agent's knowledge and position."""
     names = ("state", "stage", "plan", "decisions", "facts", "questions", "notes", "messages",
-             "artifacts", "steps", "usage")  # fmt: skip
+             "artifacts", "flags", "steps", "usage", "iteration", "loop")  # fmt: skip
     return {name: to_plain(getattr(state, name)) for name in names}
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from msgspec import Raw
 
 from holdfast.core import events, values
-from holdfast.core.events import ErrorInfo, Event, Usage, Value
+from holdfast.core.events import AskedTool, ErrorInfo, Event, Usage, Value
 from holdfast.errors import InvalidInput, NotStorable
 
 GOLDEN = Path(__file__).parent / "golden_events.json"
@@ -35,6 +35,10 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     ErrorInfo: st.builds(ErrorInfo, TEXT, TEXT, TEXT, TEXT),
     Usage: st.builds(Usage, st.integers(), st.integers(), NUMBERS),
 }
+ANY_OF[tuple[AskedTool, ...]] = st.lists(
+    st.builds(AskedTool, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS),
+    max_size=2,
+).map(tuple)
 each_kind = pytest.mark.parametrize("cls", events.ALL.values(), ids=events.ALL.keys())
 
 
@@ -72,12 +76,15 @@ def sample(name: str, hint: Any, number: int) -> Any:
         dict[str, float]: {"steps": number + 0.0},
         Value: Value(json=Raw(b'{"n":%d}' % number)),
         Value | None: Value(blob="0" * 32, bytes=number),
+        str | None: f"{name} {number}",
     }
     if hint in made:
         return made[hint]
     for struct in (ErrorInfo, Usage):
         if hint in (struct, struct | None):
             return example(struct, number)
+    if hint == tuple[AskedTool, ...]:
+        return (example(AskedTool, number),)
     raise AssertionError(f"no example for {name}: {hint}")
 
 

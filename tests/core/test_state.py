@@ -35,6 +35,31 @@ ERRORS = st.builds(ErrorInfo, type=st.just("OSError"), message=st.text(max_size=
 STEPS = st.integers(1, 6)
 NAMES = st.sampled_from(["draft", "send"])
 
+PATCHES = st.sampled_from(
+    [
+        inline({"facts": [{"key": "k", "value": [1]}], "notes": {"a": {}}, "flags": ["f", "g"]}),
+        inline({"plan": [{"name": "p"}], "questions": ["a", "b"], "cleared": ["f"]}),
+        inline({"closed": ["a"], "artifacts": [{"name": "x"}]}),
+        inline({"facts": 7}),  # a foreign log may hold anything
+        inline({"unknown": 1}),
+    ]
+)
+OPERATIONS = st.sampled_from(
+    [
+        inline([{"op": "add", "path": "/state/x", "value": {"$blob": ["h", 3]}}]),
+        inline([{"op": "add", "path": "/facts/-", "value": {"key": "k", "value": 2}}]),
+        inline([{"op": "remove", "path": "/state/a"}]),
+        inline([{"op": "replace", "path": "/flags", "value": 5}]),
+        inline("nonsense"),
+    ]
+)
+DELTAS = st.sampled_from(
+    [
+        inline([{"op": "add", "path": "/messages/-", "value": {"role": "user", "$blob": 1}}]),
+        inline([{"op": "replace", "path": "/goal", "value": "other"}]),
+        inline([{"op": "remove", "path": "/nothing"}]),
+    ]
+)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.RunClaimed, worker=KEYS),
     st.builds(e.RunSuspended, waiting_for=KEYS, wake_at=st.none() | st.integers(0, 99)),
@@ -71,6 +96,14 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.AnswerGiven, **PLACES, value=VALUES),
     st.builds(e.StateChanged, **NOTED, op=st.sampled_from(["set", "increment", "append", "delete"]), key=KEYS, value=VALUES),
     st.builds(e.StatePatched, changes=KEYS.map(lambda k: inline([{"op": "set", "key": k, "value": [1]}]))),
+    st.builds(e.StatePatched, changes=st.just(inline([])), id=KEYS, patch=PATCHES),
+    st.builds(e.StatePatched, changes=st.just(inline([])), id=KEYS, operations=OPERATIONS),
+    st.builds(e.KnowledgePatched, **NOTED, patch=PATCHES),
+    st.builds(e.IterationEnded, index=STEPS, iteration=STEPS, state=st.just(inline({"goal": "g", "messages": []}))),
+    st.builds(
+        e.IterationEnded, index=STEPS, iteration=STEPS, phase=KEYS, delta=DELTAS,
+        taken=st.lists(KEYS, max_size=1).map(tuple), refused=st.lists(KEYS, max_size=1).map(tuple),
+    ),
     st.builds(e.ValueRecorded, **NOTED, name=KEYS, value=VALUES),
     st.builds(e.StageEntered, **NOTED, stage=KEYS),
     st.builds(e.PlanMade, **NOTED, steps=st.lists(KEYS, max_size=3).map(tuple)),
@@ -88,7 +121,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 def records(events: list[Event]) -> list[Record]:
-    created = e.RunCreated(run_id="r", agent="a", input=inline({"n": 1}))
+    is_loop = any(isinstance(event, e.IterationEnded) for event in events[:2])
+    created = e.RunCreated(run_id="r", agent="a", input=inline({"n": 1}), loop=is_loop)
     return log.seal(log.origin("r"), [created, *events], epoch=1, time=5)[1]
 
 

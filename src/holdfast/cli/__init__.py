@@ -38,6 +38,7 @@ VERBS: Final = {
     "reject": ("deciding", "reject", "Say no to what a run asks for."),
     "answer": ("deciding", "answer", "Answer the question that a run asks."),
     "signal": ("deciding", "signal", "Send a signal to a run."),
+    "patch": ("deciding", "patch", "Change what a run knows, from outside."),
     "resolve": ("deciding", "resolve", "Settle a call that may or may not have happened."),
     "pause": ("deciding", "pause", "Stop a run at its next call, until it is resumed."),
     "cancel": ("deciding", "cancel", "End a run at its next call."),

@@ -1,4 +1,4 @@
-"""The verbs that decide: approve, reject, answer, signal, resolve, pause, cancel, undo, fork.
+"""The verbs that decide: approve, reject, answer, signal, patch, resolve, pause, cancel, undo, fork.
 
 Each shows exactly what it is about before it asks, and binds the decision to what was shown: if the
 run has moved on meanwhile, the decision is refused.
@@ -6,6 +6,7 @@ run has moved on meanwhile, the decision is refused.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from typing import Any
 
@@ -26,7 +27,9 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
+from holdfast.core import values
 from holdfast.core.state import Call, Waiting
+from holdfast.errors import NotStorable
 from holdfast.store.base import Store
 
 request_option = click.option(
@@ -217,6 +220,41 @@ def pause(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: b
         _report(store, run_id, "will pause at its next call" if live else "paused", url, as_json)
         if not as_json:
             click.echo(f"  to go on: {command(url, 'resume', 'FILE', run_id)}")
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--state", "changes", multiple=True, metavar="KEY=VALUE", help="A new value in the run's state."
+)
+@click.option("--delete", multiple=True, metavar="KEY", help="Remove it from the run's state.")
+@click.option(
+    "--json-patch", "operations", metavar="JSON",
+    help="RFC 6902 operations on what `holdfast show --json` shows; - reads them from stdin.",
+)  # fmt: skip
+@decision_options
+@store_option
+@json_option
+def patch(run_id: str, changes: tuple[str, ...], delete: tuple[str, ...], operations: str | None, by: str,
+          why: str, yes: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Change what a run knows. Its agent sees it when its next call returns, a loop when its iteration ends."""
+    if bool(changes or delete) == (operations is not None):
+        raise click.UsageError(
+            "say what to change: --state KEY=VALUE and --delete KEY, or --json-patch"
+        )
+    new: Any = {key: json_or_text(value) for key, value in map(pair, changes)}
+    if operations is not None:
+        given = sys.stdin.read() if operations == "-" else operations
+        try:
+            new = values.decode(given.encode())
+        except NotStorable as error:
+            raise click.BadParameter(str(error), param_hint="--json-patch") from None
+    with existing_store(url) as store:
+        shown = text.compact(new, 200) if new else "nothing new"
+        gone = f", and {', '.join(delete)} removed" if delete else ""
+        confirm(f"patch {_summary(store, run_id)} with {shown}{gone}?", yes=yes)
+        control.patch(store, run_id, new, delete=delete, by=by, why=why)
+        _report(store, run_id, "patched", url, as_json)
 
 
 @click.command()

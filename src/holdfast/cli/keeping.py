@@ -114,6 +114,17 @@ def _damage(store: Store, row: RunRow) -> str:
 @click.option(
     "--keep", type=click.IntRange(0), metavar="N", help="The newest N of them stay, however old."
 )
+@click.option(
+    "--snapshots",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of each run's snapshots keep the newest N.",
+)
+@click.option(
+    "--snapshot-age",
+    metavar="AGE",
+    help="Of each run's snapshots delete older ones, but the newest.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @store_option
@@ -121,6 +132,8 @@ def _damage(store: Store, row: RunRow) -> str:
 def gc(
     older_than: str | None,
     keep: int | None,
+    snapshots: int | None,
+    snapshot_age: str | None,
     dry_run: bool,
     yes: bool,
     url: str | None,
@@ -129,16 +142,26 @@ def gc(
     """Delete runs that ended long ago, with all that belongs to them.
 
     Only runs that are completed, failed or cancelled, and no child of a run that still goes on. With
-    a run its own idempotency keys are forgotten.
+    a run its own idempotency keys are forgotten. Snapshots are caches: those that go cost time, and
+    nothing else.
     """
-    if older_than is None and keep is None:
-        raise click.UsageError("say which runs may go: --older-than AGE, --keep N, or both")
-    try:
-        age = text.seconds_of(older_than) if older_than is not None else 0.0
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--older-than") from None
+    of_runs, of_snapshots = older_than or keep is not None, snapshot_age or snapshots is not None
+    if not of_runs and not of_snapshots:
+        raise click.UsageError(
+            "say which runs may go (--older-than AGE, --keep N, or both), "
+            "or which snapshots (--snapshots N, --snapshot-age AGE)"
+        )
+    age = _age(older_than, "--older-than") or 0
+    rotated = 0
     with existing_store(url) as store:
-        doomed = _doomed(store, store.now() - int(age * MICROSECONDS), keep or 0)
+        if of_snapshots and not dry_run:
+            oldest = _age(snapshot_age, "--snapshot-age")
+            count = snapshots or sys.maxsize >> 1
+            rotated = sum(
+                store.rotate_snapshots(row.id, keep=count, max_age_us=oldest)
+                for row in every_run(store)
+            )
+        doomed = _doomed(store, store.now() - age, keep or 0) if of_runs else []
         deleted: list[str] = []
         if doomed and not dry_run:
             oldest = min(row.updated_at for row in doomed)
@@ -149,7 +172,18 @@ def gc(
             deleted = [row.id for row in doomed if store.delete(row.id)]
     ids = [row.id for row in doomed] if dry_run else deleted
     word = "would be deleted" if dry_run else "deleted"
-    say(as_json, {"deleted": ids, "dry_run": dry_run}, f"{len(ids)} runs {word}")
+    lines = [f"{len(ids)} runs {word}"] if of_runs else []
+    lines += [f"{rotated} snapshots deleted"] if of_snapshots else []
+    counted = {"snapshots": rotated} if of_snapshots else {}
+    say(as_json, {"deleted": ids, "dry_run": dry_run, **counted}, *lines)
+
+
+def _age(given: str | None, option: str) -> int | None:
+    """An age as the user wrote it, in microseconds."""
+    try:
+        return None if given is None else int(text.seconds_of(given) * MICROSECONDS)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def _doomed(store: Store, before: int, keep: int) -> list[RunRow]:

@@ -125,6 +125,12 @@ def _approved(x: e.ApprovalDecided) -> Said:
     return Said("person", word + _by(x), colour)
 
 
+def _iterated(x: e.IterationEnded) -> Said:
+    phase = f", {visible(x.phase)}" if x.phase else ""
+    changed = _value(x.state if x.delta is None else x.delta) if x.state or x.delta else ""
+    return Said("iteration", f"{x.iteration} is over{phase} {changed}".rstrip(), "cyan")
+
+
 _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.RunCreated: _created,
     e.RunClaimed: lambda x: Said("run", f"taken up by {visible(x.worker)}", "cyan"),
@@ -150,7 +156,11 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.ApprovalDecided: _approved,
     e.AnswerGiven: lambda x: Said("person", f"answered {_value(x.value)}{_by(x)}", "green"),
     e.StateChanged: lambda x: Said("state", f"{x.op} {visible(x.key)} {_value(x.value)}"),
-    e.StatePatched: lambda x: Said("person", f"patched the state {_value(x.changes)}{_by(x)}"),
+    e.StatePatched: lambda x: Said(
+        "person", f"patched the state {_value(x.patch or x.operations or x.changes)}{_by(x)}"
+    ),
+    e.KnowledgePatched: lambda x: Said("patch", _value(x.patch)),
+    e.IterationEnded: _iterated,
     e.ValueRecorded: lambda x: Said("value", f"{visible(x.name)} = {_value(x.value)}"),
     e.StageEntered: lambda x: Said("stage", visible(x.stage), "cyan"),
     e.PlanMade: lambda x: Said("plan", f"{len(x.steps)} steps: {cut(', '.join(map(visible, x.steps)), 90)}"),

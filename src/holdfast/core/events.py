@@ -108,6 +108,7 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     forked_from: str = ""
     forked_step: int = 0
     inherited_effects: tuple[str, ...] = ()
+    loop: bool = False  # its agent is a function from state to state
 
     def __post_init__(self) -> None:
         for name, limit in self.budget.items():
@@ -222,6 +223,7 @@ class CallSucceeded(Event, frozen=True, omit_defaults=True):
     duration_us: int = 0
     usage: Usage | None = None
     unavailable: str = ""  # why the result could not be kept, although the effect happened
+    buffered: bool = False  # written with a later commit: what came from outside was not seen here
 
 
 class CallFailed(Event, frozen=True, omit_defaults=True):
@@ -276,6 +278,27 @@ class CallEvidence(Event, frozen=True, omit_defaults=True):
     outcome: str
     result: Value | None = None
     error: ErrorInfo | None = None
+
+
+# ── iterations ───────────────────────────────────────────────────────────────────────────────
+
+
+class IterationEnded(Event, frozen=True, omit_defaults=True):
+    """The code has come round: what stands before this need not be replayed when a loop goes on.
+
+    A loop's state is here whole (`state`, the first time) or as what changed since the last iteration
+    (`delta`, a JSON Patch). `taken` names the patches from outside that it holds, `refused` says why
+    others could not be taken in.
+    """
+
+    index: int
+    iteration: int
+    phase: str = ""
+    state: Value | None = None
+    delta: Value | None = None
+    taken: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    buffered: bool = False  # as for a receipt
 
 
 # ── waits: people, signals, timers ───────────────────────────────────────────────────────────
@@ -446,10 +469,26 @@ class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
         return self.key
 
 
+class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A tool call inside a message: what a model asked for, and what came of it."""
+
+    id: str
+    name: str
+    arguments: Value
+    result: Value | None = None
+    error: str | None = None
+    duration: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_finite("duration", self.duration, "use 0 for one that is not known")
+
+
 class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
     role: str
     content: Value
     metadata: Value | None = None
+    tool_calls: tuple[AskedTool, ...] = ()
+    tool_call_id: str = ""
 
     @property
     def subject(self) -> str:
@@ -477,12 +516,24 @@ class LogWritten(Noted, frozen=True, omit_defaults=True, kw_only=True):
         return self.level
 
 
+class KnowledgePatched(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    """The agent's own patch of what it knows: a `StatePatch`."""
+
+    patch: Value
+
+
 class StatePatched(Event, frozen=True, omit_defaults=True):
-    """A change from outside: the agent sees it when its next call returns."""
+    """A change from outside: the agent sees it when its next call returns, a loop in its next iteration.
+
+    `changes` are of the state, `patch` is a `StatePatch`, `operations` are a JSON Patch.
+    """
 
     changes: Value
     by: str = ""
     why: str = ""
+    id: str = ""
+    patch: Value | None = None
+    operations: Value | None = None
 
 
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})

@@ -86,6 +86,58 @@ class Retry:
 NO_RETRY: Final = Retry(attempts=1)
 
 
+STRATEGIES: Final = ("every_step", "every_iteration", "on_state_change")
+"""When buffered events are committed, the finest first. Each includes the triggers of those after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """When a run's buffered events are committed, and which snapshots are kept.
+
+    Of a run's snapshots the newest `max_count` are kept, and of those none (but the newest) that is older
+    than `max_age` seconds. A run that was last written longer ago than `max_age` is not resumed unless
+    that is asked for.
+    """
+
+    strategy: str = "every_step"
+    max_count: int = 3
+    max_age: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise InvalidInput(f"checkpoint must be one of {known}, not {self.strategy!r}")
+        if not _is_count(self.max_count):
+            raise InvalidInput(
+                f"Checkpoint.max_count must be a whole number from 1 to 10,000, not {self.max_count!r}"
+            )
+        if self.max_age is not None:
+            microseconds(self.max_age, "Checkpoint.max_age")
+
+    @classmethod
+    def of(cls, given: object) -> Checkpoint:
+        """A strategy's name, or a whole Checkpoint."""
+        if isinstance(given, Checkpoint):
+            return given
+        if isinstance(given, str):
+            return cls(given)
+        raise InvalidInput(f"checkpoint must be a strategy's name or a Checkpoint, not {given!r}")
+
+    @property
+    def at_step(self) -> bool:
+        """Whether every receipt is committed at once."""
+        return self.strategy == "every_step"
+
+    @property
+    def at_iteration(self) -> bool:
+        """Whether every end of an iteration is committed at once."""
+        return self.strategy != "on_state_change"
+
+    @property
+    def max_age_us(self) -> int | None:
+        return None if self.max_age is None else microseconds(self.max_age, "Checkpoint.max_age")
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most `count` calls begin within any `per` seconds, over all workers of a store.

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted
+from holdfast.core.state import RunState
 
 Place = tuple[str, int]
 """A branch, and a position within it."""
@@ -59,6 +60,7 @@ class Entry:
     granted: bool = False
     """A failed run was resumed: this call may be tried again, with a fresh set of attempts."""
     granted_seq: int = 0
+    iteration: e.IterationEnded | None = None
     attempts_before: int = 0
     first_seq: int = 0
     seq: int = 0
@@ -103,6 +105,15 @@ class Entry:
         return max(last_failed, self.intent.attempt if self.intent else 0)
 
 
+def _is_before(place: Place, index: int) -> bool:
+    """Whether a place is not after this one of the main branch, from which all others are started."""
+    branch, at = place
+    if branch:
+        first = branch.partition("-")[0]
+        return first.isdigit() and int(first) <= index
+    return at <= index
+
+
 @dataclass(slots=True)
 class Mail:
     """A signal in the log that no wait has taken yet."""
@@ -141,6 +152,14 @@ class Journal:
         self.restarted = 0
         """The seq of the event since which the code runs: its creation, or its last restart."""
         self.terminal: Event | None = None
+        self._unseen_patch = False
+        self.keep_past = False
+        """Whether a loop is replayed from its first iteration, and not gone on with from its last."""
+
+    @property
+    def forgets(self) -> bool:
+        """Whether what stands before the end of an iteration is over: so it is for a loop."""
+        return self.created is not None and self.created.loop and not self.keep_past
 
     @property
     def is_undone(self) -> bool:
@@ -177,6 +196,40 @@ class Journal:
             if seq > binding or found == event:
                 return seq, found
         return None
+
+    def feed_answered(self, event: e.CallSucceeded | e.CallFailed) -> None:
+        """Take in the receipt of a call that gets its answer as it is written, and never asks."""
+        self._reached(event.branch, event.index)
+        self.steps = max(self.steps, event.step)
+        self.forget(event.branch, event.index)
+
+    def iterated(self, seq: int, event: e.IterationEnded) -> bool:
+        """An iteration is over. Whether a loop goes on from here, and never comes back to what was before.
+
+        Not if the state was patched from outside, and the code had not seen that yet: then it goes on from
+        an earlier iteration, which sees it where it was seen first.
+        """
+        self._reached("", event.index)
+        if not event.buffered:
+            self._unseen_patch = False
+        goes_on = self.forgets and not self._unseen_patch
+        if goes_on:
+            self.restarted = seq
+            self._entries = {
+                p: x for p, x in self._entries.items() if not _is_before(p, event.index)
+            }
+            self._noted = {p: x for p, x in self._noted.items() if not _is_before(p, event.index)}
+        return goes_on
+
+    def begin_at(self, state: RunState) -> None:
+        """Know what a run's state knows at the end of an iteration: the log before it is not read."""
+        self.restarted, self.steps = state.seq, state.steps
+        self.mail = deque(
+            Mail(s.seq, e.SignalReceived(id=s.id, name=s.name, value=s.value))
+            for s in state.signals
+        )
+        if state.iteration_index >= 0:
+            self._last_index[""] = state.iteration_index
 
     def unasked(self) -> list[tuple[Place, Entry]]:
         """Calls and waits that the log holds, and that the code should have asked for."""
@@ -240,6 +293,12 @@ class Journal:
                 self._feed_wait(seq, time, event)
             case e.SignalReceived():
                 self.mail.append(Mail(seq, event))
+            case e.IterationEnded():
+                if not self.iterated(seq, event):
+                    entry = self._at(seq, "", event.index, "")
+                    entry.iteration, entry.seq = event, seq
+            case e.StatePatched():
+                self._unseen_patch = True
             case e.CancelRequested():
                 self.cancel = event
             case e.UndoRequested():
@@ -283,7 +342,9 @@ class Journal:
             case e.CallSucceeded():
                 entry.digest = event.digest or entry.digest
                 entry.done = event
+                self._unseen_patch = self._unseen_patch and event.buffered
             case e.CallFailed():
+                self._unseen_patch = False
                 entry.digest = event.digest or entry.digest
                 entry.failures.append(event)
             case e.CallDoubted():
@@ -310,6 +371,7 @@ class Journal:
             case e.WaitEnded():
                 entry = self._at(seq, event.branch, event.index, "")
                 entry.ended, entry.seq = event, seq
+                self._unseen_patch = False
                 self.mail = deque(m for m in self.mail if m.seq != event.source)
             case e.ApprovalDecided():
                 entry = self._at(seq, event.branch, event.index, "")
@@ -325,9 +387,12 @@ class Journal:
         entry = self._entries.get(place)
         if entry is None:
             entry = self._entries[place] = Entry(name=name, digest="", first_seq=seq)
+        self._reached(branch, index)
+        return entry
+
+    def _reached(self, branch: str, index: int) -> None:
         if index > self._last_index.get(branch, -1):
             self._last_index[branch] = index
-        return entry
 
     def _reopen_failures(self, seq: int) -> None:
         """A failed run goes on from its failed step, which may be tried again."""

@@ -15,25 +15,24 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.events import Value
+from holdfast.core.parts import Message, pack, unpack
 from holdfast.core.state import RunState
 from holdfast.core.values import encode_struct, freeze
 
-VERSION: Final = "1"
+VERSION: Final = "3"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
-_REFERENCE, _ESCAPED = "$blob", "$dict"
 _DECODE: Final = msgspec.json.Decoder(RunState).decode
 
 
 def dump(state: RunState) -> bytes:
     """The state's bytes."""
-    return encode_struct(_map(state, _pack))
+    return encode_struct(_map(state, pack))
 
 
 def load(data: bytes) -> RunState:
     """The state that was dumped; ValueError if these are not its bytes."""
-    return _map(_DECODE(data), lambda value: freeze(_unpack(value)))
+    return _map(_DECODE(data), lambda value: freeze(unpack(value)))
 
 
 def _map(state: RunState, change: Any) -> RunState:
@@ -43,34 +42,21 @@ def _map(state: RunState, change: Any) -> RunState:
         state,
         state=change(state.state),
         notes=change(state.notes),
+        loop=change(state.loop),
         facts=tuple(replace(x, value=change(x.value)) for x in state.facts),
         decisions=tuple(replace(x, choice=change(x.choice)) for x in state.decisions),
-        messages=tuple(
-            replace(x, content=change(x.content), metadata=change(x.metadata))
-            for x in state.messages
-        ),
+        messages=tuple(_map_message(x, change) for x in state.messages),
         failure=None if failure is None else replace(failure, state=change(failure.state)),
     )
 
 
-def _pack(value: Any) -> Any:
-    if isinstance(value, Value):
-        return {_REFERENCE: [value.blob, value.bytes]}
-    if isinstance(value, dict):
-        packed = {key: _pack(item) for key, item in value.items()}
-        return {_ESCAPED: packed} if _REFERENCE in packed or _ESCAPED in packed else packed
-    if isinstance(value, list):
-        return [_pack(item) for item in value]
-    return value
-
-
-def _unpack(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_unpack(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _REFERENCE in value:
-        blob, size = value[_REFERENCE]
-        return Value(blob=blob, bytes=size)
-    inner = value.get(_ESCAPED, value)
-    return {key: _unpack(item) for key, item in inner.items()}
+def _map_message(message: Message, change: Any) -> Message:
+    return replace(
+        message,
+        content=change(message.content),
+        metadata=change(message.metadata),
+        tool_calls=tuple(
+            replace(call, arguments=change(call.arguments), result=change(call.result))
+            for call in message.tool_calls
+        ),
+    )

@@ -17,10 +17,15 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core import events as e
-from holdfast.core import values
+from holdfast.core import jsonpatch, values
+from holdfast.core import patch as patches
+from holdfast.core.agent_state import AgentState
 from holdfast.core.events import ErrorInfo, Event, Usage, Value
 from holdfast.core.log import Record, read_event
+from holdfast.core.parts import Artifact, Fact, Message, Part, PlanStep, ToolCall, pack, unpack
+from holdfast.core.patch import StatePatch
 from holdfast.core.values import FrozenDict, FrozenList
+from holdfast.errors import InvalidInput
 
 # ── the parts of a run's state ───────────────────────────────────────────────────────────────
 
@@ -108,35 +113,6 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
 
 
-class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
-    key: str
-    value: Any
-    source: str
-    time: int
-
-
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: str
-    content: Any
-    time: int
-    metadata: Any = None
-
-
-class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    type: str
-    id: str
-    bytes: int
-    summary: str
-    step: int
-    time: int
-
-
-class PlanStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    status: str = "pending"
-
-
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """A log line, a patch, a decision by a person: something to show on the timeline."""
 
@@ -165,6 +141,15 @@ class Signal(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int
 
 
+class Queued(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A patch from outside that a loop will take in when its iteration ends."""
+
+    id: str
+    patch: Value | None = None
+    operations: Value | None = None
+    by: str = ""
+
+
 class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything a run's log says, at one point of it."""
 
@@ -189,6 +174,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: dict[str, Any] = {}
     messages: tuple[Message, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
+    flags: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
     signals: tuple[Signal, ...] = ()
     usage: Usage = Usage()
@@ -200,11 +186,21 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: str = ""
     forked_from: str = ""
     inherited_effects: tuple[str, ...] = ()
+    is_loop: bool = False
+    iteration: int = 0
+    iteration_index: int = -1
+    loop: Any = None
+    queued: tuple[Queued, ...] = ()
     workers: tuple[str, ...] = ()
     restarts: int = 0
     created_at: int = 0
     updated_at: int = 0
     seq: int = -1
+
+    @property
+    def agent_state(self) -> AgentState | None:
+        """The state of a loop after its last committed iteration; None if the run is no loop."""
+        return None if self.loop is None else msgspec.convert(self.loop, AgentState)
 
     @property
     def committed(self) -> int:
@@ -241,6 +237,7 @@ class _Open:
     calls: dict[tuple[str, int], Call] = field(default_factory=dict)
     waits: dict[tuple[str, int], Waiting] = field(default_factory=dict)
     signals: dict[int, Signal] = field(default_factory=dict)
+    queued: dict[str, Queued] = field(default_factory=dict)
     past_calls: list[Call] = field(default_factory=list)
 
 
@@ -252,13 +249,15 @@ _LISTS: Final = (
     "lines",
     "plan",
     "questions",
+    "flags",
     "stage_history",
     "workers",
 )
 _PLAIN: Final = tuple(
     f
     for f in RunState.__struct_fields__
-    if f not in _LISTS and f not in ("state", "notes", "calls", "waits", "signals")
+    if f not in _LISTS
+    and f not in ("state", "notes", "calls", "waits", "signals", "queued", "loop")
 )
 
 
@@ -286,6 +285,7 @@ class Draft:
     questions: list[str]
     messages: list[Message]
     artifacts: list[Artifact]
+    flags: list[str]
     lines: list[Line]
     usage: Usage
     budget: dict[str, float]
@@ -296,6 +296,9 @@ class Draft:
     parent: str
     forked_from: str
     inherited_effects: tuple[str, ...]
+    is_loop: bool
+    iteration: int
+    iteration_index: int
     workers: list[str]
     restarts: int
     created_at: int
@@ -315,11 +318,13 @@ class Draft:
             calls={(c.branch, c.index): c for c in start.calls if c.index >= 0},
             waits={(w.branch, w.index): w for w in start.waits},
             signals={s.seq: s for s in start.signals},
+            queued={x.id: x for x in start.queued},
             past_calls=[c for c in start.calls if c.index < 0],
         )
+        self.loop = _Document(start.loop)
 
-    def freeze(self) -> RunState:
-        """The state now, as an immutable value."""
+    def freeze(self, *, loop: bool = True) -> RunState:
+        """The state now, as an immutable value; without the loop's own state if that is not wanted."""
         parts = self.open
         same: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
         lists: dict[str, Any] = {name: tuple(getattr(self, name)) for name in _LISTS}
@@ -331,6 +336,8 @@ class Draft:
             calls=tuple(sorted([*parts.past_calls, *parts.calls.values()], key=lambda c: c.step)),
             waits=tuple(parts.waits.values()),
             signals=tuple(parts.signals.values()),
+            queued=tuple(parts.queued.values()),
+            loop=self.loop.frozen() if loop else None,
         )
 
     def apply(self, seq: int, time: int, event: Event) -> None:
@@ -345,7 +352,7 @@ class Draft:
         self.id, self.agent, self.input = x.run_id, x.agent, x.input
         self.code_version, self.deadline_at, self.budget = x.code_version, x.deadline_at, x.budget
         self.stages, self.parent, self.forked_from = x.stages, x.parent, x.forked_from
-        self.inherited_effects = x.inherited_effects
+        self.inherited_effects, self.is_loop = x.inherited_effects, x.loop
         self.created_at, self.status = time, "pending"
 
     def _claimed(self, x: e.RunClaimed) -> None:
@@ -395,6 +402,8 @@ class Draft:
         parts.waits.clear()
         self.status, self.failure, self.result, self.waiting_for = "pending", None, None, ""
         self.restarts += 1
+        self.loop = _Document(None)
+        self.iteration, self.iteration_index = 0, -1
         self._line(time, "rerun", x.by, x.why, "started again, with its state kept")
 
     def _paused(self, x: e.RunPaused) -> None:
@@ -567,6 +576,19 @@ class Draft:
             said = f"{x.worker} (epoch {x.epoch}) says: {x.outcome}"
             self._store_call(call, seq=seq, time=call.ended_at, evidence=(*call.evidence, said))
 
+    # iterations
+
+    def _iterated(self, x: e.IterationEnded) -> None:
+        self.iteration, self.iteration_index = x.iteration, x.index
+        if x.state is not None:
+            self.loop = _Document(plain(x.state))
+        elif x.delta is not None:
+            self.loop.apply(plain(x.delta))
+        for taken in x.taken:
+            self.open.queued.pop(taken, None)
+        for why in x.refused:
+            self.lines.append(Line(self.updated_at, "patch", f"a patch was not taken in: {why}"))
+
     # waits
 
     def _wait_began(self, x: e.WaitBegan) -> None:
@@ -618,7 +640,41 @@ class Draft:
         time = self.updated_at
         for op in operations(x.changes):
             change(self.open.state, op["op"], op["key"], op.get("value"))
+        if self.is_loop and (x.patch is not None or x.operations is not None):
+            self.open.queued[x.id] = Queued(x.id, x.patch, x.operations, x.by)
+        elif x.patch is not None:
+            self._take_in(x.patch)
+        elif x.operations is not None:
+            self._operate(x.operations)
         self._line(time, "patch", x.by, x.why, "state patched")
+
+    def _knowledge(self, x: e.KnowledgePatched) -> None:
+        self._take_in(x.patch)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The private scratchpad."""
+        return self.open.notes
+
+    def _take_in(self, patch: Value) -> None:
+        try:
+            read = msgspec.convert(plain(patch), StatePatch)
+        except (ValueError, InvalidInput):  # a foreign log may hold anything
+            return
+        self._know(patches.changed(read, self, time=self.updated_at))
+
+    def _operate(self, ops: Value) -> None:
+        try:
+            self._know(operated(self, plain(ops)))
+        except (ValueError, InvalidInput):
+            return
+
+    def _know(self, new: dict[str, Any]) -> None:
+        for name, value in new.items():
+            if name in ("state", "notes"):
+                setattr(self.open, name, dict(value))
+            else:
+                setattr(self, name, list(value))
 
     def _value(self, x: e.ValueRecorded) -> None:
         pass  # it matters to the code that reads it again, not to the state
@@ -665,7 +721,10 @@ class Draft:
     def _message(self, x: e.MessageAdded) -> None:
         time = self.updated_at
         metadata = None if x.metadata is None else plain(x.metadata)
-        self.messages.append(Message(x.role, plain(x.content), time, metadata))
+        calls = tuple(map(_tool_call, x.tool_calls))
+        self.messages.append(
+            Message(x.role, plain(x.content), time, metadata, calls, x.tool_call_id)
+        )
 
     def _artifact(self, x: e.ArtifactSaved) -> None:
         time = self.updated_at
@@ -693,13 +752,90 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.PlanStepEnded: Draft._plan_ended, e.DecisionMade: Draft._decision, e.FactLearned: Draft._fact,
     e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
-    e.LogWritten: Draft._log,
+    e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
 }  # fmt: skip
+
+
+class _Document:
+    """A loop's state as plain JSON. It is copied only when somebody asks for it after a change."""
+
+    def __init__(self, frozen: Any) -> None:
+        self._frozen = frozen
+        self._own: Any = None
+
+    def frozen(self) -> Any:
+        if self._frozen is None and self._own is not None:
+            self._frozen = values.freeze(self._own)
+        return self._frozen
+
+    def apply(self, delta: Any) -> None:
+        if self._own is None:
+            self._own = values.thaw(self._frozen)
+        self._frozen = None
+        try:
+            self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
+        except InvalidInput:  # a foreign log may hold anything
+            return
+
+
+_KNOWN: Final = ("plan", "facts", "questions", "notes", "artifacts", "flags")
+
+
+def document(known: RunState | Draft) -> dict[str, Any]:
+    """What a JSON Patch from outside applies to: what the agent knows, by the names of `RunState`."""
+    state = known.state if isinstance(known, RunState) else known.open.state
+    whole = {"state": state, **{name: getattr(known, name) for name in _KNOWN}}
+    return {name: _as_json(value) for name, value in whole.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple | list) and value and isinstance(value[0], Part):
+        return [{f: pack(getattr(x, f)) for f in x.__struct_fields__} for x in value]
+    return pack(list(value) if isinstance(value, tuple) else value)
+
+
+def operated(known: RunState | Draft, ops: Any) -> dict[str, Any]:
+    """What an agent knows after a JSON Patch; InvalidPatch if it does not apply, ValueError if what it
+    leaves is no knowledge."""
+    if isinstance(ops, list | tuple):  # a value that looks like a reference is none
+        ops = [_safe(op) for op in ops]
+    return _knowledge(jsonpatch.apply(document(known), ops))
+
+
+def _safe(op: Any) -> Any:
+    return {**op, "value": pack(op["value"])} if isinstance(op, dict) and "value" in op else op
+
+
+class _Knowledge(msgspec.Struct, forbid_unknown_fields=True):
+    state: dict[str, Any]
+    plan: tuple[PlanStep, ...]
+    facts: tuple[Fact, ...]
+    questions: tuple[str, ...]
+    notes: dict[str, Any]
+    artifacts: tuple[Artifact, ...]
+    flags: tuple[str, ...]
+
+
+def _knowledge(patched: Any) -> dict[str, Any]:
+    """The fields of a patched document, or ValueError if it is no longer what an agent knows."""
+    read = msgspec.convert(patched, _Knowledge)
+    found = {name: getattr(read, name) for name in read.__struct_fields__}
+    found["state"] = values.freeze(unpack(read.state))
+    found["notes"] = values.freeze(unpack(read.notes))
+    found["facts"] = tuple(
+        msgspec.structs.replace(x, value=values.freeze(unpack(x.value))) for x in read.facts
+    )
+    return found
 
 
 def plain(value: Value) -> Any:
     """A value's content, read-only; a big one stays a `Value` that names its artifact."""
     return value if value.blob else values.freeze(values.decode(value.json))
+
+
+def _tool_call(x: e.AskedTool) -> ToolCall:
+    result = None if x.result is None else plain(x.result)
+    return ToolCall(x.id, x.name, plain(x.arguments), result, x.error, x.duration)
 
 
 def operations(changes: Value) -> list[dict[str, Any]]:

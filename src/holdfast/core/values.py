@@ -135,6 +135,16 @@ def encode_struct(value: msgspec.Struct) -> bytes:
         ) from None
 
 
+def encode_parts(value: Any) -> bytes:
+    """The bytes of lists and dicts of our own structs, whose user values are plain JSON already."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError as error:
+        raise NotStorable(
+            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode"
+        ) from None
+
+
 def lower(value: Any, *, typed: bool = False, depth: int = DEPTH_MAX) -> Any:
     """The value as plain JSON builtins, containers at most `depth` levels deep."""
     kind = type(value)

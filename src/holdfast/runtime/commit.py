@@ -7,7 +7,7 @@ read first, and before an effect the gate is asked again, so that nothing begins
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core.events import Event
@@ -51,11 +51,27 @@ def gate(session: Session) -> None:
             created.budget,
             steps=session.steps,
             elapsed_us=now - journal.created_at,
-            usage=session.draft.usage,
+            usage=session.usage,
         )
         over = use.exceeded(starting=True)
         if over:
             raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+
+
+HELD_MAX: Final = 1000
+"""No more events than this are buffered, whatever the strategy."""
+
+
+def is_due(session: Session, *, iteration: bool = False, changed: bool = False) -> bool:
+    """Whether what is buffered is to be committed now, by the run's checkpoint strategy.
+
+    A change of stage (or phase: `changed`) is a trigger under every strategy, the end of an iteration
+    under all but the coarsest, and every receipt under the finest.
+    """
+    checkpoint = session.setting.checkpoint
+    if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
+        return True
+    return session.held >= HELD_MAX or bool(session.pending(e.StageEntered))
 
 
 def is_overdue(session: Session) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core import values
-from holdfast.core.policy import NO_RETRY, Budget, Rate, Retry, microseconds
+from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
@@ -29,6 +29,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Risk = Literal["read", "write_local", "external_action"]
+Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 RISKS: Final = ("read", "write_local", "external_action")
 ON_DOUBT: Final = ("wait", "retry", "fail")
 HIDDEN: Final = ("idempotency_key", "tx")
@@ -274,6 +275,9 @@ class AgentSpec:
     version: str = ""
     continues: tuple[str, ...] = ()
     max_running: int | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    body: Callable[..., Any] | None = None
+    """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
 
     def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
         """The run's input as it is kept, and its digest."""
@@ -320,7 +324,7 @@ def agent_spec(fn: object) -> AgentSpec:
 Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _declare(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
+def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
     """A function of the same type that enters the call flow when it is called inside a run."""
     if spec.is_async:
 
@@ -419,7 +423,7 @@ class Declarations:
                 "redact": frozenset(options.get("redact", ())),
                 "retry": options.get("retry") or NO_RETRY,
             }
-            return _declare(fn, _call_spec(fn, effect=REPEATABLE, risk="read", **opts), self._enter)
+            return declared(fn, _call_spec(fn, effect=REPEATABLE, risk="read", **opts), self._enter)
 
         return declare if fn is None else declare(fn)
 
@@ -466,7 +470,7 @@ class Declarations:
             effect = effect_class(fn, risk, opts.get("check"))
             opts["redact"] = frozenset(opts.get("redact", ()))
             opts["retry"] = opts.get("retry") or NO_RETRY
-            return _declare(fn, _call_spec(fn, effect=effect, risk=risk, **opts), self._enter)
+            return declared(fn, _call_spec(fn, effect=effect, risk=risk, **opts), self._enter)
 
         return declare if fn is None else declare(fn)
 
@@ -488,6 +492,7 @@ class Declarations:
         version: str = "",
         continues: Iterable[str] = (),
         max_running: int | None = None,
+        checkpoint: Strategy | Checkpoint = "every_step",
     ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function whose runs survive crashes. Its first parameter is the run.
@@ -497,7 +502,7 @@ class Declarations:
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            return _declare(fn, _agent_spec(fn, dict(options)), self._enter)
+            return declared(fn, agent_spec_of(fn, dict(options)), self._enter)
 
         return declare if fn is None else declare(fn)
 
@@ -515,13 +520,16 @@ def check_max_running(name: str, most: object) -> None:
         raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
 
 
-def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
+def agent_spec_of(
+    fn: Callable[..., Any], options: dict[str, Any], params: Params | None = None
+) -> AgentSpec:
+    """What an agent's function and options declare; `params` if its input is not its own parameters."""
     name = options.pop("name", None) or fn.__name__
     if not inspect.signature(fn).parameters:
         raise InvalidInput(
             f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
         )
-    params = Params.of(fn, skip_first=True)
+    params = params or Params.of(fn, skip_first=True)
     if options.get("deadline") is not None:
         microseconds(options["deadline"], f"deadline of {name}")
     unknown = [risk for risk in options.get("approve", ()) if risk not in RISKS]
@@ -539,6 +547,7 @@ def _agent_spec(fn: Callable[..., Any], options: dict[str, Any]) -> AgentSpec:
     options["approve"] = tuple(options.get("approve", ()))
     options["continues"] = _versions(name, options.get("continues", ()))
     check_max_running(name, options.get("max_running"))
+    options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
     return AgentSpec(
         name=name,
         fn=fn,

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.log import Head, Record
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.errors import (
     Abandon,
     HoldfastError,
@@ -28,6 +28,7 @@ from holdfast.errors import (
     LogDamaged,
     NotDurable,
     NotFound,
+    NotResumable,
     RunBusy,
     RunCancelled,
     RunWaiting,
@@ -35,6 +36,7 @@ from holdfast.errors import (
     Stop,
     StoreError,
 )
+from holdfast.runtime import checkpoints
 from holdfast.runtime.commit import cancellation, commit, is_overdue, overdue
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
@@ -45,7 +47,7 @@ from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
-from holdfast.store.base import Append, NewRun, RowChange, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
 
 @dataclass(slots=True)
@@ -72,6 +74,14 @@ class Taken:
     asked_at: float
     head: Head | None = None
     records: list[Record] | None = None
+
+
+CHECKS: Final = ("age", "version")
+"""What is checked before a resume and may be overridden."""
+
+
+def _override(row: RunRow, check: str) -> str:
+    return f"hf.resume({row.id!r}, override=[{check!r}]); or hf.rerun({row.id!r}) to begin anew"
 
 
 class Engine:
@@ -125,7 +135,7 @@ class Engine:
         deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
         created = e.RunCreated(
             run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=deadline,
-            budget=spec.budget.limits(), stages=spec.stages, parent=parent,
+            budget=spec.budget.limits(), stages=spec.stages, parent=parent, loop=spec.body is not None,
         )  # fmt: skip
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
         asked_at = elapsed()
@@ -137,6 +147,30 @@ class Engine:
             lease_us=self.leases.lease_us if claim else 0,
         )
         return Taken(row, spec, asked_at, head, records) if fresh and claim else row
+
+    def check_resumable(self, row: RunRow, spec: AgentSpec, override: Sequence[str] = ()) -> None:
+        """Whether a run may be gone on with: NotResumable names the check that failed and the way around it.
+
+        Its chain is checked when its log is read, and cannot be overridden.
+        """
+        unknown = [name for name in override if name not in CHECKS]
+        if unknown:
+            raise InvalidInput(
+                f"{unknown[0]!r} is no check; those that can be overridden are {', '.join(CHECKS)}"
+            )
+        if row.status in TERMINAL_STATUSES:
+            return  # a failed one is reopened, of the others the end is told
+        max_age, age = spec.checkpoint.max_age_us, self.store.now() - row.updated_at
+        if "age" not in override and max_age is not None and age > max_age:
+            what = (
+                f"it was last written {age // MICROSECONDS:,} s ago, and its agent says "
+                f"max_age={spec.checkpoint.max_age:g}"
+            )
+            raise NotResumable(row.id, "age", what, _override(row, "age"))
+        known = bool(row.code_version and spec.version)
+        if "version" not in override and known and row.code_version != spec.version:
+            what = f"it was begun with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
+            raise NotResumable(row.id, "version", what, _override(row, "version"))
 
     def take(self, row: RunRow, spec: AgentSpec) -> Taken:
         """Claim a run that is not at its end, or say why that is impossible."""
@@ -160,7 +194,7 @@ class Engine:
         spec, row = taken.spec, taken.row
         setting = Setting(
             approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._run_child, undo_child=self._undo_child,
+            run_child=self._run_child, undo_child=self._undo_child, checkpoint=spec.checkpoint,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
@@ -172,7 +206,7 @@ class Engine:
             if taken.head is not None and taken.records is not None:
                 session.begin(taken.head, taken.records)
             else:
-                self._load(session)
+                self._load(session, spec)
                 self._set_aside_poison(session, row)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
         except BaseException:
@@ -180,10 +214,11 @@ class Engine:
             raise
         return session, Branch(session)
 
-    def _load(self, session: Session) -> None:
+    def _load(self, session: Session, spec: AgentSpec) -> None:
         """Read the log. A run whose log does not verify is set aside; others are not held up."""
         try:
-            session.load()
+            is_loop = spec.body is not None
+            session.load(checkpoints.restore(self.store, session.run_id) if is_loop else None)
         except LogDamaged as damage:
             self._set_aside_damaged(session, damage)
             raise

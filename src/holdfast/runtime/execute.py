@@ -22,6 +22,7 @@ from holdfast.errors import (
     DeadlineExceeded,
     Diverged,
     HoldfastError,
+    IterationsExceeded,
     NotFound,
     NotStorable,
     RunCancelled,
@@ -48,7 +49,7 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
     assert created is not None
     kwargs = spec.decode_input(session.unwrap(created.input))
     try:
-        raw = yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,))
+        raw = yield from run_body(session, spec, run, root, kwargs)
         session.check_alive()
         if root.waiting is not None:
             raise root.waiting  # the code caught it and went on
@@ -65,6 +66,15 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
             signal = Stop("undone", "what it did is taken back")
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
         raise AssertionError("unreachable") from error
+
+
+def run_body(
+    session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
+) -> Flow:
+    """The agent's code itself; its result."""
+    if spec.body is not None:
+        return (yield from spec.body(session, spec, run, root, kwargs))
+    return (yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,)))
 
 
 def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:
@@ -218,7 +228,11 @@ def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
 
 def outcome_error(run_id: str, reason: str, error_type: str, message: str) -> RunFailed:
     """The exception for a run that ended without a result."""
-    kind = {"deadline": DeadlineExceeded, "budget": BudgetExceeded}
+    kind = {
+        "deadline": DeadlineExceeded,
+        "budget": BudgetExceeded,
+        "iterations": IterationsExceeded,
+    }
     return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason)
 
 

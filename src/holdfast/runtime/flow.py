@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Usage, Value
 from holdfast.core.policy import MICROSECONDS, microseconds
@@ -35,7 +37,7 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
-from holdfast.runtime.commit import commit, gate, wait_until
+from holdfast.runtime.commit import commit, gate, is_due, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.declare import (
     CHECKED,
@@ -130,12 +132,15 @@ def _match(asked: Asked) -> Entry | None:
 
 
 def _is_same(asked: Asked, entry: Entry) -> bool:
-    if entry.is_wait or (entry.name and entry.name != asked.spec.name):
+    other = entry.is_wait or entry.iteration is not None
+    if other or (entry.name and entry.name != asked.spec.name):
         return False
     return not entry.digest or entry.digest == asked.digest
 
 
 def _shown(session: Session, entry: Entry) -> str:
+    if entry.iteration is not None:
+        return f"the end of iteration {entry.iteration.iteration}"
     if entry.is_wait and entry.wait is not None:
         return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
     args: Value | None = None
@@ -156,7 +161,12 @@ def _shown(session: Session, entry: Entry) -> str:
 def _recorded(asked: Asked, entry: Entry) -> Any:
     """The outcome that the log holds: returned or raised, nothing executed."""
     session = asked.session
-    session.show(entry.seq)
+    if entry.done is not None and entry.done.buffered:
+        session.count_unshown(
+            entry.done, entry.seq
+        )  # it was written later than it was given to the code
+    else:
+        session.show(entry.seq)
     session.journal.forget(asked.branch.path, asked.index)
     resolved = entry.resolved
     if entry.done is not None:
@@ -525,7 +535,10 @@ def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> 
         usage=usage if isinstance(usage, Usage) else None,
         unavailable=unavailable,
     )
-    yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
+    if has_intent or is_due(session):
+        yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
+    else:
+        session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
     session.journal.forget(asked.branch.path, asked.index)
     if unavailable:
         raise result_lost(asked, unavailable)

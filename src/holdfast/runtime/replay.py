@@ -12,8 +12,8 @@ from holdfast.core.replay import Entry, Place
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.execute import body_of, find_signal
+from holdfast.runtime.effects import Flow
+from holdfast.runtime.execute import find_signal, run_body
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
@@ -48,6 +48,7 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
         engine.store, row, worker=engine.worker,
         setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child, undo_child=_no_child),
     )  # fmt: skip
+    session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
     session.load()
     session.read_all()
@@ -77,7 +78,7 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
     kwargs = spec.decode_input(session.unwrap(created.input))
     steps = session.steps
     try:
-        raw = yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,))
+        raw = yield from run_body(session, spec, run, root, kwargs)
     except BaseException as error:
         signal = find_signal(error)
         if isinstance(signal, Abandon) and isinstance(signal.cause, Diverged):

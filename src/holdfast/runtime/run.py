@@ -25,10 +25,12 @@ from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core import state as states
 from holdfast.core.events import Value
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
+from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
-from holdfast.core.state import Artifact, Fact, Message, PlanStep
 from holdfast.core.values import FrozenDict
 from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
+from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.session import Session
@@ -160,26 +162,59 @@ class Messages:
     def __init__(self, run: RunBase) -> None:
         self._run = run
 
-    def add(self, role: str, content: Any, *, metadata: Any = None) -> None:
-        """Add a message at the end."""
+    def add(
+        self,
+        role: str | Message,
+        content: Any = "",
+        *,
+        metadata: Any = None,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str = "",
+    ) -> None:
+        """Add a message at the end: a role and what it says, or a whole `Message`."""
+        said = (
+            role
+            if isinstance(role, Message)
+            else Message(role, content, 0, metadata, tuple(tool_calls), tool_call_id)
+        )
         session, here = self._run._session, self._run._here
-        value, blobs = self._run._value(content)
-        extra, more = (None, []) if metadata is None else self._run._value(metadata)
+        value, blobs = self._run._value(said.content)
+        extra, more = (None, []) if said.metadata is None else self._run._value(said.metadata)
+        asked = [self._asked(call) for call in said.tool_calls]
         session.note(
             e.MessageAdded(
-                branch=here.path, after=here.index, role=role, content=value, metadata=extra
+                branch=here.path,
+                after=here.index,
+                role=said.role,
+                content=value,
+                metadata=extra,
+                tool_calls=tuple(tool for tool, _ in asked),
+                tool_call_id=said.tool_call_id,
             ),
-            [*blobs, *more],
+            [*blobs, *more, *(blob for _, found in asked for blob in found)],
         )
+
+    def _asked(self, call: ToolCall) -> tuple[e.AskedTool, list[log.Blob]]:
+        arguments, blobs = self._run._value(call.arguments)
+        result, more = (None, []) if call.result is None else self._run._value(call.result)
+        asked = e.AskedTool(call.id, call.name, arguments, result, call.error, call.duration)
+        return asked, [*blobs, *more]
 
     def all(self) -> list[Message]:
         """Every message so far."""
-        return [
-            msgspec.structs.replace(
-                x, content=self._run._whole(x.content), metadata=self._run._whole(x.metadata)
-            )
-            for x in self._run._session.view().messages
-        ]
+        return [self._whole(message) for message in self._run._session.view().messages]
+
+    def _whole(self, message: Message) -> Message:
+        whole, calls = self._run._whole, message.tool_calls
+        return msgspec.structs.replace(
+            message,
+            content=whole(message.content),
+            metadata=whole(message.metadata),
+            tool_calls=tuple(
+                msgspec.structs.replace(c, arguments=whole(c.arguments), result=whole(c.result))
+                for c in calls
+            ),
+        )
 
     def __len__(self) -> int:
         return len(self.all())
@@ -318,6 +353,25 @@ class RunBase:
         """Questions that are still open."""
         return self._session.view().questions
 
+    def patch(self, patch: StatePatch) -> None:
+        """Take in what a component found out: facts, a plan, questions, notes, artifacts, flags."""
+        if not isinstance(patch, StatePatch):
+            raise InvalidInput(f"run.patch takes a StatePatch, not {patch!r}")
+        data = values.encode_struct(patch)
+        value, blob = log.wrap(data)
+        if blob is not None:
+            raise InvalidInput(
+                f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(data):,}; "
+                "keep big things with run.artifact"
+            )
+        here = self._here
+        self._session.note(e.KnowledgePatched(branch=here.path, after=here.index, patch=value))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The risk flags that are raised."""
+        return self._session.view().flags
+
     def note(self, key: str, value: Any) -> None:
         """A line in the agent's private scratchpad."""
         here = self._here
@@ -413,8 +467,14 @@ class RunBase:
             created.budget if created else {},
             steps=session.steps,
             elapsed_us=session.store.now() - session.journal.created_at,
-            usage=session.draft.usage,
+            usage=session.usage,
         )
+
+    def _iteration(self, index: int) -> e.IterationEnded:
+        created = self._session.journal.created
+        if created is not None and created.loop:
+            raise InvalidInput("a loop ends its iterations by itself: return the state")
+        return e.IterationEnded(index=index, iteration=self._session.next_iteration())
 
     # ── requests for waits ───────────────────────────────────────────────────────────────
 
@@ -514,6 +574,11 @@ class Run(RunBase):
         first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, requests))
         return first
 
+    def checkpoint(self) -> None:
+        """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        here = self._here
+        drive_here(here, end_iteration(here, self._iteration))
+
     def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
         self._wait(self._timer(seconds))
@@ -585,6 +650,11 @@ class AsyncRun(RunBase):
         here = self._here
         first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, requests))
         return first
+
+    async def checkpoint(self) -> None:
+        """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        here = self._here
+        await drive_async_here(here, end_iteration(here, self._iteration))
 
     async def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""

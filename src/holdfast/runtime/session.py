@@ -13,20 +13,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.events import Event, Noted, Value
+from holdfast.core.events import Event, Noted, Usage, Value
 from holdfast.core.log import Blob, Head, Record
+from holdfast.core.policy import Checkpoint
 from holdfast.core.replay import Entry, Journal
-from holdfast.core.state import Draft, RunState, change, plain
+from holdfast.core.state import Draft, Queued, RunState, change, plain
 from holdfast.errors import (
     Abandon,
     Conflict,
     Diverged,
     HoldfastError,
+    InvalidInput,
     LeaseLost,
     LogRegressed,
     NotFound,
@@ -35,6 +37,8 @@ from holdfast.errors import (
 from holdfast.store.base import Append, RowChange, RunRow, Store
 
 PAGE: Final = 1000
+UNWRITTEN: Final = 2**63
+"""The place of what is not in the log yet: after everything that is."""
 
 N = TypeVar("N", bound=Noted)
 S = TypeVar("S")
@@ -49,6 +53,7 @@ class Setting:
     stages: tuple[str, ...] = ()
     model: Any = None
     run_child: Callable[..., Any] | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     undo_child: Callable[..., Any] | None = None
 
 
@@ -60,6 +65,19 @@ class Pending:
     work: Append
     events: Sequence[Event]
     generation: int
+    own: int
+    """How many of the events, at the end, are those of the commit itself: the others were buffered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where a loop may go on without reading what stands before: its state, and the end of that log."""
+
+    state: RunState
+    head: Head
+    first: Record
+    """The record of its creation, which says what the run may do."""
+    bytes: int = 0
 
 
 class Session:
@@ -101,7 +119,7 @@ class Session:
         self._generation = 0
         self._steps = 0
         self._first: list[Event] = []
-        self._noted: list[Noted] = []
+        self._noted: list[Event] = []
         self._noted_blobs: list[Blob] = []
         self._flying: list[Noted] = []
         self._unseen: deque[tuple[int, int, Event]] = deque()
@@ -112,6 +130,10 @@ class Session:
         self._arrived: dict[int, Record] = {}
         self._ahead: list[tuple[int, Noted]] = []
         self._read_head = self.head
+        self._held_usage: list[tuple[int, Usage]] = []
+        self.unsaved_bytes = 0
+        """What the log has grown by since the last snapshot that a loop can go on from."""
+        self.saved_bytes = 0
 
     # ── reading the log ──────────────────────────────────────────────────────────────────
 
@@ -121,11 +143,29 @@ class Session:
         self.head, self._complete = head, True
         self.show(head.seq)
 
-    def load(self) -> None:
-        """Read the first page; the rest follows as the code asks for it."""
+    def load(self, saved: Saved | None = None) -> None:
+        """Read the first page; the rest follows as the code asks for it.
+
+        Of a loop only what follows its last iteration is history: everything is read, from where a
+        snapshot ends, and all of it but that is shown and forgotten.
+        """
+        if saved is not None:
+            first = saved.first
+            self.journal.feed(
+                first.seq, first.time, first.epoch, log.read_event(self.run_id, first)
+            )
+            self.journal.begin_at(saved.state)
+            self.draft = Draft(saved.state, keep_calls=False)
+            self._steps = saved.state.steps
+            self.head = self._read_head = saved.head
+            self.saved_bytes = saved.bytes
         self._read_page()
         if self.journal.created is None:
             raise NotFound(f"there is no run {self.run_id!r}")
+        if self.journal.forgets:
+            while not self._complete:
+                self.show(self.journal.restarted)
+                self._read_page()
         self._read_to_restart()
         self.show(self.journal.restarted)  # what was known then is what the code begins with
 
@@ -146,6 +186,7 @@ class Session:
                 return
             page = self.store.read(self.run_id, after=self._read_head.seq, limit=PAGE)
             self._take_in(log.verify(self.run_id, self._read_head, page))
+            self.unsaved_bytes += sum(len(record.data) for record in page)
             if len(page) < PAGE:
                 self._complete = True
                 self.head = self._read_head
@@ -164,10 +205,21 @@ class Session:
             elif record.hash in self._fed:
                 self._fed.remove(record.hash)
             else:
-                self.journal.feed(record.seq, record.time, record.epoch, event)
+                self._feed_own(record, event)
             self._unseen.append((record.seq, record.time, event))
             self._read_head = Head(record.seq, record.hash, record.time)
         self._steps = max(self._steps, self.journal.steps)
+
+    def _feed_own(self, record: Record, event: Event) -> None:
+        """An event of ours is durable. A receipt goes to the code at once, which asks no more."""
+        if isinstance(event, e.CallSucceeded) or (
+            isinstance(event, e.CallFailed) and event.retry_at is None
+        ):
+            self.journal.feed_answered(event)
+        elif isinstance(event, e.IterationEnded):
+            self.journal.iterated(record.seq, event)
+        else:
+            self.journal.feed(record.seq, record.time, record.epoch, event)
 
     def read_all(self) -> None:
         """Know the log to its end."""
@@ -209,6 +261,8 @@ class Session:
         with self._mutex:
             while self._unseen and self._unseen[0][0] <= seq:
                 self.draft.apply(*self._unseen.popleft())
+            if self._held_usage:
+                self._held_usage = [x for x in self._held_usage if x[0] > self.draft.seq]
 
     def pending(self, kind: type[N]) -> list[N]:
         """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
@@ -230,7 +284,7 @@ class Session:
     def view(self) -> RunState:
         """Everything the code sees, with its own notes since."""
         with self._mutex:
-            seen = Draft(self.draft.freeze(), keep_calls=False)
+            seen = Draft(self.draft.freeze(loop=False), keep_calls=False)
             for x in self.pending(Noted):
                 seen.apply(self.draft.seq, self.store.now(), x)
             return seen.freeze()
@@ -247,6 +301,57 @@ class Session:
             self._noted.append(event)
             self._noted_blobs.extend(blobs)
             return event
+
+    def hold(self, event: Event, blobs: Sequence[Blob] = ()) -> None:
+        """Record a fact with the next commit, in its place among what was noted."""
+        with self._mutex:
+            self.check_alive()
+            self.read_all()
+            self._noted.append(event)
+            self._noted_blobs.extend(blobs)
+            if isinstance(event, e.CallSucceeded):
+                self.count_unshown(event, UNWRITTEN)
+
+    def next_iteration(self) -> int:
+        """The number of the iteration that ends now."""
+        with self._mutex:
+            unseen = (*(x for _, _, x in self._unseen), *self._noted)
+            return 1 + self.draft.iteration + sum(isinstance(x, e.IterationEnded) for x in unseen)
+
+    def queued(self) -> list[Queued]:
+        """Patches from outside that wait for an iteration to end: all that are known and not taken in."""
+        with self._mutex:
+            waiting = dict(self.draft.open.queued)
+            for _, _, event in self._unseen:
+                if isinstance(event, e.StatePatched) and (event.patch or event.operations):
+                    waiting[event.id] = Queued(event.id, event.patch, event.operations, event.by)
+            for event in (*(x for _, _, x in self._unseen), *self._noted):
+                if isinstance(event, e.IterationEnded):
+                    for taken in event.taken:
+                        waiting.pop(taken, None)
+            return list(waiting.values())
+
+    @property
+    def held(self) -> int:
+        """How many facts wait for the next commit."""
+        return len(self._noted)
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used up, with what is recorded and not shown yet."""
+        total = self.draft.usage
+        for _, x in self._held_usage:
+            total = Usage(
+                total.input_tokens + x.input_tokens,
+                total.output_tokens + x.output_tokens,
+                total.cost_usd + x.cost_usd,
+            )
+        return total
+
+    def count_unshown(self, receipt: e.CallSucceeded, seq: int) -> None:
+        """A receipt that was buffered counts at once, and is shown with the commit that held it."""
+        if receipt.usage is not None:
+            self._held_usage.append((seq, receipt.usage))
 
     def announce(self, event: Event) -> None:
         """Record a fact of the run's own life with the next commit."""
@@ -308,9 +413,9 @@ class Session:
             new = [*self._first, *self._noted, *events]
             self._first = []
             all_blobs = [*self._noted_blobs, *blobs]
-            self._flying += self._noted
+            self._flying += [x for x in self._noted if isinstance(x, Noted)]
             self._noted, self._noted_blobs = [], []
-            return self._seal(new, change, all_blobs, claims_key, urgent)
+            return self._seal(new, change, all_blobs, claims_key, urgent, own=len(events))
 
     def _seal(
         self,
@@ -319,6 +424,8 @@ class Session:
         blobs: Sequence[Blob],
         claims_key: str,
         urgent: bool,
+        *,
+        own: int,
     ) -> Pending:
         before = self.head
         self.head, records = log.seal(before, new, epoch=self.epoch, time=self.store.now())
@@ -326,18 +433,21 @@ class Session:
         work = Append(
             self.run_id, before.seq, records, self.epoch, change, blobs, claims_key, urgent, before.hash
         )  # fmt: skip
-        return Pending(self, work, new, self._generation)
+        self.unsaved_bytes += sum(len(record.data) for record in records)
+        return Pending(self, work, new, self._generation, own)
 
     def withdraw(self, *refused: Pending) -> None:
         """These were not written and will not be: what was noted with them waits for the next commit."""
         with self._mutex:
             for pending in refused:
                 self._disown(pending.work)
-                noted = [x for x in pending.events if isinstance(x, Noted)]
-                first = [x for x in pending.events if isinstance(x, e.RunClaimed)]
+                buffered = pending.events[: len(pending.events) - pending.own]
+                noted = [x for x in buffered if not isinstance(x, e.RunClaimed)]
+                first = [x for x in buffered if isinstance(x, e.RunClaimed)]
                 self._first = [*first, *self._first]
                 for x in noted:
-                    self._flying.remove(x)
+                    if isinstance(x, Noted):
+                        self._flying.remove(x)
                 self._noted = [*noted, *self._noted]
                 self._noted_blobs = [*pending.work.blobs, *self._noted_blobs]
             self.refresh()
@@ -353,7 +463,7 @@ class Session:
         head = Head(page[-1].seq, page[-1].hash, page[-1].time)
         _, records = log.seal(head, [event], epoch=self._read_head_epoch(), time=self.store.now())
         work = Append(self.run_id, head.seq, records, None, before=head.hash)
-        return Pending(self, work, [event], self._generation)
+        return Pending(self, work, [event], self._generation, 1)
 
     def _read_head_epoch(self) -> int:
         row = self.store.get(self.run_id)
@@ -380,7 +490,9 @@ class Session:
         with self._mutex:
             self._disown(pending.work)
             old = pending.work
-            return self._seal(pending.events, old.change, old.blobs, old.claims_key, old.urgent)
+            return self._seal(
+                pending.events, old.change, old.blobs, old.claims_key, old.urgent, own=pending.own
+            )
 
     def _disown(self, work: Append) -> None:
         for record in work.records:
@@ -403,12 +515,13 @@ class Session:
                     continue  # it was read back from the store before we heard of it here
                 self._arrived[record.seq] = record
                 if not isinstance(event, Noted):
-                    self.journal.feed(record.seq, record.time, record.epoch, event)
+                    self._feed_own(record, event)
                     self._fed.add(record.hash)
             # Branches may hear of their commits in another order than the log has them.
             while (following := self._arrived.pop(self._read_head.seq + 1, None)) is not None:
                 self._take_in((following,))
             self.show(pending.work.records[-1].seq)
+            self._held_usage = [x for x in self._held_usage if x[0] != UNWRITTEN]
 
     # ── ending ───────────────────────────────────────────────────────────────────────────
 
@@ -428,6 +541,12 @@ class Session:
         self.check_alive()
         if self._lease_left is not None and self._lease_left() <= 0:
             raise self.stop(Abandon(LeaseLost(self.run_id, self.epoch, self.epoch + 1)))
+
+    def hash_at(self, seq: int) -> bytes:
+        """The hash of the last event that is known here; InvalidInput if it is another one."""
+        if seq != self._read_head.seq:
+            raise InvalidInput(f"event {seq} is not the last one known, {self._read_head.seq}")
+        return self._read_head.hash
 
     @property
     def read_to(self) -> int:

@@ -147,6 +147,16 @@ class Schedule(NamedTuple):
     last_at: int | None = None
 
 
+LIVE: Final = "live:"
+"""The snapshots whose `code_version` begins so are a family of their own: what a loop goes on from."""
+
+
+def rotation_of(live: bool, keep: int, max_age_us: int | None, now: int) -> dict[str, int | bool]:
+    """The parameters of a rotation: the family, how many to keep, and the oldest time to keep."""
+    oldest = -1 if max_age_us is None else now - max_age_us
+    return {"live": live, "keep": max(1, keep), "oldest": oldest}
+
+
 class Snapshot(NamedTuple):
     """A cached fold of a log's first events. It is never the truth: `hash` ties it to the log."""
 
@@ -341,12 +351,21 @@ class Store(Protocol):
 
     def blob(self, run_id: str, hash: str) -> bytes | None: ...
 
-    def save_snapshot(self, run_id: str, snapshot: Snapshot, *, keep: int = 3) -> None:
-        """Keep it, and of the older ones only the newest `keep` in all."""
+    def save_snapshot(
+        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
+    ) -> None:
+        """Keep it, and of its family only the newest `keep` in all, and of those none that is older than
+        `max_age_us` but the newest."""
         ...
 
-    def snapshot(self, run_id: str, *, at_most: int | None = None) -> Snapshot | None:
-        """The newest snapshot (of a fold up to `at_most`)."""
+    def snapshot(
+        self, run_id: str, *, at_most: int | None = None, live: bool = False
+    ) -> Snapshot | None:
+        """The newest snapshot (of a fold up to `at_most`), of the family that is asked for."""
+        ...
+
+    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
+        """Delete what `save_snapshot` would, in both families; how many were deleted."""
         ...
 
     def delete(self, run_id: str) -> bool:

@@ -26,6 +26,7 @@ from holdfast.errors import InputConflict, InvalidInput, NotFound, ReadOnlyStore
 from holdfast.store import arrays, sql
 from holdfast.store.appends import Appends, columns
 from holdfast.store.base import (
+    LIVE,
     MICROSECONDS,
     NO_PROGRESS,
     Append,
@@ -42,6 +43,7 @@ from holdfast.store.base import (
     check_new_run,
     check_text,
     check_wanted,
+    rotation_of,
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.history import History
@@ -418,8 +420,12 @@ class PostgresStore:
 
     # ── snapshots, deletion, waiting ─────────────────────────────────────────────────────
 
-    def save_snapshot(self, run_id: str, snapshot: Snapshot, *, keep: int = 3) -> None:
+    def save_snapshot(
+        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
+    ) -> None:
         self._check_writable()
+        live = snapshot.code_version.startswith(LIVE)
+        rotation = rotation_of(live, keep, max_age_us, self.now())
 
         def save(db: Connection, _unsure: bool) -> None:
             with db.pipeline():
@@ -428,13 +434,31 @@ class PostgresStore:
                 if found is None:
                     raise NotFound(f"there is no run {run_id!r}")
                 db.execute(self._q["save_snapshot"], (*found, *snapshot))
-                db.execute(self._q["rotate_snapshots"], {"run": found[0], "keep": max(1, keep)})
+                db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation})
                 db.execute("COMMIT")
 
         self._pool.run(save)
 
-    def snapshot(self, run_id: str, *, at_most: int | None = None) -> Snapshot | None:
-        found = self._rows("snapshot", (run_id, 2**62 if at_most is None else at_most))
+    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
+        self._check_writable()
+        rotations = [rotation_of(live, keep, max_age_us, self.now()) for live in (False, True)]
+
+        def rotate(db: Connection, _unsure: bool) -> int:
+            found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
+            if found is None:
+                return 0
+            gone = [
+                db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation}).fetchall()
+                for rotation in rotations
+            ]
+            return sum(map(len, gone))
+
+        return self._pool.run(rotate)
+
+    def snapshot(
+        self, run_id: str, *, at_most: int | None = None, live: bool = False
+    ) -> Snapshot | None:
+        found = self._rows("snapshot", (run_id, 2**62 if at_most is None else at_most, live))
         return Snapshot(*found[0]) if found else None
 
     def delete(self, run_id: str) -> bool:

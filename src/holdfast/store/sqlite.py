@@ -38,6 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.store import sql
 from holdfast.store.base import (
+    LIVE,
     MICROSECONDS,
     NO_PROGRESS,
     Append,
@@ -56,6 +57,7 @@ from holdfast.store.base import (
     check_text,
     check_wanted,
     refusals,
+    rotation_of,
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
@@ -663,18 +665,34 @@ class SQLiteStore:
 
     # ── snapshots, deletion, waiting ─────────────────────────────────────────────────────
 
-    def save_snapshot(self, run_id: str, snapshot: Snapshot, *, keep: int = 3) -> None:
+    def save_snapshot(
+        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
+    ) -> None:
         with self._transaction() as db:
             key = db.execute(_Q["run_key"], (run_id,)).get
             if key is None:
                 raise NotFound(f"there is no run {run_id!r}")
             db.execute(_Q["save_snapshot"], (key, *snapshot))
-            db.execute(_Q["rotate_snapshots"], {"run": key, "keep": max(1, keep)})
+            live = snapshot.code_version.startswith(LIVE)
+            rotation = rotation_of(live, keep, max_age_us, self.now())
+            db.execute(_Q["rotate_snapshots"], {"run": key, **rotation})
 
-    def snapshot(self, run_id: str, *, at_most: int | None = None) -> Snapshot | None:
+    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
+        deleted = 0
+        with self._transaction() as db:
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            for live in (False, True):
+                rotation = rotation_of(live, keep, max_age_us, self.now())
+                gone: Rows = db.execute(_Q["rotate_snapshots"], {"run": key, **rotation}).fetchall()
+                deleted += len(gone)
+        return deleted
+
+    def snapshot(
+        self, run_id: str, *, at_most: int | None = None, live: bool = False
+    ) -> Snapshot | None:
         with self._reading() as db:
             newest = 2**62 if at_most is None else at_most
-            found: Rows = db.execute(_Q["snapshot"], (run_id, newest)).fetchall()
+            found: Rows = db.execute(_Q["snapshot"], (run_id, newest, live)).fetchall()
         return Snapshot(*found[0]) if found else None
 
     def delete(self, run_id: str) -> bool:

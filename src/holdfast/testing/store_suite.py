@@ -41,6 +41,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store.base import (
+    LIVE,
     MICROSECONDS,
     UNCLAIMABLE_STATUSES,
     Append,
@@ -989,6 +990,37 @@ def snapshots_rotate_but_never_the_newest(bench: Bench) -> None:
     same(snapshot(11), bench.store.snapshot("run"))
     refused(NotFound, bench.store.save_snapshot, "nobody", snapshot(1))
     same(None, bench.store.snapshot("nobody"))
+
+
+def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
+    """Beyond the newest few *or* expired; what a loop goes on from does not rotate with the others."""
+    bench.create()
+    store = bench.store
+
+    def save(seq: int, version: str = f"{LIVE}1", **options: Any) -> None:
+        store.save_snapshot("run", Snapshot(seq, b"h", version, store.now(), b""), **options)
+
+    def left(live: bool = True) -> list[int]:
+        found: list[int] = []
+        while (
+            one := store.snapshot("run", at_most=(found or [99])[-1] - 1, live=live)
+        ) is not None:
+            found.append(one.seq)
+        return found
+
+    save(1)
+    bench.clock.advance(100)
+    save(2)
+    save(3)
+    same([3, 2, 1], left())
+    save(4, keep=9, max_age_us=50_000_000)
+    same([4, 3, 2], left())
+    save(5, "v1", keep=1)
+    same(([4, 3, 2], [5]), (left(), left(live=False)))
+    bench.clock.advance(100)
+    same(2, store.rotate_snapshots("run", keep=9, max_age_us=50_000_000))
+    same(([4], [5]), (left(), left(live=False)))
+    same(0, store.rotate_snapshots("nobody", keep=1))
 
 
 # ── deleting ─────────────────────────────────────────────────────────────────────────────────

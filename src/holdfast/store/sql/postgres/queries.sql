@@ -306,13 +306,22 @@ SET hash = excluded.hash, code_version = excluded.code_version, created_at = exc
     data = excluded.data;
 
 -- name: rotate_snapshots
-DELETE FROM holdfast.snapshots WHERE run = %(run)s::bigint AND seq NOT IN
-  (SELECT seq FROM holdfast.snapshots WHERE run = %(run)s::bigint ORDER BY seq DESC LIMIT %(keep)s::bigint);
+-- Beyond the newest few of its family, or too old; never the newest.
+DELETE FROM holdfast.snapshots
+WHERE run = %(run)s::bigint AND starts_with(code_version, 'live:') = %(live)s::boolean
+  AND seq < (SELECT max(seq) FROM holdfast.snapshots
+             WHERE run = %(run)s::bigint AND starts_with(code_version, 'live:') = %(live)s::boolean)
+  AND (created_at < %(oldest)s::bigint OR seq NOT IN
+    (SELECT seq FROM holdfast.snapshots
+     WHERE run = %(run)s::bigint AND starts_with(code_version, 'live:') = %(live)s::boolean
+     ORDER BY seq DESC LIMIT %(keep)s::bigint))
+RETURNING seq;
 
 -- name: snapshot
 SELECT s.seq, s.hash, s.code_version, s.created_at, s.data
 FROM holdfast.snapshots s JOIN holdfast.runs r ON r.key = s.run
-WHERE r.id = %s::text AND s.seq <= %s::bigint ORDER BY s.seq DESC LIMIT 1;
+WHERE r.id = %s::text AND s.seq <= %s::bigint AND starts_with(s.code_version, 'live:') = %s::boolean
+ORDER BY s.seq DESC LIMIT 1;
 
 -- name: lock_to_delete
 -- First, and alone: what is deleted next must include what was committed until now.

@@ -169,12 +169,18 @@ INSERT OR REPLACE INTO snapshots (run, seq, hash, code_version, created_at, data
 VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: rotate_snapshots
-DELETE FROM snapshots WHERE run = :run AND seq NOT IN
-  (SELECT seq FROM snapshots WHERE run = :run ORDER BY seq DESC LIMIT :keep);
+-- Beyond the newest few of its family, or too old; never the newest.
+DELETE FROM snapshots WHERE run = :run AND (code_version LIKE 'live:%') = :live
+  AND seq < (SELECT max(seq) FROM snapshots WHERE run = :run AND (code_version LIKE 'live:%') = :live)
+  AND (created_at < :oldest OR seq NOT IN
+    (SELECT seq FROM snapshots WHERE run = :run AND (code_version LIKE 'live:%') = :live
+     ORDER BY seq DESC LIMIT :keep))
+RETURNING seq;
 
 -- name: snapshot
 SELECT s.seq, s.hash, s.code_version, s.created_at, s.data
-FROM snapshots s WHERE s.run = (SELECT key FROM runs WHERE id = ?) AND s.seq <= ? ORDER BY s.seq DESC LIMIT 1;
+FROM snapshots s WHERE s.run = (SELECT key FROM runs WHERE id = ?) AND s.seq <= ?
+  AND (s.code_version LIKE 'live:%') = ? ORDER BY s.seq DESC LIMIT 1;
 
 -- name: delete_run
 -- Only a run that has ended; the condition stands in the statement that deletes.

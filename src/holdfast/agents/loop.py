@@ -1,0 +1,242 @@
+"""`@loop`: an agent as a function from state to state, applied until its state is done.
+
+Each iteration ends with one event that holds what it changed. A loop that goes on takes its last committed
+state and calls its function again: earlier iterations are not replayed, so an iteration costs the same
+whether it is the tenth or the hundred-thousandth. Calls inside an iteration are journaled as everywhere.
+
+This module declares loops and drives them through the flow of `runtime`; it does no I/O of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core import events as e
+from holdfast.core import jsonpatch, loop_state, values
+from holdfast.core.agent_state import AgentState, Phase
+from holdfast.core.events import Value
+from holdfast.core.policy import Budget, Checkpoint
+from holdfast.core.state import plain
+from holdfast.errors import AgentFailed, InvalidInput, Stop
+from holdfast.runtime.checkpoints import end_iteration
+from holdfast.runtime.commit import gate
+from holdfast.runtime.context import Branch
+from holdfast.runtime.declare import AgentSpec, CallSpec, Params, Strategy, agent_spec_of, declared
+from holdfast.runtime.declare import spec_of as declared_as
+from holdfast.runtime.effects import Flow, Invoke
+from holdfast.runtime.enter import enter
+from holdfast.runtime.session import Session
+from holdfast.runtime.tasks import whole
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound=AgentState)
+
+
+def loop(
+    *,
+    max_iterations: int,
+    checkpoint: Strategy | Checkpoint = "every_step",
+    name: str | None = None,
+    stages: Iterable[str] = (),
+    deadline: float | None = None,
+    budget: Budget | None = None,
+    approve: Iterable[str] = (),
+    approval_ttl: float | None = None,
+    on_failure: Literal["", "undo"] = "",
+    version: str = "",
+) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
+    """A function from state to state, applied until the state is done (or failed).
+
+    `hf.run(researcher, "the question")` makes the first state; a state may be given instead. The result is
+    the last state. After `max_iterations` the run fails with IterationsExceeded.
+    """
+    _check_limit(max_iterations)
+    options = {
+        "checkpoint": checkpoint, "name": name, "stages": stages, "deadline": deadline, "budget": budget,
+        "approve": approve, "approval_ttl": approval_ttl, "on_failure": on_failure, "version": version,
+    }  # fmt: skip
+
+    def declare(fn: Callable[..., Any]) -> Any:
+        params, kind = _params(fn)
+
+        def body(
+            session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
+        ) -> Flow:
+            return _Loop(session, spec, run, root, kind, max_iterations).flow(kwargs)
+
+        spec = agent_spec_of(fn, {**options, "body": body}, params)
+        return declared(fn, spec, enter)
+
+    return declare
+
+
+def _check_limit(limit: object) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise InvalidInput(f"max_iterations must be a whole number of 1 or more, not {limit!r}")
+
+
+def _params(fn: Callable[..., Any]) -> tuple[Params, type[AgentState]]:
+    """A loop's input is a goal (or a first state) and whatever its function takes after the state."""
+    name = getattr(fn, "__name__", repr(fn))
+    own = list(inspect.signature(fn).parameters.values())
+    if len(own) < 2 or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in own[:2]):
+        raise InvalidInput(f"loop {name} must take the run and its state: def {name}(run, state)")
+    hints = Params.of(fn).types
+    kind = hints.get(own[1].name, AgentState)
+    if not (isinstance(kind, type) and issubclass(kind, AgentState)):
+        raise InvalidInput(f"the state of loop {name} must be an AgentState, not {kind!r}")
+    if any(p.name == "goal" for p in own[2:]):
+        raise InvalidInput(
+            f"loop {name}: `goal` is what the first state is made of; use another name"
+        )
+
+    def entry() -> None: ...
+
+    goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    entry.__signature__ = inspect.Signature([goal, *own[2:]])  # type: ignore[attr-defined]
+    extra = {p.name: hints[p.name] for p in own[2:] if p.name in hints}
+    entry.__annotations__ = {"goal": str | kind, **extra, "return": kind}
+    return Params.of(entry), kind
+
+
+class _Loop:
+    """One loop of one run, in this process."""
+
+    def __init__(
+        self,
+        session: Session,
+        spec: AgentSpec,
+        run: Any,
+        root: Branch,
+        kind: type[AgentState],
+        max_iterations: int,
+    ) -> None:
+        self.session, self.spec, self.run, self.root = session, spec, run, root
+        self.kind, self.max_iterations = kind, max_iterations
+        self.fn = whole(spec.fn, root) if spec.is_async else spec.fn
+
+    def flow(self, kwargs: dict[str, Any]) -> Flow:
+        """Apply the function until the state is done; the last state."""
+        session, root = self.session, self.root
+        session.specs.update(_tools_of(self.spec.fn))
+        root.index = session.draft.iteration_index + 1
+        goal = kwargs.pop("goal")
+        state = self._kept()
+        if state is None:
+            state = yield from self._begin(goal)
+        if state.phase is Phase.ERROR:  # it failed, and somebody has resumed it
+            state = state.to_planning()
+        while not state.is_over:
+            state = yield from self._iterate(state, kwargs)
+        if state.phase is Phase.ERROR:
+            raise AgentFailed(state.error or "the agent went to ERROR without saying why")
+        return state
+
+    def _kept(self) -> Any:
+        document = self.session.draft.loop.frozen()
+        return None if document is None else msgspec.convert(document, self.kind)
+
+    def _begin(self, goal: str | AgentState) -> Flow:
+        now = self.session.store.now()
+        first = self.kind.begin(goal) if isinstance(goal, str) else goal
+        if first.phase is Phase.IDLE:
+            first = first.to_planning()
+        first = msgspec.structs.replace(first, session=self.session.run_id, iteration=0).stamped(
+            now
+        )
+
+        def make(index: int) -> e.IterationEnded:
+            data = Value(json=Raw(first.to_json()))
+            return e.IterationEnded(index=index, iteration=0, phase=first.phase, state=data)
+
+        recorded = yield from end_iteration(self.root, make, over=True)  # with the first commit
+        if recorded.state is None:
+            raise self.session.diverged("its first state", "none", "a loop")
+        return msgspec.json.decode(bytes(recorded.state.json), type=self.kind)
+
+    def _iterate(self, state: AgentState, kwargs: dict[str, Any]) -> Flow:
+        session, root = self.session, self.root
+        if state.iteration >= self.max_iterations:
+            said = f"it was not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
+            raise session.stop(Stop("iterations", said))
+        if not session.reaches(root.path, root.index):
+            gate(session)  # a loop without calls must end when it is told to
+            session.check_lease()
+        number = state.iteration + 1
+        given = state.at_iteration(number)
+        raw = yield Invoke(
+            session, self.fn, kwargs, root, self.spec.is_async, args=(self.run, given)
+        )
+        session.check_alive()
+        if root.waiting is not None:
+            raise root.waiting  # the code caught it and went on
+        if not isinstance(raw, self.kind):
+            raise InvalidInput(
+                f"loop {self.spec.name} must return a {self.kind.__name__}, not {raw!r} "
+                f"(iteration {number}); return the state itself to come round once more"
+            )
+        return (yield from self._end(state, raw.at_iteration(number)))
+
+    def _end(self, before: AgentState, returned: AgentState) -> Flow:
+        session = self.session
+        made: list[AgentState] = []
+
+        def make(index: int) -> e.IterationEnded:
+            now = session.store.now()
+            new, taken, refused = returned.stamped(now), [], []
+            for queued in session.queued():
+                new, why = loop_state.take_in(new, queued, time=now)
+                taken.append(queued.id)
+                refused += [why] if why else []
+            made.append(new)
+            data = loop_state.encode(loop_state.delta(before, new))
+            return e.IterationEnded(
+                index=index, iteration=new.iteration, phase=new.phase, delta=Value(json=Raw(data)),
+                taken=tuple(taken), refused=tuple(refused),
+            )  # fmt: skip
+
+        recorded = yield from end_iteration(
+            self.root, make, changed=returned.phase != before.phase, over=returned.is_over
+        )
+        return made[0] if made else self._replayed(before, recorded, returned)
+
+    def _replayed(
+        self, before: AgentState, recorded: e.IterationEnded, returned: AgentState
+    ) -> AgentState:
+        """The state that the log holds; Diverged if the code now makes another one of it."""
+        if recorded.delta is None:
+            raise self.session.diverged("the end of an iteration", "no state", "a loop")
+        document = jsonpatch.apply(values.decode(before.to_json()), plain(recorded.delta))
+        kept: AgentState = msgspec.convert(document, self.kind)
+        if not recorded.taken and _timeless(kept) != _timeless(returned.stamped(kept.updated_at)):
+            raise self.session.diverged(
+                f"the end of iteration {recorded.iteration}", _shown(kept), _shown(returned)
+            )
+        return kept
+
+
+def _timeless(state: AgentState) -> AgentState:
+    return msgspec.structs.replace(state, created_at=0, updated_at=0)
+
+
+def _shown(state: AgentState) -> str:
+    text = state.to_json().decode()
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _tools_of(fn: Callable[..., Any]) -> dict[str, CallSpec]:
+    """The tools that a loop's code can name, so that one it used long ago can still be undone."""
+    inner = inspect.unwrap(fn)
+    names = dict(getattr(inner, "__globals__", {}))
+    names.update(inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {})
+    seen = list(names.values())
+    seen += [x for m in seen if isinstance(m, types.ModuleType) for x in vars(m).values()]
+    found = (declared_as(x) for x in seen if callable(x))
+    return {spec.name: spec for spec in found if isinstance(spec, CallSpec)}

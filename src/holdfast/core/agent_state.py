@@ -1,0 +1,336 @@
+"""The typed state of an agent: what it was asked, how far it is, what it knows, what was said.
+
+An `AgentState` is a value, frozen to the bottom. A transition or a change returns a new one and leaves the
+old one as it was, so any state that was ever handed out stays true of its moment. It is kept as JSON and
+comes back equal.
+
+The dialogue (`messages`) is what a user sees; `memory` is what the agent works with. Nothing here knows the
+time: what has no time yet (0) is stamped by the loop that commits it.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from holdfast.core import patch as patches
+from holdfast.core import values
+from holdfast.core.parts import (
+    Artifact,
+    Fact,
+    Message,
+    Part,
+    PlanStep,
+    Role,
+    ToolCall,
+    each,
+    kept,
+    plan_of,
+)
+from holdfast.core.patch import StatePatch
+from holdfast.core.policy import Budget
+from holdfast.core.values import FrozenDict
+from holdfast.errors import InvalidInput, InvalidTransition, NotStorable
+
+
+class Phase(enum.StrEnum):
+    """Where an agent stands in its loop."""
+
+    IDLE = "idle"
+    PLANNING = "planning"
+    EXECUTING = "executing"
+    REFLECTING = "reflecting"
+    DONE = "done"
+    ERROR = "error"
+
+
+ALLOWED: Final[Mapping[Phase, tuple[Phase, ...]]] = {
+    Phase.IDLE: (Phase.PLANNING, Phase.ERROR),
+    Phase.PLANNING: (Phase.EXECUTING, Phase.DONE, Phase.ERROR),
+    Phase.EXECUTING: (Phase.REFLECTING, Phase.DONE, Phase.ERROR),
+    Phase.REFLECTING: (Phase.PLANNING, Phase.EXECUTING, Phase.DONE, Phase.ERROR),
+    Phase.DONE: (),
+    Phase.ERROR: (Phase.PLANNING,),
+}
+"""Which phases may follow which. After an error one may plan anew; done is done."""
+
+
+class WorkingMemory(Part, frozen=True, omit_defaults=True):
+    """What an agent works with, apart from what was said."""
+
+    plan: tuple[PlanStep, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    questions: tuple[str, ...] = ()
+    notes: dict[str, Any] = FrozenDict()
+    artifacts: tuple[Artifact, ...] = ()
+    flags: tuple[str, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @classmethod
+    def _user_values(cls) -> tuple[str, ...]:
+        return ("notes",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.notes, dict):
+            raise InvalidInput(f"WorkingMemory.notes must be a dict, not {self.notes!r}")
+        force_setattr(self, "plan", plan_of(self.plan, "WorkingMemory.plan"))
+        for name, kind in _MEMORY_ITEMS:
+            items: Any = each(getattr(self, name), kind, f"WorkingMemory.{name}")
+            force_setattr(self, name, items)
+
+    @property
+    def completed(self) -> tuple[str, ...]:
+        """The names of the plan's steps that are done."""
+        return tuple(step.name for step in self.plan if step.status == "done")
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The names of the plan's steps that are not done."""
+        return tuple(step.name for step in self.plan if step.status != "done")
+
+
+_MEMORY_ITEMS: Final[tuple[tuple[str, type], ...]] = (
+    ("facts", Fact),
+    ("questions", str),
+    ("artifacts", Artifact),
+    ("flags", str),
+    ("tool_calls", ToolCall),
+)
+
+A = TypeVar("A", bound="AgentState")
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class AgentState(Part, frozen=True, omit_defaults=True):
+    """Everything an agent needs to go on. Immutable: each method returns a new state."""
+
+    goal: str = ""
+    phase: Phase = Phase.IDLE
+    iteration: int = 0
+    messages: tuple[Message, ...] = ()
+    memory: WorkingMemory = WorkingMemory()
+    constraints: dict[str, Any] = FrozenDict()
+    budget: Budget = Budget()
+    answer: Any = None
+    error: str | None = None
+    session: str = ""
+    created_at: int = 0
+    updated_at: int = 0
+
+    @classmethod
+    def _user_values(cls) -> tuple[str, ...]:
+        return ("constraints", "answer")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        what = type(self).__name__
+        for name, kind in _FIELDS:
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise InvalidInput(f"{what}.{name} must be {kind.__name__}, not {value!r}")
+        force_setattr(self, "phase", _phase(self.phase))
+        force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
+        for name in self.__struct_fields__:  # what a subclass adds is frozen too
+            if type(getattr(self, name)) in (list, dict):
+                force_setattr(self, name, kept(getattr(self, name), f"{what}.{name}"))
+
+    def _with(self: A, **changes: Any) -> A:
+        """The same state but for these fields, whose values are known to be right.
+
+        Not `replace`, which would look at every message again: a history of any length costs the same.
+        """
+        return _changed(self, changes)
+
+    def _remembering(self: A, **changes: Any) -> A:
+        return self._with(memory=_changed(self.memory, changes))
+
+    @classmethod
+    def begin(cls: type[A], goal: str, *, session: str = "", **fields: Any) -> A:
+        """The first state for a goal: planning, with the goal as the user's first message."""
+        if not isinstance(goal, str) or not goal.strip():  # type: ignore[redundant-expr]
+            raise InvalidInput(f"a goal must be text that is not empty, not {goal!r}")
+        said = (Message(Role.USER, goal),)
+        return cls(goal=goal, phase=Phase.PLANNING, messages=said, session=session, **fields)
+
+    # ── phases ───────────────────────────────────────────────────────────────────────────
+
+    def _to(self: A, phase: Phase, **changes: Any) -> A:
+        allowed = ALLOWED[self.phase]
+        if phase not in allowed:
+            raise InvalidTransition(self.phase.name, phase.name, [p.name for p in allowed])
+        return self._with(phase=phase, **changes)
+
+    def to_planning(self: A) -> A:
+        """Plan, or plan anew; after an error this clears it."""
+        return self._to(Phase.PLANNING, error=None)
+
+    def to_executing(self: A) -> A:
+        """Do what was planned."""
+        return self._to(Phase.EXECUTING)
+
+    def to_reflecting(self: A) -> A:
+        """Look at what came of it."""
+        return self._to(Phase.REFLECTING)
+
+    def to_done(self: A, answer: Any = None) -> A:
+        """The goal is reached; a loop ends here."""
+        return self._to(Phase.DONE, answer=kept(answer, "the answer"))
+
+    def to_error(self: A, error: str | BaseException) -> A:
+        """The goal cannot be reached, and why; a loop fails here."""
+        said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
+        return self._to(Phase.ERROR, error=str(said))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is done or has failed."""
+        return self.phase in (Phase.DONE, Phase.ERROR)
+
+    # ── what the agent knows ─────────────────────────────────────────────────────────────
+
+    def with_plan(self: A, steps: Iterable[str | PlanStep]) -> A:
+        """Put this plan in the place of the old one."""
+        return self._remembering(plan=plan_of(steps))
+
+    def with_step(self: A, name: str, status: str) -> A:
+        """Say how a step of the plan stands: pending, doing, done, or a word of your own."""
+        steps = list(self.memory.plan)
+        for i, step in enumerate(steps):
+            if step.name == name:
+                steps[i] = PlanStep(name, status)
+                return self._remembering(plan=tuple(steps))
+        known = ", ".join(repr(step.name) for step in steps) or "nothing"
+        raise InvalidInput(f"{name!r} is not in the plan, which holds {known}")
+
+    def record(self: A, what: ToolCall | Any, *, name: str = "", arguments: Any = None) -> A:
+        """Keep a tool call, or any result as one: what was called, with what, and what came of it."""
+        calls = self.memory.tool_calls
+        if not isinstance(what, ToolCall):
+            given = FrozenDict() if arguments is None else arguments
+            what = ToolCall(f"{self.iteration}.{len(calls) + 1}", name or "result", given, what)
+        return self._remembering(tool_calls=(*calls, what))
+
+    def with_message(self: A, role: str | Message, content: Any = "", **fields: Any) -> A:
+        """Add a message to the dialogue: a role and what it says, or a whole `Message`."""
+        said = role if isinstance(role, Message) else Message(_role(role), content, **fields)
+        return self._with(messages=(*self.messages, said))
+
+    def with_fact(self: A, key: str, value: Any, *, source: str = "") -> A:
+        """Remember something that was found out, and where from."""
+        return self._remembering(facts=(*self.memory.facts, Fact(key, value, source)))
+
+    def with_note(self: A, key: str, value: Any) -> A:
+        """Write into the private scratchpad."""
+        return self._remembering(notes=kept({**self.memory.notes, key: value}, f"notes[{key!r}]"))
+
+    def with_artifact(self: A, artifact: Artifact) -> A:
+        """Remember a big output by what it is, as `run.artifact` returns it."""
+        return self._remembering(
+            artifacts=(*self.memory.artifacts, *each([artifact], Artifact, "artifact"))
+        )
+
+    def with_question(self: A, question: str) -> A:
+        """A question that stays open."""
+        return self.patched(StatePatch(questions=(question,)))
+
+    def without_question(self: A, question: str) -> A:
+        """A question that has been answered."""
+        return self.patched(StatePatch(closed=(question,)))
+
+    def with_flag(self: A, flag: str) -> A:
+        """Raise a risk flag, for example `budget_pressure`."""
+        return self.patched(StatePatch(flags=(flag,)))
+
+    def without_flag(self: A, flag: str) -> A:
+        """Clear a risk flag."""
+        return self.patched(StatePatch(cleared=(flag,)))
+
+    def patched(self: A, patch: StatePatch, *, time: int = 0) -> A:
+        """The state with a patch taken in."""
+        return self._remembering(**patches.changed(patch, self.memory, time=time))
+
+    def at_iteration(self: A, iteration: int) -> A:
+        """The state in this iteration; its loop counts."""
+        return self._with(iteration=iteration)
+
+    def stamped(self: A, time: int) -> A:
+        """The state as of this time: what has no time yet gets it."""
+        memory = _changed(
+            self.memory,
+            {
+                "facts": _stamped(self.memory.facts, time),
+                "artifacts": _stamped(self.memory.artifacts, time),
+            },
+        )
+        return self._with(
+            messages=_stamped(self.messages, time),
+            memory=memory if memory != self.memory else self.memory,
+            created_at=self.created_at or time,
+            updated_at=max(time, self.updated_at),
+        )
+
+    # ── as JSON ──────────────────────────────────────────────────────────────────────────
+
+    def to_json(self) -> bytes:
+        """The state as it is kept."""
+        return values.encode_struct(self)
+
+    @classmethod
+    def from_json(cls: type[A], data: bytes) -> A:
+        """The state that was kept; NotStorable if these are not its bytes."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (ValueError, RecursionError) as error:
+            raise NotStorable(f"these bytes are no {cls.__name__}: {error}") from None
+
+
+_FIELDS: Final[tuple[tuple[str, type], ...]] = (
+    ("goal", str),
+    ("iteration", int),
+    ("memory", WorkingMemory),
+    ("constraints", dict),
+    ("budget", Budget),
+    ("session", str),
+    ("created_at", int),
+    ("updated_at", int),
+)
+
+
+def _changed(part: M, changes: Mapping[str, Any]) -> M:
+    new = copy.copy(part)
+    for name, value in changes.items():
+        force_setattr(new, name, value)
+    return new
+
+
+T = TypeVar("T", bound=Message | Fact | Artifact)
+
+
+def _stamped(parts: tuple[T, ...], time: int) -> tuple[T, ...]:
+    """What was added last has no time yet; everything before it has."""
+    first = len(parts)
+    while first and not parts[first - 1].time:
+        first -= 1
+    if first == len(parts):
+        return parts
+    return (*parts[:first], *(replace(part, time=time) for part in parts[first:]))
+
+
+def _phase(phase: Any) -> Phase:
+    try:
+        return Phase(phase)
+    except ValueError:
+        raise InvalidInput(f"{phase!r} is no phase; phases are {', '.join(Phase)}") from None
+
+
+def _role(role: Any) -> str:
+    try:
+        return Role(role).value
+    except ValueError:
+        raise InvalidInput(f"{role!r} is no role; roles are {', '.join(Role)}") from None

@@ -1,0 +1,115 @@
+"""How a loop's state is kept in its log: whole once, then as what each iteration changed.
+
+`delta` compares two states and gives a JSON Patch; what was appended (a message, a fact, a tool call) is all
+that is written, so a log grows with what happens and not with how much has happened before. `after` takes in
+patches from outside. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.core import jsonpatch, values
+from holdfast.core.agent_state import AgentState
+from holdfast.core.events import Value
+from holdfast.core.patch import StatePatch
+from holdfast.core.state import Queued, plain
+from holdfast.errors import InvalidInput
+
+Ops = list[dict[str, Any]]
+
+
+def delta(before: AgentState, after: AgentState) -> Ops:
+    """The operations that make the stored form of `after` from that of `before`."""
+    ops: Ops = []
+    _compare(before, after, (), ops)
+    return ops
+
+
+def _compare(
+    before: msgspec.Struct, after: msgspec.Struct, path: tuple[str, ...], ops: Ops
+) -> None:
+    for field in msgspec.structs.fields(type(after)):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if new is old or new == old:
+            continue
+        here = (*path, field.encode_name)
+        # A field that has its default is not written, so it is not there to be changed.
+        if new == field.default:
+            ops.append({"op": "remove", "path": jsonpatch.pointer(here)})
+        elif old == field.default:
+            ops.append({"op": "add", "path": jsonpatch.pointer(here), "value": new})
+        else:
+            _change(old, new, here, ops)
+
+
+def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:
+    if isinstance(new, msgspec.Struct):
+        _compare(old, new, here, ops)
+    elif isinstance(new, tuple) and len(new) > len(old) and new[: len(old)] == old:
+        path = jsonpatch.pointer((*here, "-"))
+        ops += [{"op": "add", "path": path, "value": item} for item in new[len(old) :]]
+    elif isinstance(new, dict):
+        gone = [key for key in old if key not in new]
+        ops += [{"op": "remove", "path": jsonpatch.pointer((*here, key))} for key in gone]
+        ops += [
+            {"op": "add", "path": jsonpatch.pointer((*here, key)), "value": value}
+            for key, value in new.items()
+            if key not in old or old[key] != value
+        ]
+    else:
+        ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
+
+
+def encode(ops: Ops) -> bytes:
+    """A delta as it is kept."""
+    return values.encode_parts(ops)
+
+
+def after(
+    document: Any, queued: Iterable[Queued], ops: Any = None, *, kind: type[Any] = AgentState
+) -> Any:
+    """A loop's stored form once the patches that wait for it, and this one, are taken in; InvalidInput if
+    the last one cannot be."""
+    state = msgspec.convert(document, kind)
+    for one in queued:
+        state, _ = take_in(state, one)
+    if ops is not None:
+        state = _operated(state, ops)
+    return state
+
+
+def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentState, str]:
+    """The state with one patch from outside, or as it was and why it could not be taken in."""
+    try:
+        return _taken(state, queued, time), ""
+    except (InvalidInput, msgspec.ValidationError) as error:
+        by = f" (by {queued.by})" if queued.by else ""
+        return state, f"{error}{by}"
+
+
+def _taken(state: AgentState, queued: Queued, time: int) -> AgentState:
+    if queued.patch is not None:
+        return state.patched(_read(queued.patch), time=time)
+    return _operated(state, plain(queued.operations or Value()))
+
+
+def _read(patch: Value) -> StatePatch:
+    return msgspec.convert(plain(patch), StatePatch)
+
+
+def _operated(state: AgentState, ops: Any) -> AgentState:
+    """A JSON Patch sees the state whole: also the fields that have their default."""
+    shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
+    memory = state.memory
+    shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
+    known = values.decode(values.encode_parts(shown))
+    kept = ("phase", "iteration", "session", "created_at", "updated_at")
+    new = msgspec.convert(jsonpatch.apply(known, ops), type(state))
+    changed = [name for name in kept if getattr(new, name) != getattr(state, name)]
+    if changed:
+        raise InvalidInput(f"/{changed[0]} is the loop's own and cannot be patched from outside")
+    return new

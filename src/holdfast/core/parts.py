@@ -1,0 +1,202 @@
+"""The parts that a run's state and an agent's state share: messages, facts, plan steps, artifacts.
+
+One `Message` is the same value in `run.messages`, in an `AgentState` and in front of a model. All of them
+are frozen to the bottom: the lists and dicts inside are made read-only when a part is made, so nothing
+that was handed out can be changed behind anybody's back.
+
+Times are microseconds since 1970; 0 means that nobody has stamped the part yet. Pure values: what they
+add up to is `state.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from holdfast.core import values
+from holdfast.core.events import Value
+from holdfast.core.values import FrozenDict, FrozenList
+from holdfast.errors import InvalidInput, NotStorable
+
+P = TypeVar("P")
+
+_AS_THEY_ARE = (FrozenDict, FrozenList, Value, type(None), bool, str)
+
+
+def kept(value: Any, what: str = "value") -> Any:
+    """A user's value as plain JSON that cannot be changed, or NotStorable with the path to the trouble."""
+    if type(value) in _AS_THEY_ARE:
+        return value
+    try:
+        return values.freeze(values.lower(value))
+    except NotStorable as error:
+        raise error.of(what) from None
+
+
+def each(items: Iterable[Any], kind: type[P], what: str) -> tuple[P, ...]:
+    """The items as a tuple, or InvalidInput that names the first one of another type."""
+    if isinstance(items, str | bytes | dict) or not isinstance(items, Iterable):
+        raise InvalidInput(f"{what} must be a list of {kind.__name__}, not {items!r}")
+    found = tuple(items)
+    for i, item in enumerate(found):
+        if not isinstance(item, kind):
+            raise InvalidInput(f"{what}[{i}] must be a {kind.__name__}, not {item!r}")
+    return found
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of the parts. `_user_values` names the fields that hold whatever the user likes."""
+
+    @classmethod
+    def _user_values(cls) -> tuple[str, ...]:
+        return ()
+
+    def __post_init__(self) -> None:
+        for name in self._user_values():
+            value = getattr(self, name)
+            if type(value) not in _AS_THEY_ARE:
+                force_setattr(self, name, kept(value, f"{type(self).__name__}.{name}"))
+
+
+class Role(enum.StrEnum):
+    """Who says a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class ToolCall(Part, frozen=True, omit_defaults=True):
+    """A tool call that a model asked for, and what came of it. `duration` is in seconds.
+
+    `arguments` are what the model sent: a dict, or its text when that was no JSON object.
+    """
+
+    id: str
+    name: str
+    arguments: Any = FrozenDict()
+    result: Any = None
+    error: str | None = None
+    duration: float = 0.0
+
+    @classmethod
+    def _user_values(cls) -> tuple[str, ...]:
+        return ("arguments", "result")
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did not fail."""
+        return self.error is None
+
+    def to_observation(self) -> str:
+        """What the model is told of it: the result as text, or the error."""
+        if self.error is not None:
+            return f"error: {self.error}"
+        if isinstance(self.result, str):
+            return self.result
+        if isinstance(self.result, Value):
+            return f"[{self.result.bytes} bytes, kept as artifact {self.result.blob}]"
+        return values.encode(self.result).decode()
+
+
+class Message(Part, frozen=True, omit_defaults=True):
+    """One message of a dialogue.
+
+    `tool_calls` are what an assistant's message asks for; `tool_call_id` says which of them a message of
+    role `tool` answers.
+    """
+
+    role: str
+    content: Any = ""
+    time: int = 0
+    metadata: Any = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+
+    @classmethod
+    def _user_values(cls) -> tuple[str, ...]:
+        return ("content", "metadata")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.role) is not str:
+            force_setattr(self, "role", str(self.role))
+        if self.tool_calls:
+            force_setattr(self, "tool_calls", each(self.tool_calls, ToolCall, "Message.tool_calls"))
+        elif type(self.tool_calls) is not tuple:
+            force_setattr(self, "tool_calls", ())
+
+
+class Fact(Part, frozen=True, omit_defaults=True):
+    """Something that was found out, where from, and when."""
+
+    key: str
+    value: Any
+    source: str = ""
+    time: int = 0
+
+    @classmethod
+    def _user_values(cls) -> tuple[str, ...]:
+        return ("value",)
+
+
+class Artifact(Part, frozen=True, omit_defaults=True):
+    """A big output: what it is, not its bytes. `id` is the hash under which the store keeps them."""
+
+    name: str
+    type: str = ""
+    id: str = ""
+    bytes: int = 0
+    summary: str = ""
+    step: int = 0
+    time: int = 0
+
+
+class PlanStep(Part, frozen=True, omit_defaults=True):
+    """One step of a plan. `status` is pending, doing or done (or a word of the agent's own)."""
+
+    name: str
+    status: str = "pending"
+
+
+def plan_of(steps: Iterable[str | PlanStep], what: str = "plan") -> tuple[PlanStep, ...]:
+    """A plan given as names, as steps, or mixed."""
+    if isinstance(steps, str):
+        raise InvalidInput(f"{what} must be a list of steps, not one text: {steps!r}")
+    found = [PlanStep(step) if isinstance(step, str) else step for step in steps]
+    return each(found, PlanStep, what)
+
+
+# ── values that live beside the log ──────────────────────────────────────────────────────────
+
+_REFERENCE, _ESCAPED = "$blob", "$dict"
+
+
+def pack(value: Any) -> Any:
+    """Plain JSON in which a reference to an artifact is a dict, and a dict that looks alike is escaped."""
+    if isinstance(value, Value):
+        return {_REFERENCE: [value.blob, value.bytes]}
+    if isinstance(value, dict):
+        packed = {key: pack(item) for key, item in value.items()}
+        return {_ESCAPED: packed} if _REFERENCE in packed or _ESCAPED in packed else packed
+    if isinstance(value, list):
+        return [pack(item) for item in value]
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """What was packed."""
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _REFERENCE in value:
+        blob, size = value[_REFERENCE]
+        return Value(blob=blob, bytes=size)
+    inner = value.get(_ESCAPED, value)
+    return {key: unpack(item) for key, item in inner.items()}
