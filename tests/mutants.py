@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    value, blobs',
-        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    value, blobs',
+        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry is not None',
+        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry is not None',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
