@@ -234,8 +234,7 @@ def test_what_came_from_outside_is_seen_at_the_same_place_on_replay(
         found: list[Any] = []
         seen.append(found)
         think("a")
-        if run.state.patched_once is None:
-            run.state.patched_once = True
+        if len(seen) == 1:  # somebody else does, while it runs for the first time
             hf.patch("r", {"word": "new"})
         for text in "bcd":
             think(text)
@@ -266,8 +265,7 @@ def test_a_loop_that_goes_on_sees_what_came_from_outside_where_it_saw_it_first(
         seen.setdefault(state.iteration, []).append(found)
         think("a")
         found.append(run.state.word)
-        if state.iteration == 2 and run.state.patched_once is None:
-            run.state.patched_once = True
+        if state.iteration == 2 and len(seen[2]) == 1:
             hf.patch("r", {"word": "new"})
         think("b")
         found.append(run.state.word)
