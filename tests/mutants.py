@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    value, blobs',
-        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    value, blobs',
+        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry is not',
+        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry is not',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
@@ -179,8 +179,8 @@ MUTANTS = (
     Mutant(
         "a run is claimed whoever holds it",
         "store/sql/sqlite/queries.sql",
-        "OR (status = 'running' AND due_at <= :now))",
-        "OR status = 'running')",
+        "OR (+status = 'running' AND +due_at <= :now))",
+        "OR +status = 'running')",
         ("tests/fleet/test_race.py", "-k", "not postgresql"),
     ),
     Mutant(
@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         "on PostgreSQL due runs are chosen and taken without a lock between",
         "store/sql/postgres/queries.sql",
-        "  FOR NO KEY UPDATE SKIP LOCKED\n",
+        "    FOR NO KEY UPDATE OF d SKIP LOCKED\n",
         "",
         ("tests/fleet/test_race.py", "-k", "postgresql"),
     ),
