@@ -18,13 +18,14 @@ from holdfast.cli import text
 from holdfast.cli.common import existing_store, json_option, say, store_option
 from holdfast.cli.load import load, parameters
 from holdfast.cli.running import INTERRUPTED, lease_option
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, StoreUnavailable
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.worker import Report, Worker
 from holdfast.store.base import Schedule
 
 LOOK_SECONDS = 0.1
+OPENING_SECONDS = 60.0
 COLOURS = {
     "completed": "green",
     "failed": "red",
@@ -179,7 +180,7 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
     ]
     _log_to_stderr()
     told = Told(as_json=as_json, quiet=quiet)
-    hf = Holdfast(url, agents=agents, options=Options(lease_seconds=lease))
+    hf = _opened(url, agents, Options(lease_seconds=lease))
     hands = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=told)
     Watch(hands, told, once=once).until_done()
     say(
@@ -192,6 +193,20 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
         sys.stderr.flush()
         os._exit(INTERRUPTED)
     hf.close()
+
+
+def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
+    """The store, waited for if its server is restarting: a worker that gives up then would be missed."""
+    end = time.monotonic() + OPENING_SECONDS
+    while True:
+        asked = time.monotonic()
+        try:
+            return Holdfast(url, agents=agents, options=options)
+        except StoreUnavailable as error:
+            # What has no hope (a wrong password) is refused at once; the rest after some patience.
+            if asked + 1 > time.monotonic() or time.monotonic() > end:
+                raise
+            click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
 
 
 class _Visible(logging.Formatter):

@@ -23,7 +23,16 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, RunCancelled, RunFailed, RunWaiting, StoreError
+from holdfast.errors import (
+    Conflict,
+    HoldfastError,
+    KeyTaken,
+    LeaseLost,
+    RunCancelled,
+    RunFailed,
+    RunWaiting,
+    StoreError,
+)
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.engine import Engine, Taken
 from holdfast.runtime.lease import elapsed
@@ -139,6 +148,7 @@ class Worker:
             self._crowded = CROWDED_SECONDS[0]
             self._begin(rows, asked_at)
             return True
+        self._failures = 0
         self._look_around(wanted)
         if once:
             busy = len(self._busy)
@@ -245,8 +255,10 @@ class Worker:
     def _ended(self, row: RunRow, outcome: BaseException | None, seconds: float) -> None:
         with self._changed:
             self._busy.pop(row.id, None)
-            if isinstance(outcome, StoreError):
+            if _is_the_stores_fault(outcome):
                 self._failed_at = elapsed()
+            else:
+                self._failures = 0
             self._changed.notify_all()
         status = _status(outcome, stopping=self._stopping)
         detail = "" if outcome is None else _in_one_line(outcome)
@@ -267,12 +279,10 @@ class Worker:
         if self._failed_at:
             self._failed_at, seconds = 0.0, self._next_pause()
             self._wait_here(seconds, lambda: False)
-        elif not self._stopping:
-            self._failures = max(0, self._failures - 1)
 
     def _next_pause(self) -> float:
         seconds = FAILURE_SECONDS[min(self._failures, len(FAILURE_SECONDS) - 1)]
-        self._failures = min(self._failures + 2, len(FAILURE_SECONDS))
+        self._failures += 1
         return seconds * random.uniform(0.8, 1.2)  # noqa: S311 (only to spread)
 
     def _pause_after(self, error: StoreError) -> None:
@@ -305,6 +315,13 @@ class Worker:
         for row in left.values():
             detail = "it was inside a call when the time of grace was over"
             self._say(Report("given back", row.agent, row.id, detail=detail))
+
+
+def _is_the_stores_fault(outcome: BaseException | None) -> bool:
+    """Whether a run ended here because its store is not well; not, if another worker took it over."""
+    return isinstance(outcome, StoreError) and not isinstance(
+        outcome, LeaseLost | Conflict | KeyTaken
+    )
 
 
 def _status(outcome: BaseException | None, *, stopping: bool) -> str:
