@@ -179,8 +179,8 @@ MUTANTS = (
     Mutant(
         "a run is claimed whoever holds it",
         "store/sql/sqlite/queries.sql",
-        "OR (status = 'running' AND due_at <= :now))",
-        "OR status = 'running')",
+        "OR (+status = 'running' AND +due_at <= :now))",
+        "OR +status = 'running')",
         ("tests/fleet/test_race.py", "-k", "not postgresql"),
     ),
     Mutant(
