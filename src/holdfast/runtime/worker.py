@@ -129,7 +129,8 @@ class Worker:
         """Take what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
         fired = self._fire_schedules()
-        room = self._concurrency - len(self._busy)
+        busy = len(self._busy)  # before the claim: what ends after it may leave something due
+        room = self._concurrency - busy
         if room <= 0:
             self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < self._concurrency)
             return True
@@ -151,7 +152,6 @@ class Worker:
         self._failures = 0
         self._look_around(wanted)
         if once:
-            busy = len(self._busy)
             self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < max(busy, 1))
             return busy > 0
         self._wait_for_more(wanted)
