@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         "on PostgreSQL due runs are chosen and taken without a lock between",
         "store/sql/postgres/queries.sql",
-        "  FOR NO KEY UPDATE SKIP LOCKED\n",
+        "    FOR NO KEY UPDATE OF d SKIP LOCKED\n",
         "",
         ("tests/fleet/test_race.py", "-k", "postgresql"),
     ),
