@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.agents.llm import LLMAgent
     from holdfast.agents.loop import loop
+    from holdfast.agents.models import AnthropicModel, OpenAIModel
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
     from holdfast.core.parts import Message
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
         BudgetExceeded,
         CallFailed,
         CallTimeout,
+        ContextTooLong,
         DeadlineExceeded,
         Diverged,
         HoldfastError,
@@ -29,11 +32,15 @@ if TYPE_CHECKING:
         IterationsExceeded,
         LeaseLost,
         LogDamaged,
+        ModelError,
+        ModelRefused,
+        ModelUnavailable,
         NotDurable,
         NotFound,
         NotNow,
         NotResumable,
         NotStorable,
+        OutOfTurns,
         Rejected,
         RunBusy,
         RunCancelled,
@@ -54,6 +61,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentState",
     "AlreadyDecided",
+    "AnthropicModel",
     "Approval",
     "AsyncHoldfast",
     "AsyncRun",
@@ -62,6 +70,7 @@ __all__ = [
     "CallFailed",
     "CallTimeout",
     "Checkpoint",
+    "ContextTooLong",
     "DeadlineExceeded",
     "Diverged",
     "Done",
@@ -72,15 +81,21 @@ __all__ = [
     "InvalidInput",
     "InvalidTransition",
     "IterationsExceeded",
+    "LLMAgent",
     "LeaseLost",
     "LogDamaged",
     "Message",
+    "ModelError",
+    "ModelRefused",
+    "ModelUnavailable",
     "NotDurable",
     "NotFound",
     "NotNow",
     "NotResumable",
     "NotStorable",
+    "OpenAIModel",
     "Options",
+    "OutOfTurns",
     "Phase",
     "Question",
     "Rate",
@@ -105,6 +120,8 @@ __all__ = [
 
 _HOMES = {
     "holdfast.agents.loop": ("loop",),
+    "holdfast.agents.llm": ("LLMAgent",),
+    "holdfast.agents.models": ("AnthropicModel", "OpenAIModel"),
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
     "holdfast.core.parts": ("Message",),

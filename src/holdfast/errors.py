@@ -267,7 +267,6 @@ class Rejected(CallFailed):
     """A person said no to a call that needed approval."""
 
 
-
 class AgentFailed(HoldfastError):
     """A loop's state went to ERROR: its goal cannot be reached."""
 

@@ -67,7 +67,9 @@ class ToolUse:
             try:
                 read[name] = _typed(self.codecs[name], given[name])
             except NotStorable as error:
-                wrong.append(f"{name!r} is wrong: {error.reason}")
+                wrong.append(
+                    f"{name!r} is wrong: {error.reason.partition(': ')[2] or error.reason}"
+                )
         if wrong:
             takes = ", ".join(self.codecs) or "no arguments"
             raise WrongArguments(f"{'; '.join(sorted(wrong))}. {self.name} takes {takes}")

@@ -557,7 +557,9 @@ def _failed(
     step = step or session.next_step()
     retry_at = None
     if spec.retry.wants(error, tries):
-        retry_at = now + spec.retry.delay_us(tries, f"{session.run_id}:{step}")
+        wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
+        asked_us = microseconds(getattr(error, "retry_after", None) or 0, "retry_after")
+        retry_at = now + max(wait_us, asked_us)
     receipt = e.CallFailed(
         branch=asked.branch.path,
         index=asked.index,

@@ -6,6 +6,7 @@ modules beside this one: the request, and what an answer looks like.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
@@ -45,25 +46,29 @@ class ClientModel:
         self.max_output_tokens = max_output_tokens
         self.options = dict(options or {})
         self._address, self._api_key, self._timeout = base_url, api_key, timeout
-        self._client = None if client is None else client.with_options(max_retries=0)
+        self._own = None if client is None else client.with_options(max_retries=0)
+        self._made: Any = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
 
     def _connected(self) -> Any:
         """The client, made when it is first needed: importing one takes seconds."""
-        if self._client is None:
-            name = self.provider.lower()
-            try:
-                sdk = importlib.import_module(name)
-            except ModuleNotFoundError as missing:
-                raise InvalidInput(
-                    f"{type(self).__name__} needs `pip install 'holdfast[{name}]'` ({missing})"
-                ) from None
-            self._client = getattr(sdk, self.client_class)(
-                base_url=self._address, api_key=self._api_key, timeout=self._timeout, max_retries=0
-            )
-        return self._client
+        if self._own is None and self._made is None:
+            self._made = self._client()
+        return self._own or self._made
+
+    def _client(self) -> Any:
+        name = self.provider.lower()
+        try:
+            sdk = importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            raise InvalidInput(
+                f"{type(self).__name__} needs `pip install 'holdfast[{name}]'` ({missing})"
+            ) from None
+        return getattr(sdk, self.client_class)(
+            base_url=self._address, api_key=self._api_key, timeout=self._timeout, max_retries=0
+        )
 
     def _send(self, prompt: Prompt) -> Any:
         """Send the request: an answer, a stream, or something to await for either."""
@@ -91,6 +96,15 @@ class ClientModel:
 
 class AsyncClientModel(ClientModel):
     """The same on an event loop, with the provider's async client. Agents with it are async."""
+
+    def _connected(self) -> Any:
+        """The client of this event loop: connections do not outlive the loop they were made on."""
+        if self._own is not None:
+            return self._own
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = (loop, self._client())
+        return self._made[1]
 
     async def answer(self, prompt: Prompt) -> Reply:  # type: ignore[override]
         """Ask, and read the answer, piece by piece if somebody wants to see it come."""
