@@ -24,7 +24,7 @@ class AnthropicModel(ClientModel):
     key_variable = "ANTHROPIC_API_KEY"
     client_class: ClassVar[str] = "Anthropic"
 
-    def _send(self, prompt: Prompt) -> Any:
+    def _send(self, client: Any, prompt: Prompt) -> Any:
         request: dict[str, Any] = {
             **self.options,
             "model": self.model,
@@ -42,7 +42,7 @@ class AnthropicModel(ClientModel):
             ]
         if prompt.on_text is not None:
             request["stream"] = True
-        return self._connected().messages.create(**request)
+        return client.messages.create(**request)
 
     def _whole(self, answered: Any) -> Reply:
         return whole(answered, self.price)

@@ -6,7 +6,6 @@ modules beside this one: the request, and what an answer looks like.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
@@ -70,7 +69,7 @@ class ClientModel:
             base_url=self._address, api_key=self._api_key, timeout=self._timeout, max_retries=0
         )
 
-    def _send(self, prompt: Prompt) -> Any:
+    def _send(self, client: Any, prompt: Prompt) -> Any:
         """Send the request: an answer, a stream, or something to await for either."""
         raise NotImplementedError
 
@@ -83,7 +82,7 @@ class ClientModel:
     def answer(self, prompt: Prompt) -> Reply:
         """Ask, and read the answer, piece by piece if somebody wants to see it come."""
         with translated(self.provider, self.key_variable, self._api_key):
-            answered = self._send(prompt)
+            answered = self._send(self._connected(), prompt)
             if prompt.on_text is None:
                 return self._whole(answered)
             pieces = self._pieces()
@@ -95,26 +94,27 @@ class ClientModel:
 
 
 class AsyncClientModel(ClientModel):
-    """The same on an event loop, with the provider's async client. Agents with it are async."""
+    """The same on an event loop, with the provider's async client. Agents with it are async.
 
-    def _connected(self) -> Any:
-        """The client of this event loop: connections do not outlive the loop they were made on."""
-        if self._own is not None:
-            return self._own
-        loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] is not loop:
-            self._made = (loop, self._client())
-        return self._made[1]
+    Connections belong to the loop they were made on and must not outlive it. So each question has a
+    client of its own, closed after it; a `client` of yours is used as it is, and closed by you.
+    """
 
     async def answer(self, prompt: Prompt) -> Reply:  # type: ignore[override]
         """Ask, and read the answer, piece by piece if somebody wants to see it come."""
         with translated(self.provider, self.key_variable, self._api_key):
-            answered = await self._send(prompt)
-            if prompt.on_text is None:
-                return self._whole(answered)
-            pieces = self._pieces()
-            async with answered:
-                async for piece in answered:
-                    if text := pieces.take(piece):
-                        prompt.on_text(text)
-            return pieces.reply()
+            if self._own is not None:
+                return await self._ask(self._own, prompt)
+            async with self._client() as client:
+                return await self._ask(client, prompt)
+
+    async def _ask(self, client: Any, prompt: Prompt) -> Reply:
+        answered = await self._send(client, prompt)
+        if prompt.on_text is None:
+            return self._whole(answered)
+        pieces = self._pieces()
+        async with answered:
+            async for piece in answered:
+                if text := pieces.take(piece):
+                    prompt.on_text(text)
+        return pieces.reply()

@@ -53,6 +53,8 @@ def _model_error(
         return ModelUnavailable(
             f"the answer of {provider} broke off: {type(error).__name__} {said}"
         )
+    if isinstance(error, TypeError) and "authentication" in said:  # as Anthropic's client says it
+        return ModelRefused(f"there is no key for {provider}; set {key_variable}")
     if package != provider.lower():
         return None
     status = getattr(error, "status_code", None)

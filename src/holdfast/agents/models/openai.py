@@ -21,7 +21,7 @@ class OpenAIModel(ClientModel):
     key_variable = "OPENAI_API_KEY"
     client_class: ClassVar[str] = "OpenAI"
 
-    def _send(self, prompt: Prompt) -> Any:
+    def _send(self, client: Any, prompt: Prompt) -> Any:
         request: dict[str, Any] = {
             **self.options,
             "model": self.model,
@@ -41,7 +41,7 @@ class OpenAIModel(ClientModel):
             ]  # fmt: skip
         if prompt.on_text is not None:
             request |= {"stream": True, "stream_options": {"include_usage": True}}
-        return self._connected().chat.completions.create(**request)
+        return client.chat.completions.create(**request)
 
     def _whole(self, answered: Any) -> Reply:
         return whole(answered, self.price)
