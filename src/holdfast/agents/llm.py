@@ -157,6 +157,8 @@ class LLMAgent:
                     level="warning",
                 )
             if not reply.tool_calls:
+                if not reply.text:
+                    run.log(f"the model said nothing in turn {turn}", level="warning")
                 return reply.text
             names = [call.name for call in reply.tool_calls]
             run.decide(f"turn {turn}", names, why=reply.text, options=tuple(self._tools))
