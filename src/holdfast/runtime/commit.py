@@ -34,7 +34,7 @@ def gate(session: Session) -> None:
     session.check_alive()
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
-    journal, now = session.journal, session.store.now()
+    journal = session.journal
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))
@@ -42,7 +42,7 @@ def gate(session: Session) -> None:
         raise session.stop(Stop("undone", "what it did is taken back"))
     if journal.paused is not None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
-    if created is None:
+    if created is None or (created.deadline_at is None and not created.budget):
         return
     if is_overdue(session):
         raise session.stop(overdue())
@@ -50,7 +50,7 @@ def gate(session: Session) -> None:
         use = budget_use(
             created.budget,
             steps=session.steps,
-            elapsed_us=now - journal.created_at,
+            elapsed_us=session.store.now() - journal.created_at,
             usage=session.draft.usage,
         )
         over = use.exceeded(starting=True)

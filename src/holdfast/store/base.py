@@ -13,10 +13,13 @@ module says in words; a store is done when it passes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from holdfast.core.log import Blob, Record, check_run_id
 from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
@@ -61,8 +64,7 @@ class RunRow:
         return self.status == "running" and self.due_at is not None and self.due_at > now
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(msgspec.Struct, frozen=True):
     """How a run's row changes together with an append.
 
     A worker *settles* a run with a new status, which ends its lease; anybody may *wake* a run that
@@ -76,9 +78,11 @@ class RowChange:
     wakes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Records to add to one run's log, and what changes with them, all or nothing."""
+class Append(msgspec.Struct, frozen=True):
+    """Records to add to one run's log, and what changes with them, all or nothing.
+
+    (A Struct: one is made for every step, in a fifth of the time of a frozen dataclass.)
+    """
 
     run_id: str
     after: int
@@ -192,8 +196,13 @@ class Store(Protocol):
         """
         ...
 
-    def append_async(self, work: Append) -> Awaitable[None]:
-        """The same for a caller on an event loop."""
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """The same for a caller on an event loop.
+
+        If the future is cancelled, the append goes on; when it is durable, `abandoned` is called.
+        """
         ...
 
     def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,7 +34,7 @@ CommitBatch = Callable[[Sequence[Append]], Sequence[Exception | None]]
 class _Ticket:
     """One append on its way. `turn` is released when it is settled, or when its caller must lead."""
 
-    __slots__ = ("error", "future", "loop", "settled", "turn", "work")
+    __slots__ = ("abandoned", "error", "future", "loop", "settled", "turn", "work")
 
     def __init__(self, work: Append, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
@@ -43,6 +43,7 @@ class _Ticket:
         self.loop = loop
         self.future: asyncio.Future[None] | None = loop.create_future() if loop else None
         self.turn: threading.Lock | None = None
+        self.abandoned: Callable[[], None] | None = None
 
 
 class GroupCommit:
@@ -92,14 +93,18 @@ class GroupCommit:
         if ticket.error is not None:
             raise ticket.error
 
-    def append_async(self, work: Append) -> Awaitable[None]:
-        """The same for a caller on an event loop."""
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """The same for a caller on an event loop. See `base.Store.append_async`."""
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
+        ticket.abandoned = abandoned
         with self._mutex:
             self._refuse_if_closed()
-            first = all(queued.loop is None for queued in self._queue)
-            self._queue.append(ticket)
+            queue = self._queue
+            first = not queue or queue[-1].loop is not loop
+            queue.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
         assert ticket.future is not None
@@ -240,8 +245,12 @@ class GroupCommit:
 def _wake(tickets: list[_Ticket]) -> None:
     for ticket in tickets:
         future = ticket.future
-        if future is None or future.done():
-            continue  # the caller was cancelled; what it asked for has happened all the same
+        if future is None:
+            continue
+        if future.done():  # the caller was cancelled; what it asked for has happened all the same
+            if ticket.error is None and ticket.abandoned is not None:
+                ticket.abandoned()
+            continue
         if ticket.error is None:
             future.set_result(None)
         else:

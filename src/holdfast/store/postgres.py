@@ -12,12 +12,13 @@ Not here: appends (`appends.py`), how the server is reached and its errors (`lin
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from holdfast.core.log import Blob, Record
@@ -217,10 +218,12 @@ class PostgresStore:
         self._check_writable()
         return self._group.submit(work)
 
-    def append_async(self, work: Append) -> Awaitable[None]:
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         check_append(work)
         self._check_writable()
-        return self._group.append_async(work)
+        return self._group.append_async(work, abandoned)
 
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[OpenAppend]:

@@ -11,13 +11,14 @@ Not here: what events mean, how concurrent appends form batches (`group.py`), th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -319,9 +320,11 @@ class SQLiteStore:
         check_append(work)
         return self._group.submit(work)
 
-    def append_async(self, work: Append) -> Awaitable[None]:
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         check_append(work)
-        return self._group.append_async(work)
+        return self._group.append_async(work, abandoned)
 
     def _commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
