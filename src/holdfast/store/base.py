@@ -378,6 +378,8 @@ class Standing(NamedTuple):
     epoch: int
     head: int
     hash: bytes = b""
+    key: int = 0
+    """The store's own name for the run, where it has one."""
 
 
 def refusals(
@@ -392,25 +394,23 @@ def refusals(
     of the same run, which were built upon it). `claim_key` is asked to take the key of an append that
     passes so far and has one; its refusal counts like the others.
     """
-    heads = {run_id: (at.head, at.hash) for run_id, at in standing.items()}
+    ends: dict[str, tuple[int, bytes]] = {}  # of the logs that this batch makes longer
     refused: list[Exception | None] = []
     for work in batch:
-        at = standing.get(work.run_id)
+        run_id = work.run_id
+        at = standing.get(run_id)
         if at is None:
-            refused.append(NotFound(f"there is no run {work.run_id!r}"))
-        elif work.epoch is not None and work.epoch != at.epoch:
-            refused.append(LeaseLost(work.run_id, work.epoch, at.epoch))
-        elif work.after != heads[work.run_id][0] or not _follows(work, heads[work.run_id][1]):
-            refused.append(Conflict(work.run_id, work.after, heads[work.run_id][0]))
+            refused.append(NotFound(f"there is no run {run_id!r}"))
+            continue
+        head, end = ends.get(run_id) or (at.head, at.hash)
+        if work.epoch is not None and work.epoch != at.epoch:
+            refused.append(LeaseLost(run_id, work.epoch, at.epoch))
+        elif work.after != head or (work.before and end and work.before != end):
+            refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
         elif work.claims_key and claim_key and (error := claim_key(work)):
             refused.append(error)
         else:
             if work.records:
-                heads[work.run_id] = (work.records[-1].seq, work.records[-1].hash)
+                ends[run_id] = (work.records[-1].seq, work.records[-1].hash)
             refused.append(None)
     return refused
-
-
-def _follows(work: Append, end: bytes) -> bool:
-    """Whether an append is chained to what really stands at the log's end."""
-    return not work.before or not end or work.before == end

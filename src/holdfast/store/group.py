@@ -84,7 +84,8 @@ class GroupCommit:
     def _finish(self, ticket: _Ticket) -> None:
         try:
             self._stand_in_line(ticket)
-            self._await_turn(ticket)
+            if ticket.turn is not None:
+                self._await_turn(ticket, ticket.turn)
             if not ticket.settled:
                 self._lead(ticket)
         except BaseException:  # Ctrl-C, at any place: whoever else waits here must not hang
@@ -129,14 +130,13 @@ class GroupCommit:
                 return
             if self._leader is None:
                 self._leader = ticket
+                self._take()
             else:
                 ticket.turn = threading.Lock()
                 ticket.turn.acquire()
 
-    def _await_turn(self, ticket: _Ticket) -> None:
-        if ticket.turn is None:
-            return
-        while not ticket.turn.acquire(timeout=TURN_SECONDS_MAX):
+    def _await_turn(self, ticket: _Ticket, turn: threading.Lock) -> None:
+        while not turn.acquire(timeout=TURN_SECONDS_MAX):
             # Nobody forgets to wake us, unless an interrupt hit him in the middle of it.
             if ticket.settled or self._leader is ticket:
                 return
@@ -148,7 +148,7 @@ class GroupCommit:
                 self._queue.remove(ticket)
             if self._leader is not ticket:
                 return
-            batch = self._batch
+            batch, self._batch = self._batch, []
         interrupted = StoreUnavailable("interrupted; the outcome was not seen")
         self._resolve(batch, [t.error if t.settled else interrupted for t in batch])
         self._hand_over()
@@ -162,23 +162,26 @@ class GroupCommit:
     def _lead(self, own: _Ticket | None) -> None:
         """Commit batches until `own` is settled (a thread of ours: until none is left)."""
         while own is None or not own.settled:
-            with self._mutex:
-                self._take()
             if not self._batch:
-                break
+                with self._mutex:
+                    self._take()
+                if not self._batch:
+                    break
             self._settle(self._batch)
+            self._batch = []
         self._hand_over()
 
     def _take(self) -> None:
         """Move the next batch out of the queue; each ticket is always in one of the two."""
-        self._batch = []
+        queue, self._batch = self._queue, []
         rows = size = 0
-        while self._queue and rows < ROWS_MAX and size < BYTES_MAX:
-            ticket = self._queue[0]
+        while queue and rows < ROWS_MAX and size < BYTES_MAX:
+            ticket = queue[0]
             self._batch.append(ticket)
-            self._queue.popleft()
-            rows += len(ticket.work.records)
-            size += sum(len(record.data) for record in ticket.work.records)
+            queue.popleft()
+            for record in ticket.work.records:
+                rows += 1
+                size += len(record.data)
 
     def _settle(self, batch: list[_Ticket]) -> None:
         errors: Sequence[BaseException | None]
@@ -194,8 +197,12 @@ class GroupCommit:
         for ticket, error in zip(batch, errors, strict=True):
             ticket.error = error
             ticket.settled = True
-            if ticket.loop is not None:
-                by_loop.setdefault(ticket.loop, []).append(ticket)
+            loop = ticket.loop
+            if loop is not None:
+                if loop in by_loop:
+                    by_loop[loop].append(ticket)
+                else:
+                    by_loop[loop] = [ticket]
             elif ticket.turn is not None and ticket.turn.locked():
                 ticket.turn.release()
         for loop, tickets in by_loop.items():
@@ -209,6 +216,9 @@ class GroupCommit:
     def _hand_over(self) -> None:
         """Give the lead to somebody who waits, or lay it down."""
         with self._mutex:
+            if not self._queue:
+                self._leader = None
+                return
             self._leader = heir = next((t for t in self._queue if t.turn is not None), None)
             if heir is not None and heir.turn is not None:
                 heir.turn.release()
