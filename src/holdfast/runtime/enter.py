@@ -26,10 +26,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     if spec.is_async:
         return _awaited(here, spec, bound)
     asked, entry = ask(here, spec, bound)
-    if entry is not None and entry.final:
-        return recorded(
-            asked, entry
-        )  # as `call` would, without a flow to drive: replay is this line
+    if entry is not None and entry.has_result:
+        return recorded(asked, entry)  # as the flow would, without driving one: all of replay
     return drive_here(here, proceed(asked, entry))
 
 
