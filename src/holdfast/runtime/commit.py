@@ -83,15 +83,15 @@ def commit(
     *,
     change: RowChange | None = None,
     blobs: Sequence[Blob] = (),
-    recheck: bool = False,
+    recheck: Callable[[Session], None] | None = None,
     claims_key: str = "",
     urgent: bool = False,
     evidence: Asked | None = None,
 ) -> Flow:
     """Make events durable, with everything noted before them. Returns when they are.
 
-    If the log has grown from outside, what came is read first; with `recheck` (before an effect) the
-    gate is asked again, so that nothing begins after a cancellation.
+    If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
+    it is the gate, so that nothing begins after a cancellation.
     """
     label = events[-1].kind if events else "notes"
 
@@ -116,7 +116,7 @@ def commit(
 
 
 def _refused(
-    refused: Refused, recheck: bool, evidence: Asked | None
+    refused: Refused, recheck: Callable[[Session], None] | None, evidence: Asked | None
 ) -> Generator[Effect, Any, Callable[[], Pending]]:
     """What to send instead, or what to raise."""
     pending, error = refused.pending, refused.error
@@ -124,9 +124,9 @@ def _refused(
     match error:
         case Conflict():
             session.learn(pending, error)
-            if recheck:
+            if recheck is not None:
                 try:
-                    gate(session)
+                    recheck(session)
                 except Signal:
                     session.withdraw(pending)
                     raise

@@ -235,7 +235,7 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
             tool=spec.name,
             tool_version=spec.version,
         )
-        yield from commit(session, [request], blobs=blobs, recheck=True)
+        yield from commit(session, [request], blobs=blobs, recheck=gate)
         entry = session.entry(asked.branch.path, asked.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
@@ -406,7 +406,11 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     claims = "" if holds_key else asked.own_key
     try:
         yield from commit(
-            session, [intent], blobs=blobs, recheck=not asked.undoes, claims_key=claims
+            session,
+            [intent],
+            blobs=blobs,
+            recheck=None if asked.undoes else gate,
+            claims_key=claims,
         )
     except KeyTaken as taken:
         result = yield from _from_other_run(asked, taken, step)

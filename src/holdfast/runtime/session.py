@@ -131,12 +131,9 @@ class Session:
 
     def _read_to_restart(self) -> None:
         """What stands before the last restart is no history of this execution: read beyond it."""
-        last, at, full = -1, self._read_head.seq, not self._complete
-        while full:
-            page = self.store.read(self.run_id, after=at, limit=PAGE)
-            last = max([last, *(r.seq for r in page if r.kind == e.RunRestarted.kind)])
-            full = len(page) == PAGE
-            at = page[-1].seq if page else at
+        if self._complete:
+            return
+        last = self.store.last(self.run_id, e.RunRestarted.kind)
         while self._read_head.seq < last:
             self._read_page()
 

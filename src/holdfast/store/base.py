@@ -185,6 +185,10 @@ class Store(Protocol):
         are left out."""
         ...
 
+    def last(self, run_id: str, kind: str) -> int:
+        """The seq of the run's last record of this kind; -1 if it has none."""
+        ...
+
     def append(self, work: Append) -> None:
         """Durable when it returns. Conflict, LeaseLost, KeyTaken: nothing was written."""
         ...

@@ -353,6 +353,9 @@ class PostgresStore:
         due: int | None = self._rows("next_due")[0][0]
         return due
 
+    def last(self, run_id: str, kind: str) -> int:
+        return int(self._rows("last", (run_id, kind))[0][0])
+
     def find_key(self, key: str) -> tuple[str, int] | None:
         found = self._rows("find_key", (check_text("idempotency key", key),))
         return (found[0][0], found[0][1]) if found else None

@@ -554,6 +554,11 @@ class SQLiteStore:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
         return dict(found)
 
+    def last(self, run_id: str, kind: str) -> int:
+        with self._reading() as db:
+            seq: int = db.execute(_Q["last"], (run_id, kind)).get
+        return seq
+
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
