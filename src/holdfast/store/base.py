@@ -13,16 +13,18 @@ module says in words; a store is done when it passes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from holdfast.core.log import Blob, Record, check_run_id
 from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
+
+if TYPE_CHECKING:
+    import asyncio
 
 MICROSECONDS: Final = 1_000_000
 

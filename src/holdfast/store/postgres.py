@@ -12,14 +12,13 @@ Not here: appends (`appends.py`), how the server is reached and its errors (`lin
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import InputConflict, InvalidInput, NotFound, ReadOnlyStore
@@ -44,6 +43,9 @@ from holdfast.store.history import History
 from holdfast.store.link import Connection, Link, Pool, Route
 from holdfast.store.listen import ANY, Bell, Listener
 from holdfast.store.migrate import Schema
+
+if TYPE_CHECKING:
+    import asyncio
 
 PATIENCE_SECONDS: Final = 5.0
 POLL_SECONDS_MIN: Final = 0.01

@@ -11,7 +11,6 @@ Not here: what events mean, how concurrent appends form batches (`group.py`), th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import apsw
 
@@ -54,6 +53,9 @@ from holdfast.store.base import (
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
+
+if TYPE_CHECKING:
+    import asyncio
 
 ROWS_PER_INSERT: Final = 50
 POLL_SECONDS_MAX: Final = 0.25
