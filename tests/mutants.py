@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "acknowledged before it is committed",
         "runtime/drivers.py",
-        "                wait()\n",
-        "                threading.Timer(0.005, wait).start()\n",
+        "            wait()\n",
+        "            threading.Timer(0.005, wait).start()\n",
         (f"{KILLS}[chain]",),
     ),
     Mutant(
