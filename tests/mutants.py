@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "the fence is not checked where the append is committed",
         "store/base.py",
-        "elif work.epoch is not None and work.epoch != at.epoch:",
-        "elif False:",
+        "if work.epoch is not None and work.epoch != at.epoch:",
+        "if False:",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
@@ -146,8 +146,8 @@ MUTANTS = (
     Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    value, blobs',
-        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    value, blobs',
+        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry',
+        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
