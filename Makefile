@@ -5,7 +5,8 @@
 #   make check     everything a change must pass: lint, types, tests
 #   make nightly   all tests, long ones too, with many more random examples; then planted bugs
 #   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
-#   make bench     how fast it is here
+#   make bench     how fast it is here, beside the raw databases and the neighbours that are installed
+#   make neighbours   install those that bench can measure Holdfast against
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench chaos nightly format clean
+.PHONY: demo test lint types check bench neighbours chaos nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -51,6 +52,10 @@ chaos: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)
+
+# Never by itself: they bring some sixty packages that nothing else here needs.
+neighbours: $(VENV)/.dev
+	@$(PIP) install -e '.[bench]'
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .

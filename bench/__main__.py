@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from pathlib import Path
+
+from bench.harness import RESULTS
 
 NAMES = ("append", "steps", "loop", "fleet")
+DATABASES = ("sqlite", "postgres")
 
 
 def main() -> None:
@@ -13,13 +17,21 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", default=list(NAMES), help=f"which of {', '.join(NAMES)}"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="how often each figure is taken")
-    parser.add_argument("--quick", action="store_true", help="less work: to see that it runs")
+    parser.add_argument("--rounds", type=int, help="how often each figure is taken (5; quick: 1)")
+    parser.add_argument(
+        "--quick", action="store_true", help="a moment's work: to see that it runs, not to compare"
+    )
+    parser.add_argument("--database", choices=DATABASES, help="only this one")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to keep the figures")
     options = parser.parse_args()
+    rounds = options.rounds or (1 if options.quick else 5)
+    databases = (options.database,) if options.database else DATABASES
     for name in options.names:
         if name not in NAMES:
             parser.error(f"there is no benchmark {name!r}; there are {', '.join(NAMES)}")
-        importlib.import_module(f"bench.{name}").main(rounds=options.rounds, quick=options.quick)
+        importlib.import_module(f"bench.{name}").main(
+            rounds=rounds, quick=options.quick, databases=databases, results=options.results
+        )
 
 
 if __name__ == "__main__":

@@ -206,32 +206,40 @@ def flat(report: Report, label: str, store: Store, events: int) -> None:
     report.fact(f"{label}: cost of append {events:,} against append 1", f"{cost:.2f}×", cost <= 1.2)
 
 
-def main(*, rounds: int, quick: bool) -> None:
-    scale = 10 if quick else 1
-    report = Report("append", rounds)
-    with folder() as here, postgres() as dsn:
-        path = here / "ours.db"
-        measure(
-            report, "SQLite", lambda: SQLiteStore(path), RawSQLite(here / "raw.db"), rounds, scale
-        )
-        store = SQLiteStore(here / "flat.db")
-        events = 100_000 // scale
-        flat(report, "SQLite", store, events)
-        store.close()
-        size = (here / "flat.db").stat().st_size / events
-        report.fact("SQLite: bytes on disk per 1 KB event", f"{size:,.0f}", size <= 1600)
-        if dsn is not None:
-            from holdfast.store.postgres import PostgresStore
-
-            measure(
-                report, "PostgreSQL", lambda: PostgresStore(dsn), RawPostgres(dsn), rounds, scale
-            )
-            pg = PostgresStore(dsn, schema="flat")
-            flat(report, "PostgreSQL", pg, events)
-            pg.close()
-            size = _relation_bytes(dsn) / events
-            report.fact("PostgreSQL: bytes on disk per 1 KB event", f"{size:,.0f}", size <= 1600)
+def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:
+    scale = 40 if quick else 1
+    report = Report("append", rounds, results)
+    if "sqlite" in databases:
+        with folder() as here:
+            _on_sqlite(report, here, rounds, scale)
+        report.keep()
+    if "postgres" in databases:
+        with postgres() as dsn:
+            if dsn is not None:
+                _on_postgres(report, dsn, rounds, scale)
     report.show()
+
+
+def _on_sqlite(report: Report, here: Path, rounds: int, scale: int) -> None:
+    path, events = here / "ours.db", 100_000 // scale
+    measure(report, "SQLite", lambda: SQLiteStore(path), RawSQLite(here / "raw.db"), rounds, scale)
+    store = SQLiteStore(here / "flat.db")
+    flat(report, "SQLite", store, events)
+    store.close()
+    size = (here / "flat.db").stat().st_size / events
+    report.fact("SQLite: bytes on disk per 1 KB event", f"{size:,.0f}", size <= 1600)
+
+
+def _on_postgres(report: Report, dsn: str, rounds: int, scale: int) -> None:
+    from holdfast.store.postgres import PostgresStore
+
+    events = 100_000 // scale
+    measure(report, "PostgreSQL", lambda: PostgresStore(dsn), RawPostgres(dsn), rounds, scale)
+    store = PostgresStore(dsn, schema="flat")
+    flat(report, "PostgreSQL", store, events)
+    store.close()
+    size = _relation_bytes(dsn) / events
+    report.fact("PostgreSQL: bytes on disk per 1 KB event", f"{size:,.0f}", size <= 1600)
 
 
 def _relation_bytes(dsn: str) -> int:

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -138,7 +138,9 @@ def _statements(log: str) -> int:
     return log.count("LOG:  statement:") + log.count("LOG:  execute ")
 
 
-def main(*, rounds: int, quick: bool) -> None:
+def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:
+    if "postgres" not in databases:
+        return
     try:
         from support.postgres import PostgresServer
     except ImportError as absent:
@@ -146,7 +148,7 @@ def main(*, rounds: int, quick: bool) -> None:
         return
     rounds = 1 if quick else min(rounds, 3)
     runs, n = (60, 3) if quick else (400, 5)
-    report = Report("fleet", rounds)
+    report = Report("fleet", rounds, results)
     names = [name for name in QUEUES if name == "holdfast" or not _left_out(report, name)]
     with PostgresServer() as server:
         for workers in WORKERS:

@@ -58,8 +58,9 @@ class Row:
 class Report:
     """A table of figures and goals, printed and kept."""
 
-    def __init__(self, name: str, rounds: int) -> None:
+    def __init__(self, name: str, rounds: int, results: Path = RESULTS) -> None:
         self.name, self.rounds = name, rounds
+        self.file = results / f"{name}.json"
         self.rows: list[Row] = []
         self.facts: list[tuple[str, str, bool | None]] = []
 
@@ -74,22 +75,33 @@ class Report:
         out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
         for row in self.rows:
             share = ratio(row.ours, row.theirs)
-            goal = (
-                ""
-                if row.goal is None
-                else f"  goal ≥ {row.goal:g}  {'ok' if share >= row.goal else 'MISSED'}"
-            )
+            goal = "" if row.goal is None else f"  goal ≥ {row.goal:g}  {_said(share >= row.goal)}"
             out(
                 f"  {row.what:44} {row.ours.median:>10,.0f} ±{row.ours.spread:4.0%}"
                 f"   {row.theirs.name:22} {row.theirs.median:>10,.0f} ±{row.theirs.spread:4.0%}"
                 f"   ratio {share:5.2f}{goal}\n"
             )
         for what, value, ok in self.facts:
-            out(f"  {what:44} {value}{'' if ok is None else '  ok' if ok else '  MISSED'}\n")
-        self._keep()
+            out(f"  {what:44} {value}{'' if ok is None else '  ' + _said(ok)}\n")
+        out(f"  {self._goals()}\n")
+        self.keep()
 
-    def _keep(self) -> None:
-        RESULTS.mkdir(exist_ok=True)
+    def _goals(self) -> str:
+        """How many goals were met, and which were not."""
+        met = {
+            f"{row.what}, {row.theirs.name}": ratio(row.ours, row.theirs) >= row.goal
+            for row in self.rows
+            if row.goal is not None
+        }
+        met |= {what: ok for what, _, ok in self.facts if ok is not None}
+        missed = [what for what, ok in met.items() if not ok]
+        return f"goals: {len(met) - len(missed)} of {len(met)} met" + (
+            f"; missed: {'; '.join(missed)}" if missed else ""
+        )
+
+    def keep(self) -> None:
+        """Write what is known so far: a long benchmark that is interrupted has not been in vain."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         data = {
             "benchmark": self.name,
             "rounds": self.rounds,
@@ -101,9 +113,11 @@ class Report:
             ],
             "facts": [{"what": what, "value": value, "ok": ok} for what, value, ok in self.facts],
         }  # fmt: skip
-        (RESULTS / f"{self.name.replace(' ', '-')}.json").write_text(
-            json.dumps(data, indent=1), "utf-8"
-        )
+        self.file.write_text(json.dumps(data, indent=1), "utf-8")
+
+
+def _said(met: bool) -> str:
+    return "met" if met else "MISSED"
 
 
 def rate(count: int, work: Callable[[], object]) -> float:

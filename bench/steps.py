@@ -12,14 +12,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from bench.append import RawPostgres, RawSQLite
 from bench.charts import chart
-from bench.harness import RESULTS, Report, Series, bytes_on_disk, folder, postgres_databases, rate
+from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
 from bench.neighbours import WARM_UP, Failed, measure, missing
 
 NEIGHBOUR_ROUNDS: Final = 3
@@ -41,9 +41,12 @@ class Size:
     memory: int = 100_000
     conversation: int = 3000
     conversation_bytes: int = 1000
+    loops: tuple[int, ...] = (100, 1000, 3000)
+    neighbour_loop_max: int = 1000
+    """Beyond this LangGraph's saver takes minutes, and its cost keeps growing."""
 
 
-QUICK: Final = Size(200, 50, ((50, 40, 4), (500, 4, 2)), 4000, (1000, 10_000), 5000, 600, 200)
+QUICK: Final = Size(40, 20, ((50, 2, 2), (500, 1, 1)), 500, (50, 100), 50, 100, 40, (20, 40), 40)
 
 
 @dataclass
@@ -130,9 +133,13 @@ class Bench:
 
     def all(self) -> None:
         for figure in (self.alone, self.together, self.tools, self.resume, self.restart,
-                       self.conversation, self.conversation_bytes, self.memory):  # fmt: skip
-            sys.stderr.write(f"  … {self.place.label}: {figure.__name__}\n")
-            figure()
+                       self.message_loop, self.conversation, self.conversation_bytes, self.memory):  # fmt: skip
+            sys.stderr.write(f"  … {self.place.label}: {figure.__name__.replace('_', ' ')}\n")
+            try:
+                figure()
+            except Failed as error:  # the others can still be had
+                self._fact(figure.__name__.replace("_", " "), f"no figure: {error}", False)
+            self.report.keep()
         for c in (self.ours, *self.neighbours):
             for what, why in c.failed.items():
                 self._fact(f"{c.label}, {what}", f"no figure: {why}")
@@ -289,6 +296,19 @@ class Bench:
 
     # ── a conversation that grows ────────────────────────────────────────────────────────
 
+    def message_loop(self) -> None:
+        """Steps/s of loops that add a message at each step, by their length."""
+        speakers = [c for c in self.neighbours if c.module == "langgraph"]
+        for n in self.size.loops:
+            ours = Series("Holdfast", "steps/s")
+            ours.values.append(n / self._must("conversation", n)["seconds"])
+            self._fact(f"message loop of {n:,} steps", f"{ours.median:,.0f} steps/s")
+            for c in speakers if n <= self.size.neighbour_loop_max else ():
+                theirs = Series(c.label, "steps/s")
+                if found := c.figures("conversation", n):
+                    theirs.values.append(n / found["seconds"])
+                self._row(f"message loop of {n:,} steps", ours, theirs)
+
     def conversation(self) -> None:
         n = self.size.conversation
         for what, says in (("conversation", "adding"), ("reading", "adding and reading all")):
@@ -358,12 +378,18 @@ def _postgres(fresh: Callable[[], str]) -> Place:
     return Place("PostgreSQL", fresh, RawPostgres(fresh()), goals, ("dbos", "langgraph", "absurd"))
 
 
-def main(*, rounds: int, quick: bool) -> None:
+def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:
     size = QUICK if quick else Size()
-    report = Report("steps", rounds)
-    with folder() as here, postgres_databases() as fresh:
-        Bench(report, _sqlite(here), rounds, size).all()
-        if fresh is not None:
-            Bench(report, _postgres(fresh), rounds, size).all()
+    report = Report("steps", rounds, results)
+    report.fact(
+        "work", "a moment's: these figures compare nothing" if quick else "as in bench/README"
+    )
+    if "sqlite" in databases:
+        with folder() as here:
+            Bench(report, _sqlite(here), rounds, size).all()
+    if "postgres" in databases:
+        with postgres_databases() as fresh:
+            if fresh is not None:
+                Bench(report, _postgres(fresh), rounds, size).all()
     report.show()
-    chart(RESULTS / "steps.json")
+    chart(report.file)

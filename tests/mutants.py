@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "the fence is not checked where the append is committed",
         "store/base.py",
-        "elif work.epoch is not None and work.epoch != at.epoch:",
-        "elif False:",
+        "if work.epoch is not None and work.epoch != at.epoch:",
+        "if False:",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "acknowledged before it is committed",
         "runtime/drivers.py",
-        "                wait()\n",
-        "                threading.Timer(0.005, wait).start()\n",
+        "            wait()\n",
+        "            threading.Timer(0.005, wait).start()\n",
         (f"{KILLS}[chain]",),
     ),
     Mutant(
@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry is not None',
-        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry is not None',
+        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry',
+        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry',
         (f"{KILLS}[chain]",),
     ),
     Mutant(

@@ -112,10 +112,11 @@ class Ours:
     def interrupted(self, n: int) -> None:
         """A log with `n` completed steps, written as `loop` would have, in a few big appends."""
         store, spec = self.hf.store, agent_spec(resumed)
-        run_id, data = RUN_ID.format(n=n), spec.encode_input((), {"n": n})
+        run_id = RUN_ID.format(n=n)
+        data, digest = spec.encode_input((), {"n": n})
         created = e.RunCreated(run_id=run_id, agent=spec.name, input=log.wrap(data)[0])
         head, records = log.seal(log.origin(run_id), [created], epoch=0, time=store.now())
-        store.create(NewRun(run_id, spec.name, values.digest(data)), records)
+        store.create(NewRun(run_id, spec.name, digest), records)
         for first in range(0, n, EVENTS_PER_APPEND):
             done = []
             for i in range(first, min(n, first + EVENTS_PER_APPEND)):

@@ -24,7 +24,9 @@ Pure: records go in, answers come out. Reading the log page by page is the runti
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted
@@ -34,18 +36,21 @@ Place = tuple[str, int]
 """A branch, and a position within it."""
 
 
-@dataclass(slots=True)
 class Entry:
-    """What the log holds at one place."""
+    """What the log holds at one place.
 
-    name: str
-    digest: str
+    Most entries are one receipt. So what is not there is read from the class, and an entry costs what
+    is set on it (a dataclass would set all of it, for each step of a log that is read).
+    """
+
+    name: str = ""
+    digest: str = ""
     step: int = 0
     intent: e.CallStarted | None = None
     intent_at: int = 0
     intent_epoch: int = 0
     first_intent_at: int = 0
-    failures: list[e.CallFailed] = field(default_factory=list)
+    failures: Sequence[e.CallFailed] = ()
     done: e.CallSucceeded | None = None
     resolved: e.CallResolved | None = None
     doubted: e.CallDoubted | None = None
@@ -74,9 +79,14 @@ class Entry:
     @property
     def final(self) -> bool:
         """Whether it has an outcome that the code will be given."""
-        if self.ended is not None and self.is_wait:
+        if self.done is not None or (self.ended is not None and self.is_wait):
             return True
-        return self.done is not None or self.settled_as("done") or self.failed_finally
+        return self.settled_as("done") or self.failed_finally
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it simply succeeded, as nearly all calls of a log did."""
+        return self.done is not None and not self.done.unavailable
 
     def settled_as(self, how: str) -> bool:
         """Whether a doubt about it was settled this way."""
@@ -197,12 +207,6 @@ class Journal:
                 return seq, found
         return None
 
-    def feed_answered(self, event: e.CallSucceeded | e.CallFailed) -> None:
-        """Take in the receipt of a call that gets its answer as it is written, and never asks."""
-        self._reached(event.branch, event.index)
-        self.steps = max(self.steps, event.step)
-        self.forget(event.branch, event.index)
-
     def iterated(self, seq: int, event: e.IterationEnded) -> bool:
         """An iteration is over. Whether a loop goes on from here, and never comes back to what was before.
 
@@ -230,6 +234,11 @@ class Journal:
         )
         if state.iteration_index >= 0:
             self._last_index[""] = state.iteration_index
+
+    @property
+    def has_unasked(self) -> bool:
+        """Whether `unasked` may hold anything."""
+        return bool(self._entries)
 
     def unasked(self) -> list[tuple[Place, Entry]]:
         """Calls and waits that the log holds, and that the code should have asked for."""
@@ -277,28 +286,34 @@ class Journal:
 
     def feed(self, seq: int, time: int, epoch: int, event: Event) -> None:
         """Take in the next event of the log."""
+        _FEED[type(event)](self, seq, time, epoch, event)
+
+    def feed_answered(self, event: e.CallSucceeded | e.CallFailed) -> None:
+        """Take in the receipt of a call that gets its answer as it is written, and never asks."""
+        self._reached(event.branch, event.index)
+        self.steps = max(self.steps, event.step)
+        self.forget(event.branch, event.index)
+
+    def _nothing(self, _seq: int, _time: int, _epoch: int, _event: Event) -> None:
+        """A fact that no call or wait is about."""
+
+    def _noting(self, seq: int, _time: int, _epoch: int, event: Noted) -> None:
+        by_subject = self._noted.setdefault((event.branch, event.after), {})
+        by_subject.setdefault((event.kind, event.subject), deque()).append((seq, event))
+
+    def _signal(self, seq: int, _time: int, _epoch: int, event: e.SignalReceived) -> None:
+        self.mail.append(Mail(seq, event))
+
+    def _iteration(self, seq: int, _time: int, _epoch: int, event: e.IterationEnded) -> None:
+        if not self.iterated(seq, event):
+            entry = self._at(seq, "", event.index, "")
+            entry.iteration, entry.seq = event, seq
+
+    def _patched(self, _seq: int, _time: int, _epoch: int, _event: Event) -> None:
+        self._unseen_patch = True
+
+    def _life(self, seq: int, time: int, _epoch: int, event: Event) -> None:
         match event:
-            case (
-                e.CallSucceeded()
-                | e.CallFailed()
-                | e.CallStarted()
-                | e.CallResolved()
-                | e.CallDoubted()
-            ):
-                self._feed_call(seq, time, epoch, event)
-            case Noted():
-                by_subject = self._noted.setdefault((event.branch, event.after), {})
-                by_subject.setdefault((event.kind, event.subject), deque()).append((seq, event))
-            case e.WaitBegan() | e.WaitEnded() | e.ApprovalDecided() | e.AnswerGiven():
-                self._feed_wait(seq, time, event)
-            case e.SignalReceived():
-                self.mail.append(Mail(seq, event))
-            case e.IterationEnded():
-                if not self.iterated(seq, event):
-                    entry = self._at(seq, "", event.index, "")
-                    entry.iteration, entry.seq = event, seq
-            case e.StatePatched():
-                self._unseen_patch = True
             case e.CancelRequested():
                 self.cancel = event
             case e.UndoRequested():
@@ -319,47 +334,54 @@ class Journal:
                 if isinstance(event, e.RunFailed):
                     self._failed_steps = {event.step, *event.also}
 
-    def _feed_call(
-        self,
-        seq: int,
-        time: int,
-        epoch: int,
-        event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted,
-    ) -> None:
+    def _call(
+        self, seq: int, event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted
+    ) -> Entry:  # fmt: skip
         entry = self._at(seq, event.branch, event.index, event.name)
         entry.seq = seq
         entry.step = event.step
         entry.granted = False
         self.steps = max(self.steps, event.step)
-        match event:
-            case e.CallStarted():
-                self.undoing = self.undoing or bool(event.undoes)
-                entry.digest = event.digest
-                entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
-                entry.first_intent_at = entry.first_intent_at or time
-                entry.doubted = None
-                entry.resolved = None
-            case e.CallSucceeded():
-                entry.digest = event.digest or entry.digest
-                entry.done = event
-                self._unseen_patch = self._unseen_patch and event.buffered
-            case e.CallFailed():
-                self._unseen_patch = False
-                entry.digest = event.digest or entry.digest
-                entry.failures.append(event)
-            case e.CallDoubted():
-                entry.doubted = event
-                entry.resolved = None  # what was said about it did not settle it
-            case e.CallResolved():
-                entry.resolved = event
-                entry.doubted = None
-                if event.how == "retry":
-                    entry.first_intent_at = 0  # somebody looked: the key begins a new life
+        return entry
 
-    def _feed_wait(
+    def _started(self, seq: int, time: int, epoch: int, event: e.CallStarted) -> None:
+        entry = self._call(seq, event)
+        self.undoing = self.undoing or bool(event.undoes)
+        entry.digest = event.digest
+        entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
+        entry.first_intent_at = entry.first_intent_at or time
+        entry.doubted = None
+        entry.resolved = None
+
+    def _succeeded(self, seq: int, _time: int, _epoch: int, event: e.CallSucceeded) -> None:
+        entry = self._call(seq, event)
+        entry.digest = event.digest or entry.digest
+        entry.done = event
+        self._unseen_patch = self._unseen_patch and event.buffered
+
+    def _failed(self, seq: int, _time: int, _epoch: int, event: e.CallFailed) -> None:
+        entry = self._call(seq, event)
+        entry.digest = event.digest or entry.digest
+        entry.failures = (*entry.failures, event)
+        self._unseen_patch = False
+
+    def _doubted(self, seq: int, _time: int, _epoch: int, event: e.CallDoubted) -> None:
+        entry = self._call(seq, event)
+        entry.doubted = event
+        entry.resolved = None  # what was said about it did not settle it
+
+    def _resolved(self, seq: int, _time: int, _epoch: int, event: e.CallResolved) -> None:
+        entry = self._call(seq, event)
+        entry.resolved = event
+        entry.doubted = None
+        if event.how == "retry":
+            entry.first_intent_at = 0  # somebody looked: the key begins a new life
+
+    def _wait(
         self,
         seq: int,
         time: int,
+        _epoch: int,
         event: e.WaitBegan | e.WaitEnded | e.ApprovalDecided | e.AnswerGiven,
     ) -> None:
         match event:
@@ -386,7 +408,8 @@ class Journal:
         place = (branch, index)
         entry = self._entries.get(place)
         if entry is None:
-            entry = self._entries[place] = Entry(name=name, digest="", first_seq=seq)
+            entry = self._entries[place] = Entry()
+            entry.name, entry.first_seq = name, seq
         self._reached(branch, index)
         return entry
 
@@ -422,3 +445,26 @@ def _position_in(branch: str, place: Place) -> int | None:
     if not path.startswith(prefix) or path.startswith("undo"):
         return None
     return int(path[len(prefix) :].partition("-")[0])
+
+
+_Feed = Callable[[Journal, int, int, int, Any], None]
+_FEED: Final[dict[type[Event], _Feed]] = {
+    **dict.fromkeys(e.ALL.values(), Journal._nothing),
+    **{cls: Journal._noting for cls in e.ALL.values() if issubclass(cls, Noted)},
+    **dict.fromkeys(
+        (
+            e.RunCreated, e.RunPaused, e.RunReopened, e.RunRestarted, e.RunCompleted, e.RunFailed,
+            e.RunCancelled, e.CancelRequested, e.UndoRequested,
+        ),
+        Journal._life,
+    ),
+    e.CallStarted: Journal._started,
+    e.CallSucceeded: Journal._succeeded,
+    e.CallFailed: Journal._failed,
+    e.CallDoubted: Journal._doubted,
+    e.CallResolved: Journal._resolved,
+    **dict.fromkeys((e.WaitBegan, e.WaitEnded, e.ApprovalDecided, e.AnswerGiven), Journal._wait),
+    e.SignalReceived: Journal._signal,
+    e.IterationEnded: Journal._iteration,
+    e.StatePatched: Journal._patched,
+}  # fmt: skip

@@ -387,6 +387,24 @@ def canonical(value: Any) -> bytes:
         raise
 
 
+def canonical_flat(fields: dict[str, Any]) -> bytes | None:
+    """The same for texts, truth values and ordinary integers under ASCII names; None for others.
+
+    Nearly all arguments are such, and this takes a third of the time: nothing is walked or copied.
+    """
+    for value in fields.values():
+        kind = type(value)
+        if kind is int:
+            if not -(2**63) <= value < 2**63:
+                return None
+        elif kind is not str and kind is not bool and value is not None:
+            return None
+    try:
+        return _encode_sorted(fields)
+    except UnicodeEncodeError:
+        return None
+
+
 def _plain_for_msgspec(value: Any) -> bool:
     """Whether msgspec's own sorted output is canonical: no floats, and keys that sort alike.
 

@@ -34,7 +34,7 @@ def gate(session: Session) -> None:
     session.check_alive()
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
-    journal, now = session.journal, session.store.now()
+    journal = session.journal
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))
@@ -42,7 +42,7 @@ def gate(session: Session) -> None:
         raise session.stop(Stop("undone", "what it did is taken back"))
     if journal.paused is not None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
-    if created is None:
+    if created is None or (created.deadline_at is None and not created.budget):
         return
     if is_overdue(session):
         raise session.stop(overdue())
@@ -50,7 +50,7 @@ def gate(session: Session) -> None:
         use = budget_use(
             created.budget,
             steps=session.steps,
-            elapsed_us=now - journal.created_at,
+            elapsed_us=session.store.now() - journal.created_at,
             usage=session.usage,
         )
         over = use.exceeded(starting=True)
@@ -99,15 +99,15 @@ def commit(
     *,
     change: RowChange | None = None,
     blobs: Sequence[Blob] = (),
-    recheck: bool = False,
+    recheck: Callable[[Session], None] | None = None,
     claims_key: str = "",
     urgent: bool = False,
     evidence: Asked | None = None,
 ) -> Flow:
     """Make events durable, with everything noted before them. Returns when they are.
 
-    If the log has grown from outside, what came is read first; with `recheck` (before an effect) the
-    gate is asked again, so that nothing begins after a cancellation.
+    If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
+    it is the gate, so that nothing begins after a cancellation.
     """
     label = events[-1].kind if events else "notes"
 
@@ -132,7 +132,7 @@ def commit(
 
 
 def _refused(
-    refused: Refused, recheck: bool, evidence: Asked | None
+    refused: Refused, recheck: Callable[[Session], None] | None, evidence: Asked | None
 ) -> Generator[Effect, Any, Callable[[], Pending]]:
     """What to send instead, or what to raise."""
     pending, error = refused.pending, refused.error
@@ -140,9 +140,9 @@ def _refused(
     match error:
         case Conflict():
             session.learn(pending, error)
-            if recheck:
+            if recheck is not None:
                 try:
-                    gate(session)
+                    recheck(session)
                 except Signal:
                     session.withdraw(pending)
                     raise

@@ -58,6 +58,9 @@ class Params:
     hidden: frozenset[str]
     simple: bool
     types: Mapping[str, Any]
+    all_names: frozenset[str]
+    plain_names: bool
+    """Whether the runtime fills none of them, and all are ASCII."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
@@ -73,6 +76,8 @@ class Params:
             simple=kinds
             <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
             types=_types(fn, parameters),
+            all_names=frozenset(p.name for p in parameters),
+            plain_names=all(p.name.isascii() and p.name not in HIDDEN for p in parameters),
         )
 
     def by_name(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,14 +101,19 @@ class Params:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults filled in; TypeError as Python would raise it."""
-        if self.simple and len(args) <= len(self.names):
-            bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
-            wanted = self.signature.parameters
-            if len(bound) - len(self.hidden - bound.keys()) <= len(wanted) and not (
-                bound.keys() - wanted.keys()
-                or wanted.keys() - bound.keys() - self.hidden
-                or (args and kwargs and not kwargs.keys().isdisjoint(self.names[: len(args)]))
-            ):
+        names = self.names
+        if self.simple and len(args) <= len(names):
+            # dict.update takes pairs from zip in C; this is on the path of every call.
+            bound = dict(self.defaults)
+            bound.update(zip(names, args, strict=False))
+            given_twice = False
+            if kwargs:
+                given_twice = not kwargs.keys().isdisjoint(names[: len(args)])
+                bound.update(kwargs)
+            complete = bound.keys() == self.all_names or (
+                bound.keys() <= self.all_names and self.all_names - bound.keys() <= self.hidden
+            )
+            if complete and not given_twice:
                 return bound
         optional = {
             name: p.replace(default=None) if name in self.hidden and p.default is p.empty else p
@@ -183,8 +193,12 @@ class CallSpec:
         """Whether the log must know of a call before it begins."""
         return self.effect != REPEATABLE
 
-    def encode_args(self, bound: Mapping[str, Any]) -> bytes:
+    def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and kept."""
+        if self.params.plain_names and not self.redact:
+            flat = values.canonical_flat(bound)
+            if flat is not None:
+                return flat
         shown = {
             k: REDACTED if k in self.redact else _without_secrets(v)
             for k, v in bound.items()

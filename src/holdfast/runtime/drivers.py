@@ -18,48 +18,40 @@ from typing import Any
 
 from holdfast.errors import NotDurable, StoreError
 from holdfast.runtime.context import CURRENT
-from holdfast.runtime.effects import Effect, Flow, Invoke, Pause, Refused, StoreEffect
+from holdfast.runtime.effects import Effect, Flow, Invoke, Refused, StoreEffect
 from holdfast.runtime.session import Pending
 
 
 def drive(flow: Flow) -> Any:
     """Run a flow to its end on this thread."""
-    resume: Callable[[], Effect] = lambda: next(flow)  # noqa: E731  (rebound at each step below)
+    answer: Any = None
+    error: BaseException | None = None
     while True:
         try:
-            effect = resume()
+            effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
             return stop.value
+        answer = error = None
         try:
-            result = _perform(effect)
-        except BaseException as error:  # noqa: BLE001 - the flow decides what it means
-            resume = _thrower(flow, error)
-        else:
-            resume = _sender(flow, result)
+            answer = _perform(effect)
+        except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
+            error = raised
 
 
 async def drive_async(flow: Flow) -> Any:
     """Run a flow to its end on this event loop."""
-    resume: Callable[[], Effect] = lambda: next(flow)  # noqa: E731
+    answer: Any = None
+    error: BaseException | None = None
     while True:
         try:
-            effect = resume()
+            effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
             return stop.value
+        answer = error = None
         try:
-            result = await _perform_async(effect)
-        except BaseException as error:  # noqa: BLE001 - the flow decides what it means
-            resume = _thrower(flow, error)
-        else:
-            resume = _sender(flow, result)
-
-
-def _sender(flow: Flow, value: Any) -> Callable[[], Effect]:
-    return lambda: flow.send(value)
-
-
-def _thrower(flow: Flow, error: BaseException) -> Callable[[], Effect]:
-    return lambda: flow.throw(error)
+            answer = await _perform_async(effect)
+        except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
+            error = raised
 
 
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
@@ -67,25 +59,32 @@ def _thrower(flow: Flow, error: BaseException) -> Callable[[], Effect]:
 
 def _perform(effect: Effect) -> Any:
     session = effect.session
-    match effect:
-        case StoreEffect(build=build, label=label):
-            session.point(f"before commit {label}")
-            pending, wait = session.submitted(build, session.store.submit)
-            try:
-                wait()
-            except StoreError as error:
-                raise Refused(pending, error) from error
-            session.point(f"after commit {label}")
-            return pending
-        case Invoke():
-            effect = session.stood_in(effect)
+    watched = session.boundary is not None
+    if isinstance(effect, StoreEffect):
+        if watched:
+            session.point(f"before commit {effect.label}")
+        pending, wait = session.submitted(effect.build, _submit)
+        try:
+            wait()
+        except StoreError as error:
+            raise Refused(pending, error) from error
+        if watched:
+            session.point(f"after commit {effect.label}")
+        return pending
+    if isinstance(effect, Invoke):
+        effect = session.stood_in(effect)
+        if watched:
             session.point(f"before {effect.fn.__name__}")
-            result = _invoke(effect)
+        result = _invoke(effect)
+        if watched:
             session.point(f"after {effect.fn.__name__}")
-            return result
-        case Pause(seconds=seconds):
-            session.sleep(seconds)
-            return None
+        return result
+    session.sleep(effect.seconds)
+    return None
+
+
+def _submit(pending: Pending) -> Callable[[], None]:
+    return pending.session.store.submit(pending.work)
 
 
 def _invoke(effect: Invoke) -> Any:
@@ -158,34 +157,39 @@ def _within(seconds: float, effect: Invoke) -> Any:
 
 async def _perform_async(effect: Effect) -> Any:
     session = effect.session
-    match effect:
-        case StoreEffect(build=build, label=label):
-            session.point(f"before commit {label}")
-            pending, durable = session.submitted(build, session.store.append_async)
-            try:
-                await asyncio.shield(durable)
-            except StoreError as error:
-                raise Refused(pending, error) from error
-            except asyncio.CancelledError:
-                # The append goes on without us; the session must know when it has arrived.
-                asyncio.ensure_future(durable).add_done_callback(partial(_arrived, pending))
-                raise
-            session.point(f"after commit {label}")
-            return pending
-        case Invoke():
-            effect = session.stood_in(effect)
+    watched = session.boundary is not None
+    if isinstance(effect, StoreEffect):
+        if watched:
+            session.point(f"before commit {effect.label}")
+        pending, durable = session.submitted(effect.build, _append_async)
+        try:
+            await durable
+        except StoreError as error:
+            raise Refused(pending, error) from error
+        except asyncio.CancelledError:
+            # The append goes on without us; the session hears of it when it has arrived (below), or
+            # here if that was in the very turn in which we were cancelled.
+            if durable.done() and not durable.cancelled() and durable.exception() is None:
+                session.committed(pending)
+            raise
+        if watched:
+            session.point(f"after commit {effect.label}")
+        return pending
+    if isinstance(effect, Invoke):
+        effect = session.stood_in(effect)
+        if watched:
             session.point(f"before {effect.fn.__name__}")
-            result = await _invoke_async(effect)
+        result = await _invoke_async(effect)
+        if watched:
             session.point(f"after {effect.fn.__name__}")
-            return result
-        case Pause(seconds=seconds):
-            await asyncio.to_thread(session.sleep, seconds)
-            return None
+        return result
+    await asyncio.to_thread(session.sleep, effect.seconds)
+    return None
 
 
-def _arrived(pending: Pending, durable: asyncio.Future[None]) -> None:
-    if not durable.cancelled() and durable.exception() is None:
-        pending.session.committed(pending)
+def _append_async(pending: Pending) -> asyncio.Future[None]:
+    session = pending.session
+    return session.store.append_async(pending.work, partial(session.committed, pending))
 
 
 async def _invoke_async(effect: Invoke) -> Any:

@@ -276,7 +276,12 @@ class Engine:
         """The same on this event loop."""
         if not taken.spec.is_async:
             return await asyncio.to_thread(self.execute, taken)
-        session, root = await asyncio.to_thread(self._open, taken)
+        # A run that was just created has nothing to be read, and one that has ended no lease to give
+        # back: then no thread is needed (each hop costs as much as a step).
+        if taken.head is not None:
+            session, root = self._open(taken)
+        else:
+            session, root = await asyncio.to_thread(self._open, taken)
         self._awaiting[session.run_id] = root
         died = False
         try:
@@ -289,7 +294,10 @@ class Engine:
             raise
         finally:
             self._awaiting.pop(session.run_id, None)
-            await asyncio.shield(asyncio.to_thread(partial(self._close, session, died=died)))
+            if session.settled:
+                self._close(session)
+            else:
+                await asyncio.shield(asyncio.to_thread(partial(self._close, session, died=died)))
 
     # ── giving back ──────────────────────────────────────────────────────────────────────
 

@@ -11,24 +11,48 @@ from typing import Any, Final
 from holdfast.errors import NotDurable
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
-from holdfast.runtime.flow import call, nested
+from holdfast.runtime.flow import ask, call, nested, proceed, recorded
 from holdfast.runtime.tasks import drive_async_here, drive_here
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a declared function from wherever we are. For async ones, something to await."""
     here = CURRENT.get()
+    if not isinstance(here, Branch):
+        return _outside(here, spec, args, kwargs)
     if isinstance(spec, AgentSpec):
-        if not isinstance(here, Branch):
-            raise NotDurable(
-                f"{spec.name} is an agent: run it with hf.run({spec.name}, id=…, …), or call it inside "
-                "another agent. A plain call would not be durable"
-            )
         spec = _as_child(spec, here)
-    if isinstance(here, Branch):
-        flow = call(here, spec, spec.params.bind(args, kwargs))
-        return drive_async_here(here, flow) if spec.is_async else drive_here(here, flow)
-    if isinstance(here, Inside):
+    bound = spec.params.bind(args, kwargs)
+    if spec.is_async:
+        return _awaited(here, spec, bound)
+    asked, entry = ask(here, spec, bound)
+    if entry is not None and entry.has_result:
+        return recorded(asked, entry)  # as the flow would, without driving one: all of replay
+    return drive_here(here, proceed(asked, entry))
+
+
+async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any:
+    if branch.waiting is not None:
+        return await drive_async_here(branch, call(branch, spec, bound))
+    asked, entry = ask(branch, spec, bound)
+    if entry is not None and entry.has_result:
+        return recorded(asked, entry)
+    return await drive_async_here(branch, proceed(asked, entry))
+
+
+def _outside(
+    here: Inside | None,
+    spec: CallSpec | AgentSpec,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Not in an agent's own code: in the body of a call, or in no run at all."""
+    if isinstance(spec, AgentSpec):
+        raise NotDurable(
+            f"{spec.name} is an agent: run it with hf.run({spec.name}, id=…, …), or call it inside "
+            "another agent. A plain call would not be durable"
+        )
+    if here is not None:
         nested(here, spec)
         if here.instead is not None:
             return here.instead(spec, args, _with_key(spec, kwargs))

@@ -114,8 +114,11 @@ def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: s
 
 
 def gate_end(session: Session) -> None:
-    """A run that was cancelled while its last step ran is cancelled, not completed."""
-    session.catch_up()
+    """A run that was cancelled while its last step ran is cancelled, not completed.
+
+    Asked before its end is written, and again if that is refused because the log has grown meanwhile:
+    so nothing has to be read to know that nobody wrote.
+    """
     if session.journal.cancel is not None or session.journal.is_undone:
         gate(session)
 
@@ -127,7 +130,9 @@ def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow:
     except NotStorable as error:
         raise error.of(f"the result of agent {spec.name}") from None
     value, blobs = session.wrap(data)
-    yield from _settle(session, e.RunCompleted(result=value), "completed", blobs=blobs)
+    yield from _settle(
+        session, e.RunCompleted(result=value), "completed", blobs=blobs, recheck=gate_end
+    )
     return result
 
 
@@ -139,13 +144,14 @@ def _settle(
     due_at: int | None = None,
     waiting_for: str = "",
     blobs: list[Blob] | None = None,
+    recheck: Callable[[Session], None] | None = None,
 ) -> Flow:
     """The event, the new status and the end of the lease, in one transaction."""
     created = session.journal.created
     parent = created.parent if created is not None else ""
     wakes = (parent,) if parent and status in ("completed", "failed", "cancelled") else ()
     change = RowChange(status, due_at, waiting_for, wakes=wakes)
-    yield from commit(session, [event], change=change, blobs=blobs or [])
+    yield from commit(session, [event], change=change, blobs=blobs or [], recheck=recheck)
     session.settled = True
 
 

@@ -64,40 +64,59 @@ from holdfast.runtime.session import Pending, Session
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
 
-def call(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], *, undoes: int = 0) -> Flow:
+def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int = 0) -> Flow:
     """One use of a step or tool inside a run."""
+    return (yield from proceed(*ask(branch, spec, bound, undoes)))
+
+
+def ask(
+    branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
+) -> tuple[Asked, Entry | None]:
+    """A call as it is asked for, and what the log holds at its place."""
     asked = _name(branch, spec, bound, undoes)
     branch.session.specs[spec.name] = spec
-    entry = _match(asked)
+    return asked, _match(asked)
+
+
+def proceed(asked: Asked, entry: Entry | None) -> Flow:
+    """Answer the call: from the log if it has an outcome there, else by making it."""
     if entry is not None and entry.final:
         if entry.settled_as("done"):
             yield from _refuse_misfit(asked, entry)
-        return _recorded(asked, entry)
-    if not undoes:
-        check_all_replayed(branch, asked)
+        return recorded(asked, entry)
+    if not asked.undoes:
+        check_all_replayed(asked.branch, asked)
         gate(asked.session)
     if entry is not None and entry.open_attempt:
         settled = yield from settle_doubt(asked, entry)
         if settled is not None:
-            return _recorded(asked, settled)
+            return recorded(asked, settled)
         entry = _match(asked)
-    approval = yield from _approval(asked, entry)
+    approval = None
+    if asked.spec.risk in asked.session.setting.approve:
+        approval = yield from _approval(asked, entry)
     return (yield from _attempts(asked, entry, approval))
 
 
-def _name(branch: Branch, spec: CallSpec, bound: Mapping[str, Any], undoes: int) -> Asked:
+def _name(branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int) -> Asked:
     """The call's identity: its place, and its canonical arguments. Fails before any effect."""
-    own_key = bound.get("idempotency_key") or "" if "idempotency_key" in spec.params.hidden else ""
-    if not isinstance(own_key, str) or len(own_key) > 500 or (own_key and not own_key.strip()):
-        raise InvalidInput(
-            f"{spec.name}: idempotency_key must be text of up to 500 characters, not {own_key!r}"
-        )
+    own_key = _own_key(spec, bound) if spec.params.hidden else ""
     args = spec.encode_args(bound)
     if spec.redact:
         branch.session.secrets.update(
             secrets_in([bound.get(name) for name in spec.redact], declared=True)
         )
-    return Asked(spec, branch, branch.take(), dict(bound), args, digest(args), own_key, undoes)
+    return Asked(spec, branch, branch.take(), bound, args, digest(args), own_key, undoes)
+
+
+def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
+    """The key that the caller brings along, if the call has one."""
+    key = bound.get("idempotency_key") or "" if "idempotency_key" in spec.params.hidden else ""
+    if not isinstance(key, str) or len(key) > 500 or (key and not key.strip()):
+        raise InvalidInput(
+            f"{spec.name}: idempotency_key must be text of up to 500 characters, not {key!r}"
+        )
+    return key
 
 
 def check_all_replayed(branch: Branch, attempted: object) -> None:
@@ -105,9 +124,11 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
 
     Only where no other branch can still be on its way: in the main one, when it is alone.
     """
+    journal = branch.session.journal
+    if not journal.has_unasked:
+        return
     if not branch.path and (branch.together is None or branch.together.is_alone):
-        left = branch.session.journal.unasked()
-        for (path, index), entry in left:
+        for (path, index), entry in journal.unasked():
             if path:
                 where = f"call {index + 1} of branch {path}"
                 raise branch.session.diverged(where, _shown(branch.session, entry), str(attempted))
@@ -158,7 +179,7 @@ def _shown(session: Session, entry: Entry) -> str:
     return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
-def _recorded(asked: Asked, entry: Entry) -> Any:
+def recorded(asked: Asked, entry: Entry) -> Any:
     """The outcome that the log holds: returned or raised, nothing executed."""
     session = asked.session
     if entry.done is not None and entry.done.buffered:
@@ -168,11 +189,12 @@ def _recorded(asked: Asked, entry: Entry) -> Any:
     else:
         session.show(entry.seq)
     session.journal.forget(asked.branch.path, asked.index)
-    resolved = entry.resolved
-    if entry.done is not None:
-        if entry.done.unavailable:
-            raise result_lost(asked, entry.done.unavailable)
-        return asked.spec.result.decode(session.unwrap(entry.done.result))
+    resolved, done = entry.resolved, entry.done
+    if done is not None:
+        if done.unavailable:
+            raise result_lost(asked, done.unavailable)
+        result = done.result
+        return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
     if resolved is not None and resolved.how == "done":
         return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
@@ -205,7 +227,7 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     spec, session = asked.spec, asked.session
     setting = session.setting
     used = entry is not None and entry.intent is not None
-    if spec.risk not in setting.approve or asked.undoes or used:
+    if asked.undoes or used:
         return None
     anew = entry is not None and entry.granted and entry.wait_seq < entry.granted_seq
     if entry is None or entry.wait is None or anew:
@@ -224,7 +246,7 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
             tool=spec.name,
             tool_version=spec.version,
         )
-        yield from commit(session, [request], blobs=blobs, recheck=True)
+        yield from commit(session, [request], blobs=blobs, recheck=gate)
         entry = session.entry(asked.branch.path, asked.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
@@ -329,7 +351,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         if isinstance(error, TimeoutError) and spec.timeout is not None:
             settled = yield from _late(asked, intent, number)
             if settled is not None:
-                return _recorded(asked, settled)
+                return recorded(asked, settled)
         return (yield from _failed(asked, error, number, step, started, tries))
     return (yield from _succeeded(asked, raw, number, step, started))
 
@@ -397,7 +419,11 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     claims = "" if holds_key else asked.own_key
     try:
         yield from commit(
-            session, [intent], blobs=blobs, recheck=not asked.undoes, claims_key=claims
+            session,
+            [intent],
+            blobs=blobs,
+            recheck=None if asked.undoes else gate,
+            claims_key=claims,
         )
     except KeyTaken as taken:
         result = yield from _from_other_run(asked, taken, step)

@@ -172,12 +172,9 @@ class Session:
 
     def _read_to_restart(self) -> None:
         """What stands before the last restart is no history of this execution: read beyond it."""
-        last, at, full = -1, self._read_head.seq, not self._complete
-        while full:
-            page = self.store.read(self.run_id, after=at, limit=PAGE)
-            last = max([last, *(r.seq for r in page if r.kind == e.RunRestarted.kind)])
-            full = len(page) == PAGE
-            at = page[-1].seq if page else at
+        if self._complete:
+            return
+        last = self.store.last(self.run_id, e.RunRestarted.kind)
         while self._read_head.seq < last:
             self._read_page()
 
@@ -194,22 +191,29 @@ class Session:
 
     def _take_in(self, records: Iterable[Record], *, foreign: bool = False) -> None:
         """Know these records, which follow what is known. Our own are recognised by their hash."""
-        for record in records:
-            event = self._mine.pop(record.hash, None)
-            if event is None:
-                event = log.read_event(self.run_id, record)
-                self.journal.feed(record.seq, record.time, record.epoch, event)
-                if foreign:
-                    self._foreign = record.seq
-            elif isinstance(event, Noted):
-                self._flying.remove(event)
-            elif record.hash in self._fed:
-                self._fed.remove(record.hash)
-            else:
-                self._feed_own(record, event)
-            self._unseen.append((record.seq, record.time, event))
-            self._read_head = Head(record.seq, record.hash, record.time)
-        self._steps = max(self._steps, self.journal.steps)
+        mine, feed, unseen = self._mine, self.journal.feed, self._unseen
+        last = None
+        try:
+            for record in records:
+                seq, time, epoch, _, _, hash_ = record
+                event = mine.pop(hash_, None) if mine else None
+                if event is None:
+                    event = log.read_event(self.run_id, record)
+                    feed(seq, time, epoch, event)
+                    if foreign:
+                        self._foreign = seq
+                elif isinstance(event, Noted):
+                    self._flying.remove(event)
+                elif hash_ in self._fed:
+                    self._fed.remove(hash_)
+                else:
+                    self._feed_own(record, event)
+                unseen.append((seq, time, event))
+                last = record
+        finally:  # also what stands before a record that cannot be read
+            if last is not None:
+                self._read_head = Head(last.seq, last.hash, last.time)
+                self._steps = max(self._steps, self.journal.steps)
 
     def _feed_own(self, record: Record, event: Event) -> None:
         """An event of ours is durable. A receipt goes to the code at once, which asks no more."""
@@ -244,6 +248,8 @@ class Session:
     def entry(self, branch: str, index: int) -> Entry | None:
         """What the log holds at this place, with everything that may still change it."""
         found = self.journal.entry(branch, index)
+        if found is not None and found.done is not None:
+            return found
         while not self._complete and (found is None or not found.final or found.failed_finally):
             self._read_page()
             found = self.journal.entry(branch, index)
@@ -259,9 +265,10 @@ class Session:
 
     def show(self, seq: int) -> None:
         """Let the code see the log up to this event."""
+        unseen, apply = self._unseen, self.draft.apply
         with self._mutex:
-            while self._unseen and self._unseen[0][0] <= seq:
-                self.draft.apply(*self._unseen.popleft())
+            while unseen and unseen[0][0] <= seq:
+                apply(*unseen.popleft())
             if self._held_usage:
                 self._held_usage = [x for x in self._held_usage if x[0] > self.draft.seq]
 
@@ -412,11 +419,12 @@ class Session:
             if not receipt:
                 self.check_alive()
             self.read_all()
-            new = [*self._first, *self._noted, *events]
-            self._first = []
-            all_blobs = [*self._noted_blobs, *blobs]
-            self._flying += [x for x in self._noted if isinstance(x, Noted)]
-            self._noted, self._noted_blobs = [], []
+            new, all_blobs = events, blobs
+            if self._first or self._noted:
+                new = [*self._first, *self._noted, *events]
+                all_blobs = [*self._noted_blobs, *blobs]
+                self._flying += [x for x in self._noted if isinstance(x, Noted)]
+                self._first, self._noted, self._noted_blobs = [], [], []
             return self._seal(new, change, all_blobs, claims_key, urgent, own=len(events))
 
     def _seal(
@@ -431,7 +439,8 @@ class Session:
     ) -> Pending:
         before = self.head
         self.head, records = log.seal(before, new, epoch=self.epoch, time=self.store.now())
-        self._mine.update(zip((r.hash for r in records), new, strict=True))
+        for record, event in zip(records, new, strict=True):
+            self._mine[record.hash] = event
         work = Append(
             self.run_id, before.seq, records, self.epoch, change, blobs, claims_key, urgent, before.hash
         )  # fmt: skip
@@ -501,31 +510,40 @@ class Session:
             self._mine.pop(record.hash, None)
 
     def submitted(
-        self, build: Callable[[], Pending], submit: Callable[[Append], S]
+        self, build: Callable[[], Pending], submit: Callable[[Pending], S]
     ) -> tuple[Pending, S]:
         """Build an append and take its place in the store's queue, in one: so the order in which
         branches are chained to each other is the order in which they are committed."""
         with self._mutex:
             pending = build()
-            return pending, submit(pending.work)
+            return pending, submit(pending)
 
     def committed(self, pending: Pending) -> None:
         """The append is durable: the code may see it, and everything before it."""
+        records = pending.work.records
         with self._mutex:
             for blob in pending.work.blobs:
                 self._not_yet_kept.pop(blob.hash, None)
-            for record, event in zip(pending.work.records, pending.events, strict=True):
-                if record.hash not in self._mine:
-                    continue  # it was read back from the store before we heard of it here
-                self._arrived[record.seq] = record
-                if not isinstance(event, Noted):
-                    self._feed_own(record, event)
-                    self._fed.add(record.hash)
+            if records[0].seq == self._read_head.seq + 1 and records[0].hash in self._mine:
+                self._take_in(records)
+            else:
+                self._set_apart(pending)
             # Branches may hear of their commits in another order than the log has them.
-            while (following := self._arrived.pop(self._read_head.seq + 1, None)) is not None:
+            while self._arrived and (following := self._arrived.pop(self._read_head.seq + 1, None)):
                 self._take_in((following,))
-            self.show(pending.work.records[-1].seq)
-            self._held_usage = [x for x in self._held_usage if x[0] != UNWRITTEN]
+            self.show(records[-1].seq)
+            if self._held_usage:
+                self._held_usage = [x for x in self._held_usage if x[0] != UNWRITTEN]
+
+    def _set_apart(self, pending: Pending) -> None:
+        """What stands before it is still unknown; the branch that wrote it goes on all the same."""
+        for record, event in zip(pending.work.records, pending.events, strict=True):
+            if record.hash not in self._mine:
+                continue  # it was read back from the store before we heard of it here
+            self._arrived[record.seq] = record
+            if not isinstance(event, Noted):
+                self._feed_own(record, event)
+                self._fed.add(record.hash)
 
     # ── ending ───────────────────────────────────────────────────────────────────────────
 

@@ -29,24 +29,35 @@ T = TypeVar("T")
 
 def drive_here(branch: Branch, flow: Flow) -> Any:
     """Run a flow of this branch to its end, blocking."""
-    return drive(_noticing(branch, flow))
+    try:
+        return drive(flow)
+    except Suspend as signal:
+        branch.suspend(signal)
+        raise
 
 
 async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     """The same on this event loop. A branch that has to wait lets the others finish their calls."""
-    flow = _noticing(branch, flow)
     together = branch.together
-    if together is None or together.loop is not asyncio.get_running_loop():
-        return await drive_async(flow)
+    if together is not None and together.loop is not asyncio.get_running_loop():
+        together = None
+    if together is not None:
+        together.begin_call()
     try:
-        with together.calling():
-            return await drive_async(flow)
+        return await drive_async(flow)
     except CallFailed:
         branch.call_failed = True
         raise
-    except Suspend:
-        await together.quiet()
+    except Suspend as signal:
+        branch.suspend(signal)
+        if together is not None:
+            over, together = together, None
+            over.end_call()
+            await over.quiet()
         raise
+    finally:
+        if together is not None:
+            together.end_call()
 
 
 async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -55,20 +66,17 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     together = branch.together if branch is not None else None
     if together is None:
         return await asyncio.to_thread(fn, *args, **kwargs)
+    together.begin_call()
     try:
-        with together.calling():
-            return await asyncio.to_thread(fn, *args, **kwargs)
+        return await asyncio.to_thread(fn, *args, **kwargs)
     except Suspend:
-        await together.quiet()
+        over, together = together, None
+        over.end_call()
+        await over.quiet()
         raise
-
-
-def _noticing(branch: Branch, flow: Flow) -> Flow:
-    try:
-        return (yield from flow)
-    except Suspend as signal:
-        branch.suspend(signal)
-        raise
+    finally:
+        if together is not None:
+            together.end_call()
 
 
 def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 from holdfast.errors import CallFailed
@@ -37,18 +36,16 @@ class Together:
         """Whether no task of the agent is on its way."""
         return all(task.done() for task in self.tasks)
 
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """A call is under way while this is open."""
+    def begin_call(self) -> None:
+        """A call is under way from here until `end_call`."""
         if self._ended:
             raise asyncio.CancelledError("the agent's code has ended")
         self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._quiet.set()
+
+    def end_call(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._quiet.set()
 
     def watch(self, task: asyncio.Task[Any], line: Line, parent: Line) -> None:
         """A task that the agent has just started, its line, and the one that it was started from."""

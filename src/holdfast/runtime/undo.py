@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core import events as e
@@ -103,7 +102,7 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
     )
 
 
-def _arguments(session: Session, spec: CallSpec, finished: Call) -> Mapping[str, Any]:
+def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, Any]:
     """An undo is given what it asks for by name: the call's arguments, and its result."""
     if finished.child:
         return {"child_id": finished.child}

@@ -174,7 +174,7 @@ def _begin(branch: Branch, places: Sequence[int], requests: Sequence[Request]) -
                 options=x.options, of=x.of,
             )
         )  # fmt: skip
-    yield from commit(session, begins, blobs=all_blobs, recheck=True)
+    yield from commit(session, begins, blobs=all_blobs, recheck=gate)
 
 
 def _entry(branch: Branch, index: int) -> Entry:

@@ -13,13 +13,18 @@ module says in words; a store is done when it passes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from holdfast.core.log import Blob, Record, check_run_id
 from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
+
+if TYPE_CHECKING:
+    import asyncio
 
 MICROSECONDS: Final = 1_000_000
 PRIORITIES: Final = range(-10, 11)
@@ -68,8 +73,7 @@ class RunRow:
         return self.status == "running" and self.due_at is not None and self.due_at > now
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(msgspec.Struct, frozen=True):
     """How a run's row changes together with an append.
 
     A worker *settles* a run with a new status, which ends its lease; anybody may *wake* a run that
@@ -83,9 +87,11 @@ class RowChange:
     wakes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Records to add to one run's log, and what changes with them, all or nothing."""
+class Append(msgspec.Struct, frozen=True):
+    """Records to add to one run's log, and what changes with them, all or nothing.
+
+    (A Struct: one is made for every step, in a fifth of the time of a frozen dataclass.)
+    """
 
     run_id: str
     after: int
@@ -280,6 +286,10 @@ class Store(Protocol):
         are left out."""
         ...
 
+    def last(self, run_id: str, kind: str) -> int:
+        """The seq of the run's last record of this kind; -1 if it has none."""
+        ...
+
     def append(self, work: Append) -> None:
         """Durable when it returns. Conflict, LeaseLost, KeyTaken: nothing was written."""
         ...
@@ -291,8 +301,13 @@ class Store(Protocol):
         """
         ...
 
-    def append_async(self, work: Append) -> Awaitable[None]:
-        """The same for a caller on an event loop."""
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """The same for a caller on an event loop.
+
+        If the future is cancelled, the append goes on; when it is durable, `abandoned` is called.
+        """
         ...
 
     def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:
@@ -531,6 +546,8 @@ class Standing(NamedTuple):
     epoch: int
     head: int
     hash: bytes = b""
+    key: int = 0
+    """The store's own name for the run, where it has one."""
 
 
 def refusals(
@@ -545,25 +562,23 @@ def refusals(
     of the same run, which were built upon it). `claim_key` is asked to take the key of an append that
     passes so far and has one; its refusal counts like the others.
     """
-    heads = {run_id: (at.head, at.hash) for run_id, at in standing.items()}
+    ends: dict[str, tuple[int, bytes]] = {}  # of the logs that this batch makes longer
     refused: list[Exception | None] = []
     for work in batch:
-        at = standing.get(work.run_id)
+        run_id = work.run_id
+        at = standing.get(run_id)
         if at is None:
-            refused.append(NotFound(f"there is no run {work.run_id!r}"))
-        elif work.epoch is not None and work.epoch != at.epoch:
-            refused.append(LeaseLost(work.run_id, work.epoch, at.epoch))
-        elif work.after != heads[work.run_id][0] or not _follows(work, heads[work.run_id][1]):
-            refused.append(Conflict(work.run_id, work.after, heads[work.run_id][0]))
+            refused.append(NotFound(f"there is no run {run_id!r}"))
+            continue
+        head, end = ends.get(run_id) or (at.head, at.hash)
+        if work.epoch is not None and work.epoch != at.epoch:
+            refused.append(LeaseLost(run_id, work.epoch, at.epoch))
+        elif work.after != head or (work.before and end and work.before != end):
+            refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
         elif work.claims_key and claim_key and (error := claim_key(work)):
             refused.append(error)
         else:
             if work.records:
-                heads[work.run_id] = (work.records[-1].seq, work.records[-1].hash)
+                ends[run_id] = (work.records[-1].seq, work.records[-1].hash)
             refused.append(None)
     return refused
-
-
-def _follows(work: Append, end: bytes) -> bool:
-    """Whether an append is chained to what really stands at the log's end."""
-    return not work.before or not end or work.before == end

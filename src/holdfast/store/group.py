@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,7 +34,7 @@ CommitBatch = Callable[[Sequence[Append]], Sequence[Exception | None]]
 class _Ticket:
     """One append on its way. `turn` is released when it is settled, or when its caller must lead."""
 
-    __slots__ = ("error", "future", "loop", "settled", "turn", "work")
+    __slots__ = ("abandoned", "error", "future", "loop", "settled", "turn", "work")
 
     def __init__(self, work: Append, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
@@ -43,6 +43,7 @@ class _Ticket:
         self.loop = loop
         self.future: asyncio.Future[None] | None = loop.create_future() if loop else None
         self.turn: threading.Lock | None = None
+        self.abandoned: Callable[[], None] | None = None
 
 
 class GroupCommit:
@@ -83,7 +84,8 @@ class GroupCommit:
     def _finish(self, ticket: _Ticket) -> None:
         try:
             self._stand_in_line(ticket)
-            self._await_turn(ticket)
+            if ticket.turn is not None:
+                self._await_turn(ticket, ticket.turn)
             if not ticket.settled:
                 self._lead(ticket)
         except BaseException:  # Ctrl-C, at any place: whoever else waits here must not hang
@@ -92,14 +94,18 @@ class GroupCommit:
         if ticket.error is not None:
             raise ticket.error
 
-    def append_async(self, work: Append) -> Awaitable[None]:
-        """The same for a caller on an event loop."""
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """The same for a caller on an event loop. See `base.Store.append_async`."""
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
+        ticket.abandoned = abandoned
         with self._mutex:
             self._refuse_if_closed()
-            first = all(queued.loop is None for queued in self._queue)
-            self._queue.append(ticket)
+            queue = self._queue
+            first = not queue or queue[-1].loop is not loop
+            queue.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
         assert ticket.future is not None
@@ -124,14 +130,13 @@ class GroupCommit:
                 return
             if self._leader is None:
                 self._leader = ticket
+                self._take()
             else:
                 ticket.turn = threading.Lock()
                 ticket.turn.acquire()
 
-    def _await_turn(self, ticket: _Ticket) -> None:
-        if ticket.turn is None:
-            return
-        while not ticket.turn.acquire(timeout=TURN_SECONDS_MAX):
+    def _await_turn(self, ticket: _Ticket, turn: threading.Lock) -> None:
+        while not turn.acquire(timeout=TURN_SECONDS_MAX):
             # Nobody forgets to wake us, unless an interrupt hit him in the middle of it.
             if ticket.settled or self._leader is ticket:
                 return
@@ -143,7 +148,7 @@ class GroupCommit:
                 self._queue.remove(ticket)
             if self._leader is not ticket:
                 return
-            batch = self._batch
+            batch, self._batch = self._batch, []
         interrupted = StoreUnavailable("interrupted; the outcome was not seen")
         self._resolve(batch, [t.error if t.settled else interrupted for t in batch])
         self._hand_over()
@@ -157,23 +162,26 @@ class GroupCommit:
     def _lead(self, own: _Ticket | None) -> None:
         """Commit batches until `own` is settled (a thread of ours: until none is left)."""
         while own is None or not own.settled:
-            with self._mutex:
-                self._take()
             if not self._batch:
-                break
+                with self._mutex:
+                    self._take()
+                if not self._batch:
+                    break
             self._settle(self._batch)
+            self._batch = []
         self._hand_over()
 
     def _take(self) -> None:
         """Move the next batch out of the queue; each ticket is always in one of the two."""
-        self._batch = []
+        queue, self._batch = self._queue, []
         rows = size = 0
-        while self._queue and rows < ROWS_MAX and size < BYTES_MAX:
-            ticket = self._queue[0]
+        while queue and rows < ROWS_MAX and size < BYTES_MAX:
+            ticket = queue[0]
             self._batch.append(ticket)
-            self._queue.popleft()
-            rows += len(ticket.work.records)
-            size += sum(len(record.data) for record in ticket.work.records)
+            queue.popleft()
+            for record in ticket.work.records:
+                rows += 1
+                size += len(record.data)
 
     def _settle(self, batch: list[_Ticket]) -> None:
         errors: Sequence[BaseException | None]
@@ -189,8 +197,12 @@ class GroupCommit:
         for ticket, error in zip(batch, errors, strict=True):
             ticket.error = error
             ticket.settled = True
-            if ticket.loop is not None:
-                by_loop.setdefault(ticket.loop, []).append(ticket)
+            loop = ticket.loop
+            if loop is not None:
+                if loop in by_loop:
+                    by_loop[loop].append(ticket)
+                else:
+                    by_loop[loop] = [ticket]
             elif ticket.turn is not None and ticket.turn.locked():
                 ticket.turn.release()
         for loop, tickets in by_loop.items():
@@ -204,6 +216,9 @@ class GroupCommit:
     def _hand_over(self) -> None:
         """Give the lead to somebody who waits, or lay it down."""
         with self._mutex:
+            if not self._queue:
+                self._leader = None
+                return
             self._leader = heir = next((t for t in self._queue if t.turn is not None), None)
             if heir is not None and heir.turn is not None:
                 heir.turn.release()
@@ -240,8 +255,12 @@ class GroupCommit:
 def _wake(tickets: list[_Ticket]) -> None:
     for ticket in tickets:
         future = ticket.future
-        if future is None or future.done():
-            continue  # the caller was cancelled; what it asked for has happened all the same
+        if future is None:
+            continue
+        if future.done():  # the caller was cancelled; what it asked for has happened all the same
+            if ticket.error is None and ticket.abandoned is not None:
+                ticket.abandoned()
+            continue
         if ticket.error is None:
             future.set_result(None)
         else:

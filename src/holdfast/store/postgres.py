@@ -18,8 +18,8 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import InputConflict, InvalidInput, NotFound, ReadOnlyStore
@@ -53,6 +53,9 @@ from holdfast.store.migrate import Schema
 from holdfast.store.postgres_fleet import PostgresLimits, PostgresSchedules
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    import asyncio
 
 PATIENCE_SECONDS: Final = 5.0
 POLL_SECONDS_MIN: Final = 0.01
@@ -245,10 +248,12 @@ class PostgresStore:
         self._check_writable()
         return self._group.submit(work)
 
-    def append_async(self, work: Append) -> Awaitable[None]:
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         check_append(work)
         self._check_writable()
-        return self._group.append_async(work)
+        return self._group.append_async(work, abandoned)
 
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[OpenAppend]:
@@ -409,6 +414,9 @@ class PostgresStore:
 
     def kinds(self) -> list[Kind]:
         return [Kind(*row) for row in self._rows("kinds")]
+
+    def last(self, run_id: str, kind: str) -> int:
+        return int(self._rows("last", (run_id, kind))[0][0])
 
     def find_key(self, key: str) -> tuple[str, int] | None:
         found = self._rows("find_key", (check_text("idempotency key", key),))

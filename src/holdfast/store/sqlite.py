@@ -18,9 +18,9 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import apsw
 
@@ -63,6 +63,9 @@ from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
 from holdfast.store.sqlite_fleet import SQLiteLimits, SQLiteSchedules
 
+if TYPE_CHECKING:
+    import asyncio
+
 ROWS_PER_INSERT: Final = 50
 POLL_SECONDS_MAX: Final = 0.25
 SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
@@ -99,16 +102,16 @@ class SQLiteStore:
                 f"synchronous must be FULL, or NORMAL to risk the last commits, not {synchronous!r}"
             )
         self.path = str(path)
+        self._in_memory = self.path == ":memory:"
         self.url = f"sqlite:///{self.path}"
         self.synchronous = synchronous
-        self._clock = clock
+        self.now = clock
         self._pid = os.getpid()
         self._write = threading.RLock()
         self._changed = threading.Condition()
         self._waiting = 0
         self._changes = 0
-        self._keys: dict[str, int] = {}
-        self._ends: dict[str, tuple[int, Standing]] = {}
+        self._ends: dict[str, Standing] = {}
         self._ends_version: tuple[apsw.Connection, Any] | None = None
         self._broken: StoreError | None = None
         self._closed = False
@@ -126,13 +129,6 @@ class SQLiteStore:
         self.limits = SQLiteLimits(self._transaction, self.now)
         if not self._in_memory:
             _FORKS.watched.add(self)
-
-    @property
-    def _in_memory(self) -> bool:
-        return self.path == ":memory:"
-
-    def now(self) -> int:
-        return self._clock()
 
     def close(self) -> None:
         self._group.close()
@@ -313,7 +309,7 @@ class SQLiteStore:
                 },
             ).get
             if key is not None:
-                self._insert(db, [(key, records)])
+                self._insert(db, [(key, *record) for record in records])
                 self._insert_blobs(db, key, blobs)
             row = RunRow(*db.execute(_Q["run"], (run.id,)).get)
         if key is None:
@@ -332,9 +328,11 @@ class SQLiteStore:
         check_append(work)
         return self._group.submit(work)
 
-    def append_async(self, work: Append) -> Awaitable[None]:
+    def append_async(
+        self, work: Append, abandoned: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         check_append(work)
-        return self._group.append_async(work)
+        return self._group.append_async(work, abandoned)
 
     def _commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
@@ -366,18 +364,18 @@ class SQLiteStore:
             db = self._ready()
             try:
                 db.execute("BEGIN IMMEDIATE")
-                keys, standing = self._standing(db, batch)
-                for run_id in standing:  # forgotten until it is committed, however this ends
-                    del self._ends[run_id]
+                standing = self._standing(db, batch)
                 refused = refusals(
-                    batch, standing, lambda work: self._claim_key(db, work, keys[work.run_id])
+                    batch,
+                    standing,
+                    lambda work: self._claim_key(db, work, standing[work.run_id].key),
                 )
-                self._write_accepted(db, batch, refused, keys)
+                self._write_accepted(db, batch, refused, standing)
                 db.execute("COMMIT")
             except BaseException as error:
                 self._roll_back(db, error)
                 raise
-            self._remember(batch, refused, keys, standing)
+            self._remember(batch, refused, standing)
         return refused
 
     def _write_accepted(
@@ -385,84 +383,77 @@ class SQLiteStore:
         db: apsw.Connection,
         batch: Sequence[Append],
         refused: Sequence[Exception | None],
-        keys: dict[str, int],
+        standing: dict[str, Standing],
     ) -> None:
-        rows: list[tuple[int, Sequence[Record]]] = []
+        rows: list[tuple[Any, ...]] = []
         for work, error in zip(batch, refused, strict=True):
             if error is not None:
                 continue
-            key = keys[work.run_id]
-            rows.append((key, work.records))
+            key = standing[work.run_id].key
+            rows += [(key, *record) for record in work.records]
             if work.blobs:
                 self._insert_blobs(db, key, work.blobs)
             if work.change is not None:
                 self._change(db, key, work.change)
         self._insert(db, rows)
 
-    def _standing(
-        self, db: apsw.Connection, batch: Sequence[Append]
-    ) -> tuple[dict[str, int], dict[str, Standing]]:
-        """The runs' keys, and where each log stands now, inside the transaction.
+    def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
+        """Where each log stands now, inside the transaction.
 
         What this connection wrote last is remembered. SQLite says whether any other connection, of
-        this process or another, has committed since; if one has, everything is read again.
+        this process or another, has committed since; if one has, everything is read again. What is
+        given out is forgotten until it is committed, however the transaction ends.
         """
         version = (db, db.execute("PRAGMA data_version").get)
         if version != self._ends_version:
             self._ends.clear()
             self._ends_version = version
         ends = self._ends
-        unknown = {work.run_id for work in batch if work.run_id not in ends}
+        found: dict[str, Standing] = {}
+        unknown: list[str] = []
+        for work in batch:
+            run_id = work.run_id
+            at = ends.pop(run_id, None)
+            if at is not None:
+                found[run_id] = at
+            elif run_id not in found:
+                unknown.append(run_id)
         if unknown:
-            self._read_ends(db, unknown)
-        known = {work.run_id: ends[work.run_id] for work in batch if work.run_id in ends}
-        keys = {run_id: key for run_id, (key, _) in known.items()}
-        return keys, {run_id: standing for run_id, (_, standing) in known.items()}
+            self._read_ends(db, unknown, found)
+        return found
 
-    def _read_ends(self, db: apsw.Connection, run_ids: Iterable[str]) -> None:
-        if len(self._ends) >= 100_000:
-            self._ends.clear()
-        ids = list(run_ids)
-        alone = len(ids) == 1
-        params = (ids[0] if alone else json.dumps(ids),)
-        found: Rows = db.execute(_Q["fence_one" if alone else "fence"], params).fetchall()
-        for run_id, key, *standing in found:
-            self._ends[run_id] = (key, Standing(*standing))
+    @staticmethod
+    def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, Standing]) -> None:
+        alone = len(run_ids) == 1
+        params = (run_ids[0] if alone else json.dumps(run_ids),)
+        rows: Rows = db.execute(_Q["fence_one" if alone else "fence"], params).fetchall()
+        for run_id, key, epoch, head, hash_ in rows:
+            found[run_id] = Standing(epoch, head, hash_, key)
 
     def _remember(
         self,
         batch: Sequence[Append],
         refused: Sequence[Exception | None],
-        keys: dict[str, int],
         standing: dict[str, Standing],
     ) -> None:
         """The transaction is committed: the logs end with what it wrote."""
+        ends = self._ends
+        if len(ends) >= 100_000:
+            ends.clear()
         for work, error in zip(batch, refused, strict=True):
-            if error is None and work.records:
-                last = work.records[-1]
-                now = Standing(standing[work.run_id].epoch, last.seq, last.hash)
-                self._ends[work.run_id] = (keys[work.run_id], now)
-
-    def _key(self, db: apsw.Connection, run_id: str) -> int:
-        key = self._keys.get(run_id)
-        if key is None:
-            key = db.execute(_Q["run_key"], (run_id,)).get or 0
-            if key:
-                if len(self._keys) >= 100_000:
-                    self._keys.clear()
-                self._keys[run_id] = key
-        return key
+            if error is None and work.records and work.change is None:
+                last, at = work.records[-1], standing[work.run_id]
+                ends[work.run_id] = Standing(at.epoch, last.seq, last.hash, at.key)
 
     @staticmethod
-    def _insert(db: apsw.Connection, rows: Sequence[tuple[int, Sequence[Record]]]) -> None:
-        """All events of a batch, many to a statement: SQLite is entered less often."""
-        flat = [(key, *record) for key, records in rows for record in records]
-        full = len(flat) - len(flat) % ROWS_PER_INSERT
+    def _insert(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Events with their runs' keys, many to a statement: SQLite is entered less often."""
+        full = len(rows) - len(rows) % ROWS_PER_INSERT
         for i in range(0, full, ROWS_PER_INSERT):
             db.execute(
-                _INSERT_MANY, [field for row in flat[i : i + ROWS_PER_INSERT] for field in row]
+                _INSERT_MANY, [field for row in rows[i : i + ROWS_PER_INSERT] for field in row]
             )
-        for row in flat[full:]:
+        for row in rows[full:]:
             db.execute(_INSERT_ONE, row)
 
     @staticmethod
@@ -499,7 +490,7 @@ class SQLiteStore:
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
         with self._transaction() as db:
-            _, standing = self._standing(db, [Append(run_id, -1, ())])
+            standing = self._standing(db, [Append(run_id, -1, ())])
             after = standing[run_id].head if run_id in standing else -1
             if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
                 raise error
@@ -618,6 +609,11 @@ class SQLiteStore:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
         return dict(found)
 
+    def last(self, run_id: str, kind: str) -> int:
+        with self._reading() as db:
+            seq: int = db.execute(_Q["last"], (run_id, kind)).get
+        return seq
+
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
@@ -697,7 +693,6 @@ class SQLiteStore:
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
-            self._keys.pop(run_id, None)
             self._ends.pop(run_id, None)
             key = db.execute(_Q["delete_run"], (run_id,)).get
             if key is None:
@@ -854,15 +849,14 @@ class _OpenAppend:
         check_append(work)
         self._refuse_if_over()
         store, db = self._store, self._db
-        keys, standing = store._standing(db, [work])
-        store._ends.pop(work.run_id, None)
+        standing = store._standing(db, [work])
         error = refusals(
-            [work], standing, lambda work: store._claim_key(db, work, keys[work.run_id])
+            [work], standing, lambda work: store._claim_key(db, work, standing[work.run_id].key)
         )[0]
         if error is not None:
             raise error
-        key = keys[work.run_id]
-        store._insert(db, [(key, work.records)])
+        key = standing[work.run_id].key
+        store._insert(db, [(key, *record) for record in work.records])
         store._insert_blobs(db, key, work.blobs)
         if work.change is not None:
             store._change(db, key, work.change)

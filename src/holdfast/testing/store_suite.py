@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from holdfast.core.events import NULL, NoteTaken, RunClaimed
+from holdfast.core.events import NULL, NoteTaken, RunClaimed, RunRestarted
 from holdfast.core.log import Blob, Head, Record, origin, seal, verify
 from holdfast.errors import (
     Conflict,
@@ -965,6 +965,42 @@ def blobs_are_kept_by_run_and_hash(bench: Bench) -> None:
 
     same((big, b""), (bench.store.blob("one", "aa"), bench.store.blob("one", "bb")))
     same((b"other", None), (bench.store.blob("two", "aa"), bench.store.blob("two", "bb")))
+
+
+def the_last_record_of_a_kind_is_found(bench: Bench) -> None:
+    """By its seq, of this run only; -1 if there is none, or no such run."""
+    bench.create("run")
+    bench.create("other")
+    bench.append("run", count=3)
+    end = bench.log("run")[-1]
+    _, again = seal(Head(end.seq, end.hash, end.time), [RunRestarted()], epoch=0, time=end.time)
+    bench.store.append(Append("run", end.seq, again))
+    bench.append("run", count=2)
+    same(6, bench.store.last("run", NoteTaken.kind))
+    same(4, bench.store.last("run", RunRestarted.kind))
+    same(-1, bench.store.last("other", RunRestarted.kind))
+    same(-1, bench.store.last("nobody", NoteTaken.kind))
+
+
+def an_append_whose_caller_was_cancelled_says_when_it_is_durable(bench: Bench) -> None:
+    """The caller no longer waits; the append goes on, and is not told of twice."""
+    bench.create(worker="w")
+    told: list[int] = []
+
+    async def write() -> None:
+        arrived = asyncio.Event()
+
+        def abandoned() -> None:
+            told.append(bench.length())
+            arrived.set()
+
+        bench.store.append_async(bench.work(epoch=1), abandoned).cancel()
+        await asyncio.wait_for(arrived.wait(), 30)
+        await bench.store.append_async(bench.work(epoch=1), abandoned)
+
+    asyncio.run(write())
+    same([2], told)
+    same(3, bench.length())
 
 
 def snapshots_rotate_but_never_the_newest(bench: Bench) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
+
+# Not importlib.resources, whose import takes as long as all of this package's own modules.
+_HERE = Path(__file__).parent
 
 
 class Migration(NamedTuple):
@@ -19,7 +22,7 @@ class Migration(NamedTuple):
 
 def queries(dialect: str) -> dict[str, str]:
     """Every named statement of a dialect."""
-    text = (resources.files(__name__) / dialect / "queries.sql").read_text(encoding="utf-8")
+    text = (_HERE / dialect / "queries.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
     return {
         name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
@@ -28,7 +31,7 @@ def queries(dialect: str) -> dict[str, str]:
 
 def migrations(dialect: str) -> list[Migration]:
     """The schema's steps, in order. Their numbers are 1, 2, 3 … without a gap."""
-    folder = resources.files(__name__) / dialect
+    folder = _HERE / dialect
     found = []
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)

@@ -222,6 +222,10 @@ WHERE r.id = ANY(%s::text[]);
 SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text);
 
+-- name: last
+SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
+WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.kind = %s::text;
+
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
        input_digest, code_version, parent, priority, key

@@ -103,6 +103,11 @@ FROM events e WHERE e.run = (SELECT key FROM runs WHERE id = ?) AND e.seq > ? OR
 -- name: head
 SELECT coalesce(max(seq), -1) FROM events WHERE run = (SELECT key FROM runs WHERE id = ?);
 
+-- name: last
+-- Without an index of its own: it is asked once for a long log that is taken up again, and looking
+-- through 100,000 events takes 60 ms (reading them takes ten times as long).
+SELECT coalesce(max(seq), -1) FROM events WHERE run = (SELECT key FROM runs WHERE id = ?) AND kind = ?;
+
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
        input_digest, code_version, parent, priority, key

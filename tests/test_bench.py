@@ -1,0 +1,38 @@
+"""The benchmarks still run: a moment's work, nothing compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)]
+)
+def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "steps", "--quick", "--database", database]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert not done.returncode, done.stderr
+    kept: dict[str, Any] = json.loads((tmp_path / "steps.json").read_text("utf-8"))
+    said = [*(f"{row['what']}: {row['ratio']}" for row in kept["rows"])]
+    said += [f"{fact['what']}: {fact['value']}" for fact in kept["facts"]]
+
+    assert not [line for line in said if "no figure" in line and "Holdfast" in line]
+    wanted = ("one run alone", "50 runs", "500 runs", "tools", "resume after", "process start",
+              "message loop", "conversation of", "on disk", "memory")  # fmt: skip
+    assert [x for x in wanted if not any(x in line for line in said)] == []
+    assert (tmp_path / "steps.svg").read_text("utf-8").startswith("<svg")
+    assert "goals:" in done.stdout
