@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 from msgspec.structs import replace
 
@@ -32,10 +32,10 @@ BEGIN: Final = "(the dialogue begins)"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class AnthropicPrompt(TypedDict, total=False):
+class AnthropicPrompt(TypedDict):
     """The arguments `system` and `messages` of Anthropic's Messages API."""
 
-    system: str
+    system: NotRequired[str]
     messages: list[dict[str, Any]]
 
 
