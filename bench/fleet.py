@@ -156,11 +156,7 @@ def main(*, rounds: int, quick: bool) -> None:
         for name in names:
             sys.stderr.write(f"  … {name}: from SIGKILL to resumed\n")
             found = Contender(name, server).resumed_seconds()
-            said = (
-                f"not within {RESUME_PATIENCE_SECONDS} s: it needs somebody to restart that worker"
-                if found is None
-                else f"{found:.2f} s"
-            )
+            said = f"not within {RESUME_PATIENCE_SECONDS} s" if found is None else f"{found:.2f} s"
             report.fact(f"{name}, SIGKILL to resumed (lease {LEASE_SECONDS} s)", said)
     with PostgresServer(settings={"log_statement": "all"}) as server:
         for name in names:

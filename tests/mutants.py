@@ -69,10 +69,8 @@ MUTANTS = (
     Mutant(
         "the epoch starts anew after a release",
         "store/sql/sqlite/queries.sql",
-        "UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now\n"
-        "WHERE id = :id AND epoch = :epoch",
-        "UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now, epoch = 0\n"
-        "WHERE id = :id AND epoch = :epoch",
+        "claims = max(0, claims - :forgiven)",
+        "claims = max(0, claims - :forgiven), epoch = 0",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
@@ -146,8 +144,8 @@ MUTANTS = (
     Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    value, blobs',
-        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    value, blobs',
+        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry is not None',
+        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry is not None',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
@@ -181,8 +179,8 @@ MUTANTS = (
     Mutant(
         "a run is claimed whoever holds it",
         "store/sql/sqlite/queries.sql",
-        "OR (status = 'running' AND due_at <= :now))",
-        "OR status = 'running')",
+        "OR (+status = 'running' AND +due_at <= :now))",
+        "OR +status = 'running')",
         ("tests/fleet/test_race.py", "-k", "not postgresql"),
     ),
     Mutant(
@@ -195,7 +193,7 @@ MUTANTS = (
     Mutant(
         "on PostgreSQL due runs are chosen and taken without a lock between",
         "store/sql/postgres/queries.sql",
-        "  FOR NO KEY UPDATE SKIP LOCKED\n",
+        "    FOR NO KEY UPDATE OF d SKIP LOCKED\n",
         "",
         ("tests/fleet/test_race.py", "-k", "postgresql"),
     ),

@@ -9,6 +9,8 @@ from support.pages import play_page
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["testing.md", "code-changes.md"])
-def test_the_page_works_from_top_to_bottom(page: str, tmp_path: Path) -> None:
-    assert play_page(DOCS / page, tmp_path) >= 6
+@pytest.mark.parametrize(
+    ("page", "blocks"), [("testing.md", 6), ("code-changes.md", 6), ("fleet.md", 5)]
+)
+def test_the_page_works_from_top_to_bottom(page: str, blocks: int, tmp_path: Path) -> None:
+    assert play_page(DOCS / page, tmp_path) >= blocks

@@ -8,18 +8,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.agents.llm import LLMAgent
     from holdfast.agents.loop import loop
+    from holdfast.agents.models import AnthropicModel, OpenAIModel
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
-    from holdfast.core.policy import Budget, Checkpoint, Retry
+    from holdfast.core.policy import Budget, Checkpoint, Rate, Retry
     from holdfast.core.state import RunState
     from holdfast.errors import (
         AlreadyDecided,
         BudgetExceeded,
         CallFailed,
         CallTimeout,
+        ContextTooLong,
         DeadlineExceeded,
         Diverged,
         HoldfastError,
@@ -29,11 +32,15 @@ if TYPE_CHECKING:
         IterationsExceeded,
         LeaseLost,
         LogDamaged,
+        ModelError,
+        ModelRefused,
+        ModelUnavailable,
         NotDurable,
         NotFound,
         NotNow,
         NotResumable,
         NotStorable,
+        OutOfTurns,
         Rejected,
         RunBusy,
         RunCancelled,
@@ -54,6 +61,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentState",
     "AlreadyDecided",
+    "AnthropicModel",
     "Approval",
     "AsyncHoldfast",
     "AsyncRun",
@@ -62,6 +70,7 @@ __all__ = [
     "CallFailed",
     "CallTimeout",
     "Checkpoint",
+    "ContextTooLong",
     "DeadlineExceeded",
     "Diverged",
     "Done",
@@ -72,17 +81,24 @@ __all__ = [
     "InvalidInput",
     "InvalidTransition",
     "IterationsExceeded",
+    "LLMAgent",
     "LeaseLost",
     "LogDamaged",
     "Message",
+    "ModelError",
+    "ModelRefused",
+    "ModelUnavailable",
     "NotDurable",
     "NotFound",
     "NotNow",
     "NotResumable",
     "NotStorable",
+    "OpenAIModel",
     "Options",
+    "OutOfTurns",
     "Phase",
     "Question",
+    "Rate",
     "Rejected",
     "Retry",
     "Run",
@@ -104,11 +120,13 @@ __all__ = [
 
 _HOMES = {
     "holdfast.agents.loop": ("loop",),
+    "holdfast.agents.llm": ("LLMAgent",),
+    "holdfast.agents.models": ("AnthropicModel", "OpenAIModel"),
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
     "holdfast.core.parts": ("Message",),
     "holdfast.core.patch": ("StatePatch",),
-    "holdfast.core.policy": ("Budget", "Checkpoint", "Retry"),
+    "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
     "holdfast.runtime.declare": ("Done",),
     "holdfast.runtime.engine": ("Options",),

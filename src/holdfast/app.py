@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,13 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, RunBusy, RunWaiting
+from holdfast.errors import InvalidInput, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.engine import Engine, Options, Taken
 from holdfast.runtime.replay import Replayed, replay
-from holdfast.runtime.worker import Worker
-from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.runtime.schedules import define as define_schedule
+from holdfast.runtime.worker import Report, Worker
+from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Schedule, Store
 from holdfast.store.sqlite import SQLiteStore
 
 P = ParamSpec("P")
@@ -96,6 +98,7 @@ class Holdfast:
         named = url is None or isinstance(url, str | os.PathLike)
         self.store: Store = open_store(url) if named else url  # type: ignore[arg-type, assignment]
         self.engine = Engine(self.store, options)
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         for fn in agents:
             self.engine.learn(agent_spec(fn))
 
@@ -106,7 +109,10 @@ class Holdfast:
         self.close()
 
     def close(self) -> None:
-        """Stop keeping leases and close the store. Runs that were executing can be resumed anywhere."""
+        """Stop workers, stop keeping leases and close the store. Runs that were executing can be resumed
+        anywhere."""
+        for worker in list(self._workers):
+            worker.stop()
         self.engine.close()
         self.store.close()
 
@@ -209,9 +215,63 @@ class Holdfast:
                 raise RunBusy(run_id, row.waiting_for or "a worker", "ask again later")
             self.store.wait(run_id, after=self.store.read(run_id)[-1].seq, timeout=left)
 
-    def worker(self, *, concurrency: int = 1) -> Worker:
-        """A worker for the agents that this object knows."""
-        return Worker(self.engine, concurrency=concurrency)
+    def worker(
+        self,
+        *,
+        agents: Iterable[Callable[..., Any]] | None = None,
+        concurrency: int = 1,
+        grace: float = 10.0,
+        report: Callable[[Report], None] | None = None,
+    ) -> Worker:
+        """A worker for these agents, or for all that this object knows; `worker.run()` begins.
+
+        Told to stop, it gives its runs back at their next boundary, and what is inside a call for longer
+        than `grace` seconds too. `report` is called with what becomes of each run.
+        """
+        specs = None if agents is None else [agent_spec(fn) for fn in agents]
+        for spec in specs or ():
+            self.engine.learn(spec)
+        made = Worker(
+            self.engine, agents=specs, concurrency=concurrency, grace=grace, report=report
+        )
+        self._workers.add(made)
+        return made
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────
+
+    def schedule(
+        self,
+        agent: Callable[..., Any],
+        /,
+        *,
+        cron: str,
+        tz: str = "UTC",
+        input: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        catch_up: Literal["latest", "all", "none"] = "latest",
+    ) -> Schedule:
+        """Have workers start a run at each time that `cron` names in the time zone `tz`.
+
+        There is one run for each time, whatever the number of workers. After a time without workers, a
+        run is started for the latest time that was missed, for all of them, or for none. The same
+        schedule again changes nothing; another one of the same id (by default the agent's name) replaces it.
+        """
+        spec = agent_spec(agent)
+        self.engine.learn(spec)
+        return define_schedule(
+            self.store, spec, cron, zone=tz, input=input or {}, priority=priority, catch_up=catch_up,
+            schedule_id=id if id is not None else spec.name,
+        )  # fmt: skip
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by id."""
+        return self.store.schedules.all()
+
+    def unschedule(self, schedule_id: str) -> None:
+        """Forget a schedule. Runs that it has started are not touched."""
+        if not self.store.schedules.delete(schedule_id):
+            raise NotFound(f"there is no schedule {schedule_id!r}; `holdfast schedules` lists them")
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 

@@ -6,6 +6,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── InputConflict                this id already belongs to a run with another input
 │   ├── InvalidPatch                 an operation of a JSON Patch cannot be applied (says which one)
 │   ├── InvalidTransition            a phase cannot follow the present one
+│   ├── ContextTooLong               what a model must be shown does not fit
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
 ├── NotNow                           the run's status does not allow it
@@ -22,6 +23,10 @@ HoldfastError                        something Holdfast refuses or cannot do
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
 │   └── Rejected                     a person said no
+├── ModelError                       a model's provider did not answer with a reply
+│   ├── ModelUnavailable             busy, down, too slow or cut off: trying again may help
+│   └── ModelRefused                 the request or the key is wrong: trying again will not help
+├── OutOfTurns                       a model did not come to an answer in the turns it had
 ├── StoreError                       the place where the log lives
 │   ├── Conflict                     the log has grown since it was read
 │   ├── LeaseLost                    another worker owns the run now
@@ -118,6 +123,18 @@ class InvalidTransition(InvalidInput):
         ways = ", ".join(allowed) if allowed else "nothing: it is final"
         super().__init__(
             f"cannot go from {current} to {wanted}; from {current} one may go to {ways}"
+        )
+
+
+class ContextTooLong(InvalidInput):
+    """What a model must be shown (system, the user's goal, the last turns) does not fit."""
+
+    def __init__(self, max_tokens: int, needed: int, longest: str, longest_tokens: int) -> None:
+        self.max_tokens, self.needed = max_tokens, needed
+        super().__init__(
+            f"the part of the dialogue that is always shown needs about {needed:,} tokens, and there is "
+            f"room for {max_tokens:,}; its longest part is {longest} with {longest_tokens:,}. Raise the "
+            "limit, shorten what tools answer, or keep fewer turns (keep_last)"
         )
 
 
@@ -252,6 +269,39 @@ class Rejected(CallFailed):
 
 class AgentFailed(HoldfastError):
     """A loop's state went to ERROR: its goal cannot be reached."""
+
+
+class ModelError(HoldfastError):
+    """A model's provider did not answer with a reply. `status` is what HTTP said, if it did."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class ModelUnavailable(ModelError):
+    """Busy, down, too slow or cut off. `retry_after` is how many seconds the provider asks us to wait."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(message, status=status)
+
+
+class ModelRefused(ModelError):
+    """The request or the key is wrong, or the account may not: trying again will not help."""
+
+
+class OutOfTurns(HoldfastError):
+    """A model did not come to an answer in the turns it had."""
+
+    def __init__(self, agent: str, max_turns: int) -> None:
+        self.agent, self.max_turns = agent, max_turns
+        super().__init__(
+            f"{agent} did not come to an answer in {max_turns} turns. Everything it did is in the log: "
+            "look whether it goes in circles; if it needs longer, raise max_turns and resume the run"
+        )
 
 
 class NotDurable(HoldfastError):

@@ -200,7 +200,7 @@ def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
 def _known(state: RunState) -> dict[str, Any]:
     """The part of a state that is the agent's knowledge and position."""
     names = ("state", "stage", "plan", "decisions", "facts", "questions", "notes", "messages",
-             "artifacts", "flags", "steps", "usage", "iteration", "loop")  # fmt: skip
+             "artifacts", "context", "flags", "steps", "usage", "iteration", "loop")  # fmt: skip
     return {name: to_plain(getattr(state, name)) for name in names}
 
 

@@ -20,7 +20,6 @@ from holdfast import Run, agent, step, tool
 
 @step
 def draft(notes: str) -> str:
-    print("drafting")
     return notes.upper()
 
 @tool
@@ -125,7 +124,9 @@ def test_specs_in_the_file_and_beside_it_are_played_and_a_failure_is_explained(
 
 
 def test_the_json_of_a_test_is_for_programs(folder: Folder) -> None:
+    """Whatever the agent prints goes elsewhere."""
     folder.write("recap.feature", FAILING)
+    folder.write("recap.py", AGENT.replace("return notes", "print('drafting'); return notes"))
 
     found = folder.json("test", "recap.feature", "--mock", code=1)
 
@@ -181,8 +182,8 @@ def test_crash_everywhere_names_the_call_that_stays_in_doubt_and_the_remedy(fold
     (fault,) = found["scenarios"][0]["crashes"]["faults"]
     assert {"kind", "says", "at", "declared", "killed", "remedy", "crashes"} == fault.keys()
     assert "in doubt" == fault["kind"]
-    assert f"{folder.path / 'recap.py'}:20" == fault["at"]
-    assert f"{folder.path / 'recap.py'}:10" == fault["declared"]
+    assert f"{folder.path / 'recap.py'}:19" == fault["at"]
+    assert f"{folder.path / 'recap.py'}:9" == fault["declared"]
     assert "idempotency_key" in fault["remedy"]
 
 

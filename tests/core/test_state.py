@@ -116,6 +116,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.NoteTaken, **NOTED, key=KEYS, value=VALUES),
     st.builds(e.MessageAdded, **NOTED, role=KEYS, content=VALUES, metadata=st.none() | VALUES),
     st.builds(e.ArtifactSaved, **NOTED, name=KEYS, type=KEYS, blob=KEYS, bytes=st.integers(0, 9)),
+    st.builds(e.ContextShown, **NOTED, slice=VALUES),
     st.builds(e.LogWritten, **NOTED, level=KEYS, text=KEYS),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ SEED = int(os.environ.get("HOLDFAST_CHAOS_SEED") or random.SystemRandom().randra
 
 def short(seed: int, restart_every_seconds: float = 0.0) -> Plan:
     return Plan(
-        seed, runs=30, workers=3, lease_seconds=1.0, start_seconds=4.0, limit_seconds=60.0,
+        seed, runs=30, workers=3, lease_seconds=1.0, start_seconds=4.0, harm_seconds=8.0, limit_seconds=90.0,
         kill_every_seconds=0.8, freeze_every_seconds=1.0, restart_every_seconds=restart_every_seconds,
         sleep_seconds=5.2, dawdle_seconds=0.15,
     )  # fmt: skip
@@ -30,7 +30,7 @@ def short(seed: int, restart_every_seconds: float = 0.0) -> Plan:
 
 def long(seed: int, restart_every_seconds: float = 0.0) -> Plan:
     return Plan(
-        seed, runs=500, workers=8, lease_seconds=2.0, start_seconds=90.0, limit_seconds=600.0,
+        seed, runs=500, workers=8, lease_seconds=2.0, start_seconds=90.0, harm_seconds=110.0, limit_seconds=600.0,
         kill_every_seconds=0.8, freeze_every_seconds=0.8, restart_every_seconds=restart_every_seconds,
         dawdle_seconds=0.15,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_on_postgresql_the_promise_holds_while_the_server_restarts_too(
 ) -> None:
     report = on_postgres(short(SEED, 3.0), ledger, tmp_path, killable_postgres)
 
-    assert report.kills >= 3 and report.freezes >= 2 and report.restarts.total() >= 2
+    assert report.kills >= 3 and report.freezes >= 2 and report.restarts.total() >= 1
 
 
 @pytest.mark.nightly

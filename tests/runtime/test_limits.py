@@ -707,7 +707,7 @@ def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None
     with pytest.raises(RunWaiting, match=r"did not get on|never came back") as waiting:
         hf.run(main, id="r")
     assert "r" in waiting.value.how
-    assert hf.handle("r").status == ("quarantined" if kind == "step" else "waiting")
+    assert hf.handle("r").status == "quarantined"
     well.clear()
     if kind == "tool":
         hf.resolve("r", retry=True)

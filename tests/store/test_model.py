@@ -25,6 +25,7 @@ from holdfast.core.log import Blob, Head, Record, origin, verify
 from holdfast.errors import Conflict, InputConflict, KeyTaken, LeaseLost, NotFound
 from holdfast.store.base import (
     MICROSECONDS,
+    PRIORITY_US,
     TERMINAL_STATUSES,
     Append,
     Filter,
@@ -33,6 +34,7 @@ from holdfast.store.base import (
     RunRow,
     Snapshot,
     Store,
+    Wanted,
 )
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
@@ -257,9 +259,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 5), agents=st.none() | st.lists(agents, unique=True))
     def claim_due(self, limit: int, agents: list[str] | None) -> None:
         now = self.clock.now()
-        rows = self.store.claim_due(worker="d", lease_us=LEASE_US, limit=limit, agents=agents)
+        wanted = None if agents is None else [Wanted(agent) for agent in agents]
+        rows = self.store.claim_due(worker="d", lease_us=LEASE_US, limit=limit, wanted=wanted)
         due = {
-            run.id: (-run.priority, run.due_at)
+            run.id: (run.due_at or 0) - run.priority * PRIORITY_US
             for run in self.runs.values()
             if run.is_due(now) and (agents is None or run.agent in agents)
         }
@@ -291,6 +294,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert mine == self.store.release(run_id, epoch)
         if run is not None and mine:
             run.status, run.owner, run.due_at = "pending", "", self.clock.now()
+            run.claims = max(0, run.claims - 1)
 
     @rule(seconds=st.sampled_from((0.000001, 1, LEASE_SECONDS - 1, LEASE_SECONDS, 100)))
     def time_passes(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ invariant about every run.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from holdfast import Holdfast, HoldfastError, control
 from holdfast.core.events import Event, RunClaimed
@@ -40,6 +41,7 @@ class Member:
     """One worker process, and when it is to be woken if it is frozen."""
 
     process: subprocess.Popen[bytes]
+    log: Path
     frozen_until: float = 0.0
 
     @property
@@ -76,14 +78,13 @@ class Fleet:
         self._extra = environment or (lambda _: {})
         self._folder = folder
         self._size = size
-        self._log: IO[bytes] | None = None
+        self._spawned = itertools.count()
         self.lease_seconds = lease_seconds
         self.members: list[Member] = []
-        self.died: list[int] = []
-        """Exit codes of workers that ended without being told to."""
+        self.died: list[str] = []
+        """Exit codes and last words of workers that ended without being told to."""
 
     def __enter__(self) -> Fleet:
-        self._log = (self._folder / "workers.log").open("ab")
         self.members = [self._spawn(place) for place in range(self._size)]
         return self
 
@@ -91,20 +92,19 @@ class Fleet:
         for member in self.members:
             member.process.kill()
             member.process.wait()
-        if self._log is not None:
-            self._log.close()
 
     def log(self) -> str:
         """What the workers said last, for the message of a failing test."""
-        text = (self._folder / "workers.log").read_text("utf-8", errors="replace")
-        return text[-6000:]
+        return "\n".join(_last_words(member.log) for member in self.members)
 
     def _spawn(self, place: int) -> Member:
-        process = subprocess.Popen(
-            self._command, env={**self._environment, **self._extra(place)}, stdin=subprocess.DEVNULL,
-            stdout=self._log, stderr=self._log, start_new_session=True,
-        )  # fmt: skip
-        return Member(process)
+        path = self._folder / f"worker-{next(self._spawned)}.log"
+        with path.open("ab") as log:
+            process = subprocess.Popen(
+                self._command, env={**self._environment, **self._extra(place)},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        return Member(process, path)
 
     def kill(self, place: int) -> None:
         """As the kernel does when memory runs out; a new worker takes the place."""
@@ -125,7 +125,7 @@ class Fleet:
                 member.frozen_until = 0.0
             code = member.process.poll()
             if code is not None:
-                self.died.append(code)
+                self.died.append(f"exit code {code}: {_last_words(member.log)}")
                 self.members[place] = self._spawn(place)
 
     def place_of(self, pid: int) -> int:
@@ -145,6 +145,10 @@ class Fleet:
             raise AssertionError(
                 f"a worker did not end within {seconds} s of SIGTERM:\n{self.log()}"
             ) from None
+
+
+def _last_words(log: Path) -> str:
+    return log.read_text("utf-8", errors="replace")[-1500:]
 
 
 def _listens(pid: int) -> bool:
@@ -261,6 +265,8 @@ class Plan:
     lease_seconds: float
     start_seconds: float
     """The runs are started over this time, so that there is always something under way."""
+    harm_seconds: float
+    """Harm is done for so long; after that workers have peace, and must leave nothing behind."""
     limit_seconds: float
     kill_every_seconds: float
     freeze_every_seconds: float
@@ -320,7 +326,7 @@ class Chaos:
                 self.report.seconds = time.monotonic() - began
                 codes = fleet.stop(self._plan.lease_seconds + 20)
                 assert codes == [0] * len(codes), f"workers ended with {codes}:\n{fleet.log()}"
-                assert not fleet.died, f"workers died by themselves: {fleet.died}\n{fleet.log()}"
+                assert not fleet.died, f"workers died by themselves: {fleet.died}"
                 self.report.people = people.did
                 self._judge(hf.store, people)
         except AssertionError as broken:
@@ -343,7 +349,8 @@ class Chaos:
                 if self._tasks:
                     people.remember(self._dice.choice(list(self._tasks)))
             fleet.look_after()
-            self._harm(fleet, next_harm)
+            if elapsed < self._plan.harm_seconds:
+                self._harm(fleet, next_harm)
             time.sleep(0.05)
         if self._restarting is not None:
             self._restarting.join()

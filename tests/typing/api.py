@@ -14,6 +14,8 @@ from holdfast import (
     Budget,
     Done,
     Holdfast,
+    LLMAgent,
+    OpenAIModel,
     Retry,
     Run,
     RunState,
@@ -88,6 +90,17 @@ def outside(hf: Holdfast) -> None:
 async def outside_async(hf: AsyncHoldfast) -> None:
     reveal_type(await hf.run(research, "why?"))  # int
     reveal_type(await hf.run(recap, "sam"))  # str
+
+
+devops = LLMAgent("devops", model=OpenAIModel("m"), tools=[draft, think, send_email, recap])
+LLMAgent("nobody", model="m")  # refused: arg-type
+
+
+def talking(hf: Holdfast, run: Run) -> None:
+    reveal_type(hf.run(devops, "clean up", id="r"))  # Any
+    reveal_type(run.messages.for_model(max_tokens=100))  # list[dict[str, Any]]
+    reveal_type(run.messages.for_model(shape="anthropic")["messages"])  # list[dict[str, Any]]
+    reveal_type(run.context(max_bytes=100))  # ContextSlice
 
 
 @tool(risk="harmless")  # refused: call-overload

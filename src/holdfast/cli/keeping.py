@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
 
 PAGE = 200
+OVERDUE_US = 60 * MICROSECONDS
 
 
 def every_run(store: Store, status: str = "") -> Iterator[RunRow]:
@@ -42,7 +43,10 @@ def every_run(store: Store, status: str = "") -> Iterator[RunRow]:
 @store_option
 @json_option
 def doctor(url: str | None, as_json: bool) -> None:
-    """Examine the store: weak settings and damaged runs. Exit code 1 if there are any."""
+    """Examine the store: weak settings and damaged runs. Exit code 1 if there are any.
+
+    Also says which runs are due and taken up by no worker.
+    """
     with existing_store(url) as store:
         findings = store.examine()
         checked, damaged = 0, {}
@@ -53,6 +57,8 @@ def doctor(url: str | None, as_json: bool) -> None:
             problem = _damage(store, row)
             if problem:
                 damaged[row.id] = problem
+        now = store.now()
+        overdue = [kind for kind in store.kinds() if now - kind.due_at > OVERDUE_US]
     ok = not damaged and all(finding.ok for finding in findings)
     if as_json:
         listed = [
@@ -60,7 +66,9 @@ def doctor(url: str | None, as_json: bool) -> None:
             for f in findings
         ]
         hurt = [{"run": run_id, "problem": problem} for run_id, problem in damaged.items()]
-        click.echo(text.as_json({"ok": ok, "findings": listed, "runs": checked, "damaged": hurt}))
+        late = [kind._asdict() for kind in overdue]
+        found = {"ok": ok, "findings": listed, "runs": checked, "damaged": hurt, "overdue": late}
+        click.echo(text.as_json(found))
     else:
         text.table(
             ("what", "value", "status", "advice"),
@@ -72,6 +80,12 @@ def doctor(url: str | None, as_json: bool) -> None:
         click.echo(f"{checked} runs checked, {len(damaged)} damaged")
         for run_id, problem in damaged.items():
             click.echo(f"  {click.style(run_id, fg='red')}: {text.visible(problem)}")
+        for kind in overdue:
+            version = f" (version {text.visible(kind.code_version)})" if kind.code_version else ""
+            click.echo(
+                f"runs of {text.visible(kind.agent)}{version} have been due for {text.span(now - kind.due_at)}: "
+                "no worker that may run them is free, or none knows this agent in this version"
+            )
     if not ok:
         raise click.exceptions.Exit(1)
 

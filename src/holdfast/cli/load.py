@@ -1,7 +1,8 @@
-"""Load a file's agents, and convert what was typed on the command line to an agent's parameters."""
+"""Load the agents of a file or module, and convert what was typed on the command line to an agent's parameters."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -54,16 +55,13 @@ def is_file(target: str) -> bool:
 
 
 def load(target: str) -> Loaded:
-    """FILE or FILE:agent."""
+    """FILE or FILE:agent; package.module or package.module:agent."""
     file, colon, name = target, "", ""
     if not Path(target).is_file():
         file, colon, name = target.rpartition(":")
         if not colon:
             file = target
-    path = Path(file)
-    if not path.is_file():
-        raise NotFound(f"there is no file {file}")
-    module = _import(path)
+    module = _import(Path(file)) if Path(file).is_file() else _import_module(file)
     agents, own = {}, []
     for key, value in vars(module).items():
         spec = spec_of(value)
@@ -78,6 +76,23 @@ def load(target: str) -> Loaded:
     if name and name not in agents:
         raise NotFound(f"{file} has no agent {name!r}; it has {_choices(file, agents)}")
     return Loaded(file, agents, name, tuple(own), module)
+
+
+def _import_module(name: str) -> types.ModuleType:
+    """A module by its dotted name, sought as Python would: in this folder first."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise NotFound(f"there is no file {name}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise InvalidInput(f"{name} cannot be loaded: {error}") from error
+        raise NotFound(f"there is no file {name}, and no module of that name") from error
+    except Exception as error:
+        raise InvalidInput(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _import(path: Path) -> types.ModuleType:

@@ -249,6 +249,9 @@ def _knowledge(state: RunState) -> None:
         for a in state.artifacts
     ])  # fmt: skip
     _section(
+        "last shown to a model", [] if state.context is None else [text.compact(state.context)]
+    )
+    _section(
         "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
     )
     _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"

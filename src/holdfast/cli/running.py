@@ -1,8 +1,7 @@
-"""The verbs that execute: run, resume, rerun, replay, worker. They load the agent's file."""
+"""The verbs that execute one run: run, resume, rerun, replay. They load the agent's file."""
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import time
@@ -334,66 +333,3 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
         data,
         f"{run_id}: the code agrees with the log, {found.steps} steps, {end}; nothing was executed",
     )
-
-
-# ── worker ───────────────────────────────────────────────────────────────────────────────────
-
-
-@click.command()
-@click.argument("targets", nargs=-1, required=True, metavar="FILE[:AGENT]…")
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Runs at once.",
-)
-@lease_option
-@click.option("--once", is_flag=True, help="Stop when nothing is due.")
-@store_option
-@json_option
-def worker(targets: tuple[str, ...], concurrency: int, lease: float, once: bool, url: str | None,
-           as_json: bool) -> None:  # fmt: skip
-    """Execute runs of these files' agents that are due, until stopped (Ctrl-C or SIGTERM: what is
-    under way is finished first; a second one leaves it to others)."""
-    files = [load(target) for target in targets]
-    agents = [
-        agent
-        for file in files
-        for agent in ([file.chosen()] if file.name else file.agents.values())
-    ]
-    _log_to_stderr()
-    with Holdfast(url, agents=agents, options=Options(lease_seconds=lease)) as hf:
-        hands = hf.worker(concurrency=concurrency)
-
-        def stop(number: int, _: object) -> None:
-            click.echo(
-                "stopping: no new runs; once more leaves those under way to others", err=True
-            )
-            hands.stop()
-            signal.signal(number, signal.default_int_handler)
-
-        before = [signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)]
-        try:
-            executed = hands.run(once=once)
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(INTERRUPTED) from None
-        finally:
-            for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-                signal.signal(number, handler)
-    say(
-        as_json, {"executed": executed}, f"executed {executed} {'run' if executed == 1 else 'runs'}"
-    )
-
-
-class _Visible(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return text.visible(super().format(record), lines=True)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
-    log = logging.getLogger("holdfast.worker")
-    log.handlers[:] = [handler]
-    log.setLevel(logging.INFO)

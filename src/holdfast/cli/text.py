@@ -85,6 +85,16 @@ def as_json(value: Any) -> str:
     return json.dumps(views.to_plain(value), ensure_ascii=True, indent=2, default=str)
 
 
+def as_json_line(value: Any) -> str:
+    """The same on one line, for programs that read line by line."""
+    return json.dumps(views.to_plain(value), ensure_ascii=True, default=str)
+
+
+def from_json(data: bytes) -> Any:
+    """Stored JSON as plain values."""
+    return json.loads(data)
+
+
 # ── times ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -175,6 +175,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.NoteTaken: lambda x: Said("note", f"{visible(x.key)} = {_value(x.value)}"),
     e.MessageAdded: lambda x: Said("message", f"{visible(x.role)}: {_value(x.content)}"),
     e.ArtifactSaved: lambda x: Said("artifact", f"{visible(x.name)} ({visible(x.type)}, {x.bytes:,} bytes)"),
+    e.ContextShown: lambda x: Said("context", f"a model was shown {_value(x.slice)}"),
     e.LogWritten: lambda x: Said("log", f"{visible(x.level)}: {visible(x.text)}"),
 }  # fmt: skip
 

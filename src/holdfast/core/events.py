@@ -507,6 +507,12 @@ class ArtifactSaved(Noted, frozen=True, omit_defaults=True, kw_only=True):
         return self.name
 
 
+class ContextShown(Noted, frozen=True, omit_defaults=True, kw_only=True):
+    """What a model was shown of the run: the slice, as the code got it."""
+
+    slice: Value
+
+
 class LogWritten(Noted, frozen=True, omit_defaults=True, kw_only=True):
     level: str
     text: str

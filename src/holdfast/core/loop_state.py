@@ -7,6 +7,7 @@ patches from outside. Pure.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,22 +35,24 @@ def _compare(
 ) -> None:
     for field in msgspec.structs.fields(type(after)):
         old, new = getattr(before, field.name), getattr(after, field.name)
-        if new is old or new == old:
+        if _is_same(new, old):
             continue
         here = (*path, field.encode_name)
         # A field that has its default is not written, so it is not there to be changed.
-        if new == field.default:
+        if _is_same(new, field.default):
             ops.append({"op": "remove", "path": jsonpatch.pointer(here)})
-        elif old == field.default:
+        elif _is_same(old, field.default):
             ops.append({"op": "add", "path": jsonpatch.pointer(here), "value": new})
         else:
             _change(old, new, here, ops)
 
 
 def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:
-    if isinstance(new, msgspec.Struct):
+    if type(new) is not type(old):
+        ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
+    elif isinstance(new, msgspec.Struct):
         _compare(old, new, here, ops)
-    elif isinstance(new, tuple) and len(new) > len(old) and new[: len(old)] == old:
+    elif isinstance(new, tuple) and len(new) > len(old) and _is_same(new[: len(old)], old):
         path = jsonpatch.pointer((*here, "-"))
         ops += [{"op": "add", "path": path, "value": item} for item in new[len(old) :]]
     elif isinstance(new, dict):
@@ -58,10 +61,27 @@ def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:
         ops += [
             {"op": "add", "path": jsonpatch.pointer((*here, key)), "value": value}
             for key, value in new.items()
-            if key not in old or old[key] != value
+            if key not in old or not _is_same(old[key], value)
         ]
     else:
         ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether both are stored alike: unlike `==`, which takes True for 1."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, msgspec.Struct):
+        return all(_is_same(getattr(a, name), getattr(b, name)) for name in a.__struct_fields__)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_is_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, list | tuple):
+        # A history shares its items with the one before: one pass in C tells.
+        same = len(a) == len(b)
+        return same and (all(map(operator.is_, a, b)) or all(map(_is_same, a, b)))
+    return bool(a == b)
 
 
 def encode(ops: Ops) -> bytes:

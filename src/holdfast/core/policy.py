@@ -139,6 +139,31 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `count` calls begin within any `per` seconds, over all workers of a store.
+
+    Tools that name the same limit share it, as those of one provider; by default each has its own.
+    """
+
+    count: int
+    per: float = 1.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not _is_count(self.count):
+            raise InvalidInput(
+                f"Rate.count must be a whole number from 1 to 10,000, not {self.count!r}"
+            )
+        if microseconds(self.per, "Rate.per") == 0:
+            raise InvalidInput("Rate.per must be more than 0 seconds")
+
+    @property
+    def slack_us(self) -> int:
+        """How late a call may begin after its turn; the windows are made longer by it."""
+        return min(MICROSECONDS, microseconds(self.per, "Rate.per") // 10)
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """Limits of a run. None means no limit. Tokens and cost count as the provider reports them."""
 

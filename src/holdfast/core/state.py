@@ -174,6 +174,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: dict[str, Any] = {}
     messages: tuple[Message, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
+    context: Value | None = None
+    """The slice of the run that a model was last shown."""
     flags: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
     signals: tuple[Signal, ...] = ()
@@ -278,6 +280,7 @@ class Draft:
     stage: str
     stages: tuple[str, ...]
     stage_history: list[str]
+    context: Value | None
     plan: list[PlanStep]
     steps: int
     decisions: list[Decision]
@@ -732,6 +735,9 @@ class Draft:
             Artifact(x.name, x.type, x.blob, x.bytes, x.summary, self.steps, time)
         )
 
+    def _context(self, x: e.ContextShown) -> None:
+        self.context = x.slice
+
     def _log(self, x: e.LogWritten) -> None:
         time = self.updated_at
         self.lines.append(Line(time, x.level, x.text))
@@ -753,6 +759,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
+    e.ContextShown: Draft._context,
 }  # fmt: skip
 
 

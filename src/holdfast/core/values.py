@@ -510,7 +510,7 @@ def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     try:
         return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
     except (TypeError, NotImplementedError, NameError) as error:
-        if _mentions_pydantic(declared):  # a union of models, which only pydantic can tell apart
+        if mentions_pydantic(declared):  # a union of models, which only pydantic can tell apart
             adapter = sys.modules["pydantic"].TypeAdapter(declared)
             return lambda data: adapter.validate_json(bytes(data))
         raise NotStorable(
@@ -528,8 +528,9 @@ def _read_foreign(kind: type[Any], data: Any) -> Any:
     )
 
 
-def _mentions_pydantic(declared: Any) -> bool:
-    return is_pydantic_model(declared) or any(map(_mentions_pydantic, typing.get_args(declared)))
+def mentions_pydantic(declared: Any) -> bool:
+    """Whether a pydantic model is, or is inside, the declared type."""
+    return is_pydantic_model(declared) or any(map(mentions_pydantic, typing.get_args(declared)))
 
 
 def _path_in(error: BaseException) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core import values
-from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Retry, microseconds
+from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
@@ -165,6 +165,13 @@ class CallSpec:
     on_doubt: str | Callable[..., Any] = "wait"
     redact: frozenset[str] = frozenset()
     version: str = ""
+    rate: Rate | None = None
+    max_running: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a call may have to wait for others of its kind."""
+        return self.rate is not None or self.max_running is not None
 
     @property
     def body(self) -> Callable[..., Any]:
@@ -266,6 +273,8 @@ class AgentSpec:
     approval_ttl: float | None = None
     on_failure: str = ""
     version: str = ""
+    continues: tuple[str, ...] = ()
+    max_running: int | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     body: Callable[..., Any] | None = None
     """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
@@ -347,6 +356,11 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
         microseconds(options["timeout"], f"timeout of {name}")
     if options.get("key_ttl") is not None:
         microseconds(options["key_ttl"], f"key_ttl of {name}")
+    check_max_running(name, options.get("max_running"))
+    if not isinstance(options.get("rate"), Rate | None):
+        raise InvalidInput(
+            f"{name}: rate must be a Rate, as Rate(10, per=60), not {options['rate']!r}"
+        )
     return CallSpec(
         name=name,
         fn=fn,
@@ -389,6 +403,8 @@ class Declarations:
         retry: Retry | None = None,
         redact: Iterable[str] = (),
         version: str = "",
+        rate: Rate | None = None,
+        max_running: int | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A journaled function that is safe to repeat: a model call, a read, a random choice.
@@ -428,6 +444,8 @@ class Declarations:
         on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
         redact: Iterable[str] = (),
         version: str = "",
+        rate: Rate | None = None,
+        max_running: int | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function that touches the world. The log knows of each call before it begins.
@@ -472,15 +490,34 @@ class Declarations:
         approval_ttl: float | None = None,
         on_failure: Literal["", "undo"] = "",
         version: str = "",
+        continues: Iterable[str] = (),
+        max_running: int | None = None,
         checkpoint: Strategy | Checkpoint = "every_step",
     ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A function whose runs survive crashes. Its first parameter is the run."""
+        """A function whose runs survive crashes. Its first parameter is the run.
+
+        Workers go on with runs that were begun under its `version` or one that it `continues`, and leave
+        others alone; of all its runs, workers have at most `max_running` under way at once.
+        """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             return declared(fn, agent_spec_of(fn, dict(options)), self._enter)
 
         return declare if fn is None else declare(fn)
+
+
+def _versions(name: str, continues: Iterable[str]) -> tuple[str, ...]:
+    found = (continues,) if isinstance(continues, str) else tuple(continues)
+    if not all(isinstance(version, str) for version in found):
+        raise InvalidInput(f"agent {name}: continues takes versions (texts), not {continues!r}")
+    return found
+
+
+def check_max_running(name: str, most: object) -> None:
+    """InvalidInput if this is no number of things that may be under way at once."""
+    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
+        raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
 
 
 def agent_spec_of(
@@ -508,6 +545,8 @@ def agent_spec_of(
     options["budget"] = options.get("budget") or Budget()
     options["stages"] = tuple(options.get("stages", ()))
     options["approve"] = tuple(options.get("approve", ()))
+    options["continues"] = _versions(name, options.get("continues", ()))
+    check_max_running(name, options.get("max_running"))
     options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
     return AgentSpec(
         name=name,

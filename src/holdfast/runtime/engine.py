@@ -12,8 +12,9 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from holdfast.core import events as e
@@ -41,7 +42,7 @@ from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
-from holdfast.runtime.lease import LeaseKeeper
+from holdfast.runtime.lease import LeaseKeeper, elapsed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
@@ -61,7 +62,7 @@ class Options:
     stand_in: Callable[[Any], Any] | None = None
     """Given an `Invoke` before it is executed, what to execute instead: how tests mock a tool."""
     quarantine_after: int = 5
-    """A run that is claimed this often without its log growing has killed its workers."""
+    """A run that is claimed this often without getting on has killed its workers."""
 
 
 @dataclass(slots=True)
@@ -89,12 +90,19 @@ class Engine:
     def __init__(self, store: Store, options: Options | None = None) -> None:
         self.store = store
         self.options = options or Options()
-        # A name that no other process has had: pods and hosts reuse theirs.
-        self.worker = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._worker = (0, "")
         self.leases = LeaseKeeper(store, self.options.lease_seconds, look=self._look_after_awaiting)
         self.agents: dict[str, AgentSpec] = {}
         self._awaiting: dict[str, Branch] = {}
         """Async agents that execute here; they can be cut off at whatever they await."""
+
+    @property
+    def worker(self) -> str:
+        """A name that no other process has had: pods and hosts reuse theirs, and a fork inherits ours."""
+        if self._worker[0] != os.getpid():
+            name = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+            self._worker = (os.getpid(), name)
+        return self._worker[1]
 
     def close(self) -> None:
         self.leases.close()
@@ -130,7 +138,7 @@ class Engine:
             budget=spec.budget.limits(), stages=spec.stages, parent=parent, loop=spec.body is not None,
         )  # fmt: skip
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
-        asked_at = time.monotonic()
+        asked_at = elapsed()
         row, fresh = self.store.create(
             NewRun(run_id, spec.name, digest, spec.version, parent, priority),
             records,
@@ -170,7 +178,7 @@ class Engine:
             raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
             raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
-        asked_at = time.monotonic()
+        asked_at = elapsed()
         claimed = self.store.claim(row.id, worker=self.worker, lease_us=self.leases.lease_us)
         if claimed is None:
             now = self.store.get(row.id)
@@ -232,7 +240,7 @@ class Engine:
         session.settled = True
         raise RunWaiting(row.id, f"a person: {reason}", f"hf.resume({row.id!r})")
 
-    def _close(self, session: Session) -> None:
+    def _close(self, session: Session, *, died: bool = False) -> None:
         """Give the lease back, unless the run's last event has ended it."""
         self.leases.drop(session)
         if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
@@ -240,12 +248,11 @@ class Engine:
         if session.settled:
             return
         if session.has_news:
-            # An orderly end is no poison: the log says that we were here, so that it has grown.
             with contextlib.suppress(HoldfastError, Signal):
                 session.discard_notes()
                 drive(commit(session, []))
         with contextlib.suppress(StoreError):  # then the lease ends by itself
-            self.store.release(session.run_id, session.epoch)
+            self.store.release(session.run_id, session.epoch, died=died)
 
     def execute(self, taken: Taken) -> Any:
         """Run the agent's code here and now, blocking. Its result, or what became of it."""
@@ -256,10 +263,14 @@ class Engine:
                 return asyncio.run(self.execute_async(taken))
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
         session, root = self._open(taken)
+        died = False
         try:
             return drive(execute(session, taken.spec, Run(session, root), root))
+        except BaseException as error:
+            died = _wants_the_process_to_end(error)
+            raise
         finally:
-            self._close(session)
+            self._close(session, died=died)
 
     async def execute_async(self, taken: Taken) -> Any:
         """The same on this event loop."""
@@ -267,14 +278,48 @@ class Engine:
             return await asyncio.to_thread(self.execute, taken)
         session, root = await asyncio.to_thread(self._open, taken)
         self._awaiting[session.run_id] = root
+        died = False
         try:
             with branching_tasks(root):
                 return await drive_async(
                     execute(session, taken.spec, AsyncRun(session, root), root)
                 )
+        except BaseException as error:
+            died = _wants_the_process_to_end(error)
+            raise
         finally:
             self._awaiting.pop(session.run_id, None)
-            await asyncio.shield(asyncio.to_thread(self._close, session))
+            await asyncio.shield(asyncio.to_thread(partial(self._close, session, died=died)))
+
+    # ── giving back ──────────────────────────────────────────────────────────────────────
+
+    def give_back(self, run_ids: Iterable[str], why: str) -> None:
+        """Let these runs (and their children) end here at their next boundary: what is under way is
+        recorded, nothing new begins, and any worker may go on at once."""
+        for session in self._sessions(run_ids):
+            left = RunWaiting(session.run_id, f"a worker: {why}", "it goes on by itself elsewhere")
+            session.stop(Abandon(left))
+
+    def let_go(self, rows: Sequence[RunRow]) -> None:
+        """Give these runs back now, whatever they are doing: to others it is as if we had died, but
+        without the wait for our lease to end."""
+        held = {row.id: row.epoch for row in rows}
+        for session in self._sessions(list(held)):
+            held[session.run_id] = session.epoch
+            self.leases.drop(session)
+        for run_id, epoch in held.items():
+            with contextlib.suppress(StoreError):
+                self.store.release(run_id, epoch)
+
+    def _sessions(self, run_ids: Iterable[str]) -> list[Session]:
+        """The sessions of these runs, and of the child runs that execute inside them."""
+        whose = tuple(run_ids)
+        below = tuple(f"{run_id}~" for run_id in whose)
+        return [
+            s for s in self.leases.sessions() if s.run_id in whose or s.run_id.startswith(below)
+        ]
+
+    # ── looking after those under way ────────────────────────────────────────────────────
 
     def notice_cancel(self, run_id: str) -> None:
         """If this run executes here and somebody has cancelled it, end what it awaits."""
@@ -378,6 +423,12 @@ class Engine:
         self.learn(spec)
         row = ask_to_undo(self.store, child_id)
         return None if row is None else self.take(row, spec)
+
+
+def _wants_the_process_to_end(error: BaseException) -> bool:
+    """Whether the run's code asks for the end of its worker, which a person or a loop did not."""
+    ours = (Exception, Signal, KeyboardInterrupt, asyncio.CancelledError)
+    return not isinstance(error, ours)
 
 
 __all__ = ["Engine", "HoldfastError", "Options", "Taken"]

@@ -50,6 +50,7 @@ from holdfast.runtime.declare import (
 )
 from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
 from holdfast.runtime.effects import Asked, Flow, Invoke
+from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,
     error_info,
@@ -281,7 +282,9 @@ def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
             asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}"
         )
     while True:
-        outcome = yield from _attempt(asked, number, step, approval, tries)
+        attempt = partial(_attempt, asked, number, step, approval, tries)
+        limited = asked.spec.is_limited
+        outcome = yield from (within_limits(asked, number, attempt) if limited else attempt())
         if not isinstance(outcome, e.CallFailed):
             return outcome
         step = outcome.step
@@ -553,7 +556,9 @@ def _failed(
     step = step or session.next_step()
     retry_at = None
     if spec.retry.wants(error, tries):
-        retry_at = now + spec.retry.delay_us(tries, f"{session.run_id}:{step}")
+        wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
+        asked_us = microseconds(getattr(error, "retry_after", None) or 0, "retry_after")
+        retry_at = now + max(wait_us, asked_us)
     receipt = e.CallFailed(
         branch=asked.branch.path,
         index=asked.index,

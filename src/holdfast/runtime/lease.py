@@ -2,7 +2,8 @@
 
 It has nothing to do with the threads and loops in which user code runs, so code that blocks cannot
 lose its lease. A lease that could not be renewed is seen as lost here before anybody else may claim
-the run, because we count from before the request and stop a margin early.
+the run, because we count from before the request and stop a margin early. Time is counted while the
+machine sleeps too: a laptop that wakes up knows at once that its leases have ended.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ LOOK_SECONDS: Final = 1.0
 """How often to look whether a run that awaits something has been cancelled, or is overdue."""
 
 _log: Final = logging.getLogger("holdfast.lease")
+
+
+def elapsed() -> float:
+    """Seconds since some moment in the past; those of the machine's sleep too, where it can tell."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(slots=True)
@@ -53,11 +59,11 @@ class LeaseKeeper:
         return round(self.lease_seconds * MICROSECONDS)
 
     def hold(self, session: Session, since: float) -> None:
-        """Keep this session's lease, which was asked for at `since` (monotonic)."""
+        """Keep this session's lease, which was asked for at `since` (see `elapsed`)."""
         ends = since + self.lease_seconds * (1 - MARGIN)
         with self._mutex:
             self._held[session.run_id] = _Held(session, ends)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # as after a fork
                 self._thread = threading.Thread(
                     target=self._serve, name="holdfast-lease", daemon=True
                 )
@@ -70,12 +76,17 @@ class LeaseKeeper:
             if held is not None and held.session is session:
                 del self._held[session.run_id]
 
+    def sessions(self) -> list[Session]:
+        """The runs that execute here."""
+        with self._mutex:
+            return [held.session for held in self._held.values()]
+
     def left(self, session: Session) -> float:
         """Seconds for which the session surely owns its run; zero or less if it may not."""
         held = self._held.get(session.run_id)
         if held is None or held.session is not session:
             return 0.0
-        return held.ends - time.monotonic()
+        return held.ends - elapsed()
 
     def close(self) -> None:
         with self._mutex:
@@ -109,7 +120,7 @@ class LeaseKeeper:
             held = dict(self._held)
         if not held:
             return
-        asked_at = time.monotonic()
+        asked_at = elapsed()
         leases = [(run_id, h.session.epoch) for run_id, h in held.items()]
         lost = self._store.renew(leases, lease_us=self.lease_us)
         for run_id, h in held.items():

@@ -17,17 +17,20 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
+from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
-from holdfast.core import log, values
 from holdfast.core import state as states
+from holdfast.core.context import ContextSlice, pack
+from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
-from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, ToolCall
 from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
+from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
 from holdfast.runtime.checkpoints import end_iteration
@@ -49,6 +52,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 MAP_THREADS: Final = 8
+_SLICE: Final = values.Codec(ContextSlice)
 
 
 class State:
@@ -215,6 +219,28 @@ class Messages:
                 for c in calls
             ),
         )
+
+    @overload
+    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
+                  shape: Literal["openai"] = "openai",
+                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
+    @overload
+    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
+                  shape: Literal["anthropic"],
+                  counter: TokenCounter = ESTIMATE) -> AnthropicPrompt: ...  # fmt: skip
+    def for_model(
+        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | AnthropicPrompt:  # fmt: skip
+        """The dialogue as a provider's client takes it, without its oldest turns if it is too long.
+
+        Kept are system messages, the first user message and the last `keep_last` turns (at least four);
+        no tool call loses its answer. ContextTooLong if even these do not fit.
+        """
+        if shape not in ("openai", "anthropic"):
+            raise InvalidInput(f"shape must be 'openai' or 'anthropic', not {shape!r}")
+        shown = dialogue.fit(self.all(), max_tokens, keep_last=keep_last, counter=counter).messages
+        return dialogue.openai(shown) if shape == "openai" else dialogue.anthropic(shown)
 
     def __len__(self) -> int:
         return len(self.all())
@@ -417,6 +443,47 @@ class RunBase:
             self._session.steps,
             self._session.store.now(),
         )
+
+    def context(
+        self, *, step: int | None = None, max_bytes: int | None = None, max_tokens: int | None = None,
+        goal: str = "", counter: TokenCounter = ESTIMATE,
+    ) -> ContextSlice:  # fmt: skip
+        """What a model should know of the run, under a cap; recorded, so that one can see what it knew.
+
+        Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
+        this step (by default the last), the newest facts, then other artifacts by their summary. An
+        artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
+        """
+        sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
+        if len(sizes) != 1 or sizes[0] < 1:
+            raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
+        here, view = self._here, self._session.view()
+        packed = pack(
+            goal=goal or self._goal(view.messages),
+            questions=view.questions,
+            facts=self.facts,
+            artifacts=view.artifacts,
+            content=lambda kept: self._session.unwrap(Value(blob=kept.id, bytes=kept.bytes)),
+            step=view.steps if step is None else step,
+            limit=sizes[0],
+            measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
+            unit="tokens" if max_tokens is not None else "bytes",
+            artifact_bytes_max=self.budget.limits.get("max_artifact_bytes_in_context"),
+        )
+        value, blobs = self._session.wrap(_SLICE.encode(packed))
+        shown = self._session.note(
+            e.ContextShown(branch=here.path, after=here.index, slice=value), blobs
+        )
+        return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
+
+    def _goal(self, messages: Iterable[Message]) -> str:
+        first = next((m for m in messages if m.role == Role.USER), None)
+        if first is not None:
+            return dialogue.text_of(self._whole(first.content))
+        created = self._session.journal.created
+        given = None if created is None else values.decode(self._session.unwrap(created.input))
+        found = given.get("goal") if isinstance(given, dict) else None
+        return found if isinstance(found, str) else ""
 
     def log(self, text: str, *, level: str = "info") -> None:
         """A line for people who look at the run."""

@@ -121,6 +121,7 @@ class Session:
         self._first: list[Event] = []
         self._noted: list[Event] = []
         self._noted_blobs: list[Blob] = []
+        self._not_yet_kept: dict[str, bytes] = {}
         self._flying: list[Noted] = []
         self._unseen: deque[tuple[int, int, Event]] = deque()
         self._complete = False
@@ -300,6 +301,7 @@ class Session:
                 return found[1]
             self._noted.append(event)
             self._noted_blobs.extend(blobs)
+            self._not_yet_kept.update((blob.hash, blob.data) for blob in blobs)
             return event
 
     def hold(self, event: Event, blobs: Sequence[Blob] = ()) -> None:
@@ -372,7 +374,7 @@ class Session:
         """The JSON bytes of a Value, fetched when they are kept beside the log."""
         if not value.blob:
             return bytes(value.json)
-        data = self.store.blob(self.run_id, value.blob)
+        data = self._not_yet_kept.get(value.blob) or self.store.blob(self.run_id, value.blob)
         if data is None or values.digest(data) != value.blob:
             raise Abandon(
                 NotFound(f"run {self.run_id!r}: artifact {value.blob} is missing or damaged")
@@ -510,6 +512,8 @@ class Session:
     def committed(self, pending: Pending) -> None:
         """The append is durable: the code may see it, and everything before it."""
         with self._mutex:
+            for blob in pending.work.blobs:
+                self._not_yet_kept.pop(blob.hash, None)
             for record, event in zip(pending.work.records, pending.events, strict=True):
                 if record.hash not in self._mine:
                     continue  # it was read back from the store before we heard of it here

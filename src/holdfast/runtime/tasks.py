@@ -16,13 +16,15 @@ import contextvars
 import functools
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import CallFailed, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.together import Together
+
+T = TypeVar("T")
 
 
 def drive_here(branch: Branch, flow: Flow) -> Any:
@@ -42,6 +44,20 @@ async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     except CallFailed:
         branch.call_failed = True
         raise
+    except Suspend:
+        await together.quiet()
+        raise
+
+
+async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a plain step or tool from an async agent without blocking its loop."""
+    branch = current_branch()
+    together = branch.together if branch is not None else None
+    if together is None:
+        return await asyncio.to_thread(fn, *args, **kwargs)
+    try:
+        with together.calling():
+            return await asyncio.to_thread(fn, *args, **kwargs)
     except Suspend:
         await together.quiet()
         raise

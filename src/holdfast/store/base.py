@@ -22,6 +22,13 @@ from holdfast.core.log import Blob, Record, check_run_id
 from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
 
 MICROSECONDS: Final = 1_000_000
+PRIORITIES: Final = range(-10, 11)
+PRIORITY_US: Final = 60 * MICROSECONDS
+"""A point of priority counts like so much waiting: a run is served in the order of
+`due_at - priority * PRIORITY_US`. So what is urgent comes first, and nothing waits for ever."""
+NO_PROGRESS: Final = ("run_claimed", "call_started", "call_doubted", "call_resolved")
+"""A log that grew only by events of these kinds since a run was claimed has not got on: they are written
+by a worker that takes the run up, before it does anything that could kill it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,40 @@ class Filter(NamedTuple):
     parent: str = ""
 
 
+class Wanted(NamedTuple):
+    """Runs that a worker may take: of one agent, recorded under one version of its code.
+
+    `max_running` is how many runs of the agent may be under way at once, over all workers and versions.
+    """
+
+    agent: str
+    code_version: str = ""
+    max_running: int | None = None
+
+
+class Kind(NamedTuple):
+    """An agent and version with runs that are to be done, and when the next of them is due."""
+
+    agent: str
+    code_version: str
+    due_at: int
+
+
+class Schedule(NamedTuple):
+    """Runs to be created again and again; `next_at` is the next time for which none was created."""
+
+    id: str
+    agent: str
+    cron: str
+    zone: str
+    input: bytes
+    priority: int
+    catch_up: str
+    created_at: int
+    next_at: int
+    last_at: int | None = None
+
+
 LIVE: Final = "live:"
 """The snapshots whose `code_version` begins so are a family of their own: what a loop goes on from."""
 
@@ -155,10 +196,58 @@ class OpenAppend(Protocol):
         ...
 
 
+class Schedules(Protocol):
+    """The schedules of a store. What is due when is not its matter, but that nothing is due twice is."""
+
+    def put(self, schedule: Schedule) -> None:
+        """Keep it, in the place of an older one of the same id (whose creation and last time stay)."""
+        ...
+
+    def all(self) -> list[Schedule]: ...
+
+    def due(self, agents: Sequence[str], *, limit: int = 100) -> list[Schedule]:
+        """Those of these agents whose next time has come, the longest overdue first."""
+        ...
+
+    def next_at(self, agents: Sequence[str]) -> int | None:
+        """The next time of any of these agents' schedules."""
+        ...
+
+    def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
+        """Set the next time, if nobody has done so since this schedule was read."""
+        ...
+
+    def delete(self, schedule_id: str) -> bool: ...
+
+
+class Limits(Protocol):
+    """Limits that all workers of a store keep together, by the store's clock."""
+
+    def take_turn(
+        self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
+    ) -> int | None:
+        """None: the holder may begin now, and its turn is used. Else when its turn is: it is kept until
+        then, and for `slack_us` more. At most `count` holders begin within any `per_us`."""
+        ...
+
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
+        """Whether the holder is now one of at most `most`. It has its seat until it leaves, or until its
+        run's lease under this epoch ends."""
+        ...
+
+    def leave_seat(self, name: str, holder: str) -> None: ...
+
+
 class Store(Protocol):
     """A place where logs live. All methods may be called from any thread."""
 
     url: str
+
+    @property
+    def schedules(self) -> Schedules: ...
+
+    @property
+    def limits(self) -> Limits: ...
 
     def now(self) -> int:
         """The store's clock, in microseconds since 1970."""
@@ -215,17 +304,31 @@ class Store(Protocol):
         ...
 
     def claim_due(
-        self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
+        self,
+        *,
+        worker: str,
+        lease_us: int,
+        limit: int,
+        wanted: Sequence[Wanted] | None = None,
+        but: Sequence[str] = (),
     ) -> list[RunRow]:
-        """Take runs whose time has come: new, woken, or left by a worker whose lease ended."""
+        """Take runs whose time has come: new, woken, or left by a worker whose lease ended.
+
+        Up to `limit` at once, in the order in which they are served; None wants any run. `but` names
+        runs that are left alone: those that the worker is still executing, whatever became of its lease.
+        """
         ...
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         """Extend leases given as (run id, epoch); the ids that are lost (expired or taken over)."""
         ...
 
-    def release(self, run_id: str, epoch: int) -> bool:
-        """Give a run back unfinished: due at once, for any worker."""
+    def release(self, run_id: str, epoch: int, *, died: bool = False) -> bool:
+        """Give a run back unfinished: due at once, for any worker.
+
+        A worker that can still say so did not die of the run, so the claim is not counted against it;
+        unless it says with `died` that it should be.
+        """
         ...
 
     def runs(
@@ -234,8 +337,12 @@ class Store(Protocol):
         """Newest first. The last row's `cursor` is where the next page begins."""
         ...
 
-    def next_due(self) -> int | None:
-        """When the next run is due, if any."""
+    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
+        """When the next run is due, if any; of those wanted, or of all."""
+        ...
+
+    def kinds(self) -> list[Kind]:
+        """Which agents and versions have runs to be done."""
         ...
 
     def find_key(self, key: str) -> tuple[str, int] | None:
@@ -269,8 +376,21 @@ class Store(Protocol):
         """Wait until the run's log has an event beyond `after`; False when the time is over."""
         ...
 
-    def wait_due(self, *, timeout: float) -> bool:
-        """Wait until some run may have become due; a hint, to be followed by `claim_due`."""
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Wait until some wanted run may have become due; a hint, to be followed by `claim_due`.
+
+        Ends early when `or_when` is true, which is asked at the beginning and at each `nudge`.
+        """
+        ...
+
+    def nudge(self) -> None:
+        """Have those who wait in this process look again."""
         ...
 
     def examine(self) -> list[Finding]:
@@ -313,11 +433,34 @@ def check_new_run(run: NewRun, records: Sequence[Record], *, worker: str = "") -
     check_text("code version", run.code_version)
     check_text("parent", run.parent)
     check_text("worker", worker)
+    check_priority(run.priority)
     if not run.agent:
         raise InvalidInput(f"run {run.id!r} names no agent")
     if not records:
         raise InvalidInput(f"run {run.id!r} has no first record; a log begins with its creation")
     _check_order(run.id, -1, records)
+
+
+def check_priority(priority: object) -> int:
+    """The priority itself, or InvalidInput."""
+    if (
+        isinstance(priority, int)
+        and not isinstance(priority, bool)
+        and PRIORITIES.start <= priority < PRIORITIES.stop
+    ):
+        return priority
+    raise InvalidInput(
+        f"priority must be a whole number from {PRIORITIES.start} to {PRIORITIES.stop - 1}, not "
+        f"{priority!r}; each point counts like a minute of waiting"
+    )
+
+
+def check_wanted(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+    """What a worker asks for, or InvalidInput for text that no run can have."""
+    for one in wanted:
+        check_text("agent", one.agent)
+        check_text("code version", one.code_version)
+    return wanted
 
 
 def check_append(work: Append) -> None:

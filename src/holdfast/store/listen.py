@@ -7,6 +7,7 @@ whoever waits also looks for himself now and then.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -66,10 +67,19 @@ class Bell:
 class Listener:
     """A thread that passes the database's notes on to a bell. It starts when first needed."""
 
-    def __init__(self, connect: Callable[[], Connection], channel: str, bell: Bell) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        channel: str,
+        bell: Bell,
+        say: Callable[[str], None],
+    ) -> None:
         self._connect = connect
         self._channel = channel
         self._bell = bell
+        self._say = say
+        self.hears = False
+        """Whether notes arrive: not before one of our own, sent on another connection, has come back."""
         self._mutex = threading.Lock()
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
@@ -108,9 +118,15 @@ class Listener:
                 self._connection = connection
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             self._bell.ring_all()  # for what happened while nobody listened
+            proof = f"hears {secrets.token_hex(8)}"
+            self._say(proof)
             for note in connection.notifies():
-                self._bell.ring(note.payload)
+                if note.payload == proof:
+                    self.hears = True
+                elif not note.payload.startswith("hears "):
+                    self._bell.ring(note.payload)
         finally:
+            self.hears = False
             with self._mutex:
                 self._connection = None
             connection.close()

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import InputConflict, InvalidInput, NotFound, ReadOnlyStore
@@ -27,17 +28,21 @@ from holdfast.store.appends import Appends, columns
 from holdfast.store.base import (
     LIVE,
     MICROSECONDS,
+    NO_PROGRESS,
     Append,
     Filter,
     Finding,
+    Kind,
     NewRun,
     OpenAppend,
     RunRow,
     Snapshot,
+    Wanted,
     check_append,
     check_filter,
     check_new_run,
     check_text,
+    check_wanted,
     rotation_of,
 )
 from holdfast.store.group import GroupCommit
@@ -45,10 +50,16 @@ from holdfast.store.history import History
 from holdfast.store.link import Connection, Link, Pool, Route
 from holdfast.store.listen import ANY, Bell, Listener
 from holdfast.store.migrate import Schema
+from holdfast.store.postgres_fleet import PostgresLimits, PostgresSchedules
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 5.0
 POLL_SECONDS_MIN: Final = 0.01
 POLL_SECONDS_MAX: Final = 0.25
+IDLE_SECONDS_MAX: Final = 20.0
+DEAF_SECONDS_MAX: Final = 1.0
+"""Between two looks of an idle worker: when notes arrive, and when they do not (behind a pooler)."""
 RENEWAL_SECONDS_MAX: Final = 5.0
 OLDEST_SERVER: Final = 140_000
 UNSETTLED_SECONDS: Final = 0.5
@@ -90,6 +101,10 @@ class PostgresStore:
         self._schema = Schema(schema, self._q, steps)
         self._left_behind: list[object] = []
         self._closed = False
+        self.schedules = PostgresSchedules(
+            self._run, self._q, self._fixed_now, lambda: self._say("schedules")
+        )
+        self.limits = PostgresLimits(self._run, self._q, self._fixed_now, schema)
         self._set_out()
         self.url = self._route.url
         try:
@@ -105,14 +120,25 @@ class PostgresStore:
         self._history = History(self._q)
         self._route.met = self._history.meet
         self._bell = Bell()
-        self._listener = Listener(self._route.connect, self._channel, self._bell)
         self._pool = Pool(self._route, self._pool_size)
+        self._listener = Listener(self._route.connect, self._channel, self._bell, self._say)
         self._appends = Appends(
             self._route, self._q, bell=self._bell, channel=self._channel, fixed_now=self._fixed_now,
             history=self._history,
         )  # fmt: skip
         self._leases = Link(self._route, answer_seconds_max=RENEWAL_SECONDS_MAX)
         self._group = GroupCommit(self._appends.commit)
+
+    def _say(self, note: str) -> None:
+        """Send a note to all who listen, on a connection that does not listen itself."""
+        self._pool.run(lambda db, _: db.rows(self._q["notify"], (self._channel, note)))
+
+    def _run(self, work: Callable[[Connection, bool], T], *, write: bool = True) -> T:
+        if write:
+            self._check_writable()
+        else:
+            self._survive_fork()
+        return self._pool.run(work)
 
     def _prepare(self, db: Connection, _unsure: bool) -> bool:
         self._schema.prepare(db, self._route.user or db.info.user)
@@ -240,6 +266,7 @@ class PostgresStore:
             "lease": lease_us,
             "now": self._fixed_now(),
             "token": secrets.randbits(62) + 1,
+            "no_progress": list(NO_PROGRESS),
         }
 
         def claim(db: Connection, unsure: bool) -> list[tuple[Any, ...]]:
@@ -252,22 +279,42 @@ class PostgresStore:
         return found[0] if found else None
 
     def claim_due(
-        self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
+        self,
+        *,
+        worker: str,
+        lease_us: int,
+        limit: int,
+        wanted: Sequence[Wanted] | None = None,
+        but: Sequence[str] = (),
     ) -> list[RunRow]:
         self._check_writable()
+        asked = self._wanted(wanted)
+        if limit <= 0 or not asked:
+            return []
+        limited = sorted({one.agent for one in asked if one.max_running is not None})
         params = {
             "id": None,
             "worker": worker,
             "lease": lease_us,
             "now": self._fixed_now(),
             "token": secrets.randbits(62) + 1,
-            "limit": max(0, limit),
-            "agents": None if agents is None else [check_text("agent", name) for name in agents],
+            "limit": limit,
+            "but": list(but),
+            "no_progress": list(NO_PROGRESS),
+            "mosts": [-1 if one.max_running is None else one.max_running for one in asked],
+            **_columns(asked),
         }
 
         def claim(db: Connection, unsure: bool) -> list[tuple[Any, ...]]:
-            found = db.rows(self._q["claimed_by"], params) if unsure else []
-            return found or db.change(self._q["claim_due"], params)
+            if unsure and (found := db.rows(self._q["claimed_by"], params)):
+                return found
+            with db.pipeline():
+                db.begin()
+                if limited:
+                    db.execute(self._q["lock_names"], (f"{self._schema.name} agent", limited))
+                done = db.execute(self._q["claim_due"], params)
+                db.execute("COMMIT")
+            return done.fetchall()
 
         if unsettled := self._history.unsettled_seconds(lease_us / MICROSECONDS):
             self._route.closed.wait(min(unsettled, UNSETTLED_SECONDS))
@@ -276,6 +323,11 @@ class PostgresStore:
         for row in rows:
             self._history.remember(row.id, epoch=row.epoch)
         return rows
+
+    def _wanted(self, wanted: Sequence[Wanted] | None) -> Sequence[Wanted]:
+        if wanted is None:
+            return [Wanted(kind.agent, kind.code_version) for kind in self.kinds()]
+        return check_wanted(wanted)
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         self._check_writable()
@@ -303,9 +355,10 @@ class PostgresStore:
 
         return self._leases.run(renew)
 
-    def release(self, run_id: str, epoch: int) -> bool:
+    def release(self, run_id: str, epoch: int, *, died: bool = False) -> bool:
         self._check_writable()
-        params = {"id": run_id, "epoch": epoch, "now": self._fixed_now(), "channel": self._channel}
+        params = {"id": run_id, "epoch": epoch, "now": self._fixed_now(), "channel": self._channel,
+                  "forgiven": int(not died)}  # fmt: skip
 
         def release(db: Connection, unsure: bool) -> bool:
             freed = db.change(self._q["release"], params)
@@ -348,9 +401,14 @@ class PostgresStore:
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         return [RunRow(*row) for row in self._rows(name, params)]
 
-    def next_due(self) -> int | None:
-        due: int | None = self._rows("next_due")[0][0]
+    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
+        if wanted is None:
+            return min((kind.due_at for kind in self.kinds()), default=None)
+        due: int | None = self._rows("next_due", _columns(check_wanted(wanted)))[0][0]
         return due
+
+    def kinds(self) -> list[Kind]:
+        return [Kind(*row) for row in self._rows("kinds")]
 
     def find_key(self, key: str) -> tuple[str, int] | None:
         found = self._rows("find_key", (check_text("idempotency key", key),))
@@ -422,12 +480,36 @@ class PostgresStore:
 
         return self._poll(run_id, grown, timeout)
 
-    def wait_due(self, *, timeout: float) -> bool:
-        def due() -> bool:
-            when = self.next_due()
-            return when is not None and when <= self.now()
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Asks again whenever somebody rings and when the next timer ends; and now and then, the longer
+        nothing happens the less often. Notes that surely arrive allow for long pauses."""
+        end = time.monotonic() + timeout
+        pause = POLL_SECONDS_MIN
+        with self._bell.waiting(ANY) as rung:
+            self._listener.start()
+            while True:
+                when, now = self.next_due(wanted), self.now()
+                if (when is not None and when <= now) or (or_when is not None and or_when()):
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                if when is not None:
+                    left = min(left, (when - now) / MICROSECONDS)
+                if self._listener.hears:
+                    pause = IDLE_SECONDS_MAX
+                if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
+                    pause = min(pause * 1.5, DEAF_SECONDS_MAX)
+                rung.clear()
 
-        return self._poll(ANY, due, timeout)
+    def nudge(self) -> None:
+        self._bell.ring_all()
 
     def _poll(self, subject: str, true: Callable[[], bool], timeout: float) -> bool:
         """Ask again whenever somebody rings, and now and then in case nobody can."""
@@ -465,6 +547,13 @@ class PostgresStore:
             Finding("data_checksums", checksums, checksums == "on",
                     "a damaged page is noticed late; enable with pg_checksums"),
         ]  # fmt: skip
+
+
+def _columns(wanted: Sequence[Wanted]) -> dict[str, list[str]]:
+    return {
+        "agents": [one.agent for one in wanted],
+        "versions": [one.code_version for one in wanted],
+    }
 
 
 def _in_schema(text: str, schema: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import threading
 import time
 import weakref
@@ -38,23 +39,29 @@ from holdfast.errors import (
 from holdfast.store import sql
 from holdfast.store.base import (
     LIVE,
+    MICROSECONDS,
+    NO_PROGRESS,
     Append,
     Filter,
     Finding,
+    Kind,
     NewRun,
     RowChange,
     RunRow,
     Snapshot,
     Standing,
+    Wanted,
     check_append,
     check_filter,
     check_new_run,
     check_text,
+    check_wanted,
     refusals,
     rotation_of,
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
+from holdfast.store.sqlite_fleet import SQLiteLimits, SQLiteSchedules
 
 ROWS_PER_INSERT: Final = 50
 POLL_SECONDS_MAX: Final = 0.25
@@ -63,6 +70,7 @@ SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit me
 Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
+_NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
 _INSERT_ONE: Final = _Q["insert_event"]
 _INSERT_MANY: Final = _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (ROWS_PER_INSERT - 1)
 
@@ -98,6 +106,7 @@ class SQLiteStore:
         self._write = threading.RLock()
         self._changed = threading.Condition()
         self._waiting = 0
+        self._changes = 0
         self._keys: dict[str, int] = {}
         self._ends: dict[str, tuple[int, Standing]] = {}
         self._ends_version: tuple[apsw.Connection, Any] | None = None
@@ -113,6 +122,8 @@ class SQLiteStore:
         self._reserve = Reserve(
             Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly)
         )
+        self.schedules = SQLiteSchedules(self._transaction, self._reading, self._notify, self.now)
+        self.limits = SQLiteLimits(self._transaction, self.now)
         if not self._in_memory:
             _FORKS.watched.add(self)
 
@@ -502,31 +513,70 @@ class SQLiteStore:
 
     def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
         with self._transaction() as db:
-            return self._claim(db, run_id, worker, lease_us)
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            found = self._claim(db, [key], worker, lease_us)
+        return found[0] if found else None
 
-    def _claim(self, db: apsw.Connection, run_id: str, worker: str, lease_us: int) -> RunRow | None:
-        self._ends.pop(run_id, None)  # its epoch grows
+    def _claim(
+        self, db: apsw.Connection, keys: Sequence[int | None], worker: str, lease_us: int
+    ) -> list[RunRow]:
         now = self.now()
-        found: Rows = db.execute(
-            _Q["claim"], {"id": run_id, "worker": worker, "now": now, "until": now + lease_us}
-        ).fetchall()
-        return RunRow(*found[0]) if found else None
+        params = {"keys": json.dumps(keys), "worker": worker, "now": now, "until": now + lease_us,
+                  "no_progress": _NO_PROGRESS}  # fmt: skip
+        found = [RunRow(*row) for row in db.execute(_Q["claim"], params)]
+        for row in found:
+            self._ends.pop(row.id, None)  # its epoch has grown
+        return found
 
     def claim_due(
-        self, *, worker: str, lease_us: int, limit: int, agents: Sequence[str] | None = None
+        self,
+        *,
+        worker: str,
+        lease_us: int,
+        limit: int,
+        wanted: Sequence[Wanted] | None = None,
+        but: Sequence[str] = (),
     ) -> list[RunRow]:
-        which = (
-            None if agents is None else json.dumps([check_text("agent", name) for name in agents])
-        )
-        due = {"now": self.now(), "agents": which, "limit": limit}
+        if limit <= 0:
+            return []
+        asked = self._wanted(wanted)
         with self._reading() as db:  # a look without the write lock: an idle worker disturbs nobody
-            if not db.execute(_Q["due"], {**due, "limit": 1}).fetchall():
+            if not self._due(db, asked, 1, but):
                 return []
         with self._transaction() as db:
-            found: Rows = db.execute(_Q["due"], due).fetchall()
-            ids = [run_id for (run_id,) in found]
-            claimed = [self._claim(db, run_id, worker, lease_us) for run_id in ids]
-        return [row for row in claimed if row is not None]
+            keys = [key for _, key in self._due(db, asked, limit, but)]
+            found = self._claim(db, keys, worker, lease_us)
+        place = {key: place for place, key in enumerate(keys)}
+        return sorted(found, key=lambda row: place[row.cursor])
+
+    def _wanted(self, wanted: Sequence[Wanted] | None) -> Sequence[Wanted]:
+        if wanted is None:
+            return [Wanted(kind.agent, kind.code_version) for kind in self.kinds()]
+        return check_wanted(wanted)
+
+    def _due(
+        self, db: apsw.Connection, wanted: Sequence[Wanted], limit: int, but: Sequence[str]
+    ) -> list[tuple[int, int]]:
+        """The place in the queue and the key of the first runs that may be taken."""
+        now = self.now()
+        found: list[tuple[int, int, Wanted]] = []
+        free: dict[str, int] = {}
+        for one in wanted:
+            room = limit
+            if one.max_running is not None:
+                running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
+                room = free[one.agent] = max(0, min(limit, one.max_running - running))
+            params = {"agent": one.agent, "code_version": one.code_version, "now": now, "limit": room,
+                      "but": json.dumps(list(but)) if but else None}  # fmt: skip
+            found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
+        chosen: list[tuple[int, int]] = []
+        for rank, key, one in sorted(found):
+            if one.max_running is not None:
+                free[one.agent] -= 1
+                if free[one.agent] < 0:
+                    continue
+            chosen.append((rank, key))
+        return chosen[:limit]
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         now = self.now()
@@ -538,9 +588,10 @@ class SQLiteStore:
                     lost.add(run_id)
         return lost
 
-    def release(self, run_id: str, epoch: int) -> bool:
+    def release(self, run_id: str, epoch: int, *, died: bool = False) -> bool:
+        params = {"id": run_id, "epoch": epoch, "now": self.now(), "forgiven": int(not died)}
         with self._transaction() as db:
-            freed = db.execute(_Q["release"], {"id": run_id, "epoch": epoch, "now": self.now()}).get
+            freed = db.execute(_Q["release"], params).get
         self._notify()
         return freed is not None
 
@@ -585,10 +636,21 @@ class SQLiteStore:
             found: Rows = db.execute(_Q[name], params).fetchall()
         return [RunRow(*row) for row in found]
 
-    def next_due(self) -> int | None:
+    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
+        if wanted is None:
+            return min((kind.due_at for kind in self.kinds()), default=None)
         with self._reading() as db:
-            due: int | None = db.execute(_Q["next_due"]).get
-        return due
+            times = [
+                db.execute(
+                    _Q["next_due"], {"agent": one.agent, "code_version": one.code_version}
+                ).get
+                for one in check_wanted(wanted)
+            ]
+        return min((due for due in times if due is not None), default=None)
+
+    def kinds(self) -> list[Kind]:
+        with self._reading() as db:
+            return [Kind(*row) for row in db.execute(_Q["kinds"])]
 
     def find_key(self, key: str) -> tuple[str, int] | None:
         check_text("idempotency key", key)
@@ -647,6 +709,7 @@ class SQLiteStore:
     def _notify(self) -> None:
         if self._waiting:  # somebody who begins to wait just now looks for himself
             with self._changed:
+                self._changes += 1
                 self._changed.notify_all()
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
@@ -656,12 +719,42 @@ class SQLiteStore:
 
         return self._poll(grown, timeout)
 
-    def wait_due(self, *, timeout: float) -> bool:
-        def due() -> bool:
-            when = self.next_due()
-            return when is not None and when <= self.now()
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Asks again at each change made here, when the next timer ends, and now and then for what
+        other processes do; the longer nothing happens, the less often."""
+        end = time.monotonic() + timeout
+        pause = 0.005
+        with self._changed:
+            self._waiting += 1
+        try:
+            while True:
+                seen = self._changes
+                when, now = self.next_due(wanted), self.now()
+                if (when is not None and when <= now) or (or_when is not None and or_when()):
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                if when is not None:
+                    left = min(left, (when - now) / MICROSECONDS)
+                with self._changed:
+                    if self._changes == seen:
+                        self._changed.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
+                pause = min(pause * 1.5, POLL_SECONDS_MAX)
+        finally:
+            with self._changed:
+                self._waiting -= 1
 
-        return self._poll(due, timeout)
+    def nudge(self) -> None:
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
 
     def _poll(self, true: Callable[[], bool], timeout: float) -> bool:
         """Ask again at each change made here, and now and then for changes by other processes."""

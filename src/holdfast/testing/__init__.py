@@ -1,5 +1,5 @@
-"""What the authors of Holdfast test with, for everybody: a manual clock, mocks, specs in Gherkin, the
-crash explorer, and a suite for stores.
+"""What the authors of Holdfast test with, for everybody: a manual clock, a scripted model, mocks,
+specs in Gherkin, the crash explorer, and a suite for stores.
 
 Names are loaded when they are first used, so that the pytest plugin costs nothing where nobody asks
 for it.
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.agents.models import ScriptedModel, call, say
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.crash import Fault, Report
     from holdfast.testing.mocks import MockFailure, MockMissing
@@ -25,15 +26,20 @@ __all__ = [
     "Outcome",
     "Play",
     "Report",
+    "ScriptedModel",
+    "call",
     "check_store",
+    "say",
     "sentence",
     "store_checks",
 ]
 
 _HOME_OF = {
-    "Bench": "store_suite", "Fault": "crash", "ManualClock": "clock", "MockFailure": "mocks",
-    "MockMissing": "mocks", "Outcome": "sentences", "Play": "play", "Report": "crash",
-    "check_store": "store_suite", "sentence": "sentences", "store_checks": "store_suite",
+    "Bench": "testing.store_suite", "Fault": "testing.crash", "ManualClock": "testing.clock",
+    "MockFailure": "testing.mocks", "MockMissing": "testing.mocks", "Outcome": "testing.sentences",
+    "Play": "testing.play", "Report": "testing.crash", "ScriptedModel": "agents.models",
+    "call": "agents.models", "check_store": "testing.store_suite", "say": "agents.models",
+    "sentence": "testing.sentences", "store_checks": "testing.store_suite",
 }  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
@@ -42,5 +48,5 @@ if not TYPE_CHECKING:  # a type checker shall see the imports above, and complai
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"holdfast.testing.{home}"), name)
+        found = globals()[name] = getattr(import_module(f"holdfast.{home}"), name)
         return found

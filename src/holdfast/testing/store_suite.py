@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from holdfast.core.events import NULL, NoteTaken
+from holdfast.core.events import NULL, NoteTaken, RunClaimed
 from holdfast.core.log import Blob, Head, Record, origin, seal, verify
 from holdfast.errors import (
     Conflict,
@@ -46,11 +46,14 @@ from holdfast.store.base import (
     UNCLAIMABLE_STATUSES,
     Append,
     Filter,
+    Kind,
     NewRun,
     RowChange,
     RunRow,
+    Schedule,
     Snapshot,
     Store,
+    Wanted,
 )
 from holdfast.testing.clock import ManualClock
 
@@ -129,9 +132,21 @@ class Bench:
             raise AssertionError(f"run {run_id!r} could not be claimed")
         return row
 
-    def due(self, *, limit: int = 100, agents: Sequence[str] | None = None) -> list[str]:
+    def due(
+        self,
+        *wanted: Wanted | str,
+        limit: int = 100,
+        but: Sequence[str] = (),
+    ) -> list[str]:
         """Take what is due; the ids in the order in which they were given."""
-        rows = self.store.claim_due(worker="w", lease_us=LEASE_US, limit=limit, agents=agents)
+        asked = [Wanted(one) if isinstance(one, str) else one for one in wanted]
+        rows = self.store.claim_due(
+            worker="w",
+            lease_us=LEASE_US,
+            limit=limit,
+            wanted=asked if wanted else None,
+            but=but,
+        )
         return [row.id for row in rows]
 
     def row(self, run_id: str = "run") -> RunRow:
@@ -664,7 +679,7 @@ def claims_without_progress_are_counted(bench: Bench) -> None:
     bench.append(epoch=4)
     bench.clock.advance(LEASE_SECONDS)
     same(1, bench.claimed().claims)
-    bench.store.release("run", 5)
+    bench.clock.advance(LEASE_SECONDS)
     same(2, bench.claimed().claims)
 
 
@@ -706,7 +721,8 @@ def what_has_ended_cannot_be_claimed(bench: Bench) -> None:
 
 
 def due_runs_come_in_order(bench: Bench) -> None:
-    """The most urgent first, then the one that has been due for longest; `limit` cuts the tail."""
+    """The one that has been due for longest first, where each point of priority counts like a minute;
+    `limit` cuts the tail."""
     for run_id, priority in (("b", 0), ("c", 0), ("urgent", 5), ("idle", -1), ("d", 0)):
         bench.create(run_id, priority=priority)
         bench.clock.advance(1)
@@ -723,9 +739,9 @@ def due_runs_are_those_of_the_named_agents(bench: Bench) -> None:
     for agent in ("a", "b", "c"):
         bench.create(f"of-{agent}", agent=agent)
 
-    same([], bench.due(agents=[]))
-    same([], bench.due(agents=["nobody"]))
-    same({"of-a", "of-c"}, set(bench.due(agents=["a", "c", "nobody"])))
+    same([], bench.store.claim_due(worker="w", lease_us=LEASE_US, limit=9, wanted=[]))
+    same([], bench.due("nobody"))
+    same({"of-a", "of-c"}, set(bench.due("a", "c", "nobody")))
     same(["of-b"], bench.due())
 
 
@@ -1168,7 +1184,7 @@ def hostile_text_is_only_text(bench: Bench) -> None:
         ):
             same([run_id], [row.id for row in bench.store.runs(which)])
         same([], bench.store.runs(Filter(status=text)))
-        same([run_id], bench.due(agents=[text]))
+        same([run_id], bench.due(Wanted(text, text)))
         same(text, bench.row(run_id).agent)
         same(True, bench.store.release(run_id, 1))
         same(text, bench.store.claim(run_id, worker=text, lease_us=1) and bench.row(run_id).owner)
@@ -1196,7 +1212,8 @@ def text_that_no_database_keeps_alike_is_refused(bench: Bench) -> None:
             refused(InvalidInput, bench.store.append, work)
         for which in (Filter(status=text), Filter(agent=text), Filter(parent=text)):
             refused(InvalidInput, bench.store.runs, which)
-        refused(InvalidInput, bench.due, agents=[text])
+        refused(InvalidInput, bench.due, text)
+        refused(InvalidInput, bench.due, Wanted("agent", text))
         refused(InvalidInput, bench.store.find_key, text)
     same((before, 1, 1), (bench.row(), bench.length(), len(bench.store.runs())))
 
@@ -1483,6 +1500,283 @@ def a_closed_store_refuses_work(bench: Bench) -> None:
     refused(StoreUnavailable, bench.store.append, work)
     refused(StoreUnavailable, bench.store.get, "run")
     refused(StoreUnavailable, bench.claim)
+
+
+def what_has_waited_long_enough_comes_before_what_is_urgent(bench: Bench) -> None:
+    """Nothing waits for ever: ten points of priority are worth ten minutes, and no more."""
+    bench.create("low", priority=-5)
+    bench.clock.advance(5 * 60 + 1)
+    bench.create("middle")
+    bench.clock.advance(10 * 60 + 2)
+    bench.create("urgent", priority=10)
+
+    same(["low", "middle", "urgent"], bench.due())
+    for run_id in ("low", "middle", "urgent"):
+        bench.settle(run_id, "pending", due_at=bench.clock.now())
+    same(["urgent", "middle", "low"], bench.due())
+
+
+def a_priority_out_of_range_is_refused(bench: Bench) -> None:
+    """InvalidInput, and no run."""
+    for priority in (11, -11, 10**9, True, 1.5):
+        run = NewRun("run", "agent", "digest", priority=priority)  # type: ignore[arg-type]
+        refused(InvalidInput, bench.store.create, run, sealed(origin("run"), 1))
+    same([], bench.store.runs())
+
+
+def due_runs_are_those_of_the_wanted_versions(bench: Bench) -> None:
+    """A run that was recorded under a version that a worker may not run is left for others."""
+    for version in ("", "1", "2"):
+        bench.create(f"v{version}", code_version=version)
+
+    same([], bench.due(Wanted("agent", "3")))
+    same(["v2"], bench.due(Wanted("agent", "2")))
+    same({"v", "v1"}, set(bench.due(Wanted("agent", "1"), Wanted("agent"))))
+
+
+def runs_that_a_worker_still_executes_are_not_given_to_it_again(bench: Bench) -> None:
+    """Not even when their lease has ended; others may take them."""
+    bench.create("mine", worker="w")
+    bench.create("other")
+    bench.clock.advance(LEASE_SECONDS)
+
+    same(["other"], bench.due(but=["mine"]))
+    same(["mine"], bench.due(but=["other"]))
+
+
+def no_more_runs_of_an_agent_are_under_way_than_it_allows(bench: Bench) -> None:
+    """Counted over all workers and versions, and by live leases; other agents are not held up."""
+    for i in range(4):
+        bench.create(f"a{i}", agent="a", code_version=str(i % 2))
+    bench.create("b", agent="b")
+    wanted = [Wanted("a", "0", 2), Wanted("a", "1", 2), Wanted("b")]
+
+    first = bench.due(*wanted)
+    same((3, True), (len(first), "b" in first))
+    same([], bench.due(*wanted))
+    bench.settle(next(run_id for run_id in first if run_id != "b"))
+    same(1, len(bench.due(*wanted)))
+    same([], bench.due(*wanted))
+    bench.clock.advance(LEASE_SECONDS)  # those who held them are gone
+    same(2, len([run_id for run_id in bench.due(*wanted) if run_id != "b"]))
+
+
+def workers_that_claim_at_once_keep_an_agents_limit(bench: Bench) -> None:
+    """Eight workers, three places: three runs, each given to one."""
+    for i in range(20):
+        bench.create(f"r{i}")
+    wanted = [Wanted("agent", "", 3)]
+    claim = partial(bench.store.claim_due, lease_us=LEASE_US, limit=2, wanted=wanted)
+    answers = together(*[partial(claim, worker=f"w{i}") for i in range(8)])
+
+    same(3, len({row.id for rows in answers for row in rows}))
+    same(3, sum(len(rows) for rows in answers))
+
+
+def due_runs_are_taken_in_batches_and_in_order(bench: Bench) -> None:
+    """Whatever the size of the batches: each run once, the longest due first."""
+    for i in range(30):
+        bench.create(f"r{i:02}")
+        bench.clock.advance(0.001)
+    taken: list[str] = []
+    while found := bench.due(limit=7):
+        taken += found
+
+    same([f"r{i:02}" for i in range(30)], taken)
+
+
+def the_kinds_of_runs_that_are_to_be_done_are_known(bench: Bench) -> None:
+    """By agent and version, with the time of the next; those that wait for nobody's time are not."""
+    same([], bench.store.kinds())
+    start = bench.clock.now()
+    bench.create("a1", agent="a")
+    bench.clock.advance(1)
+    bench.create("a2", agent="a")
+    bench.create("b1", agent="b", code_version="2")
+    bench.create("b2", agent="b", code_version="1", worker="w")
+    bench.create("c", agent="c")
+    bench.settle("c", "waiting")
+
+    same(
+        [
+            Kind("a", "", start),
+            Kind("b", "1", start + MICROSECONDS + LEASE_US),
+            Kind("b", "2", start + MICROSECONDS),
+        ],
+        sorted(bench.store.kinds()),
+    )
+    same(start, bench.store.next_due([Wanted("a"), Wanted("b", "1")]))
+    same(start + MICROSECONDS, bench.store.next_due([Wanted("b", "2"), Wanted("c")]))
+    same(None, bench.store.next_due([Wanted("c"), Wanted("b", "3")]))
+    same(None, bench.store.next_due([]))
+
+
+def a_run_that_only_shows_signs_of_life_does_not_get_on(bench: Bench) -> None:
+    """Claims are counted until the log grows by more than a claim or an intent; settling ends it."""
+    bench.create()
+    for count in (1, 2, 3):
+        same(count, bench.claimed().claims)
+        log = bench.store.read("run")
+        head = Head(log[-1].seq, log[-1].hash, log[-1].time)
+        signs = seal(head, [RunClaimed(worker="w")], epoch=count, time=bench.clock.now())[1]
+        bench.store.append(Append("run", head.seq, signs, count))
+        bench.clock.advance(LEASE_SECONDS)
+    bench.append(epoch=3)
+    same(1, bench.claimed().claims)
+    bench.clock.advance(LEASE_SECONDS)
+    same(2, bench.claimed().claims)
+    bench.settle("run", "pending", due_at=bench.clock.now())
+    same(1, bench.claimed().claims)
+
+
+def a_run_that_was_given_back_is_not_counted_against(bench: Bench) -> None:
+    """Its worker lives; unless that says that it died of the run."""
+    bench.create()
+    for _ in range(3):
+        same(1, (row := bench.claimed()).claims)
+        same(True, bench.store.release("run", row.epoch))
+    same(1, (row := bench.claimed()).claims)
+    same(True, bench.store.release("run", row.epoch, died=True))
+    same(2, bench.claimed().claims)
+
+
+def waiting_for_due_work_ends_only_for_what_is_wanted(bench: Bench) -> None:
+    """Runs of others do not keep a worker awake; a nudge ends its wait."""
+    bench.create(agent="other")
+    mine = [Wanted("mine")]
+    same(False, bench.store.wait_due(mine, timeout=0.02))
+    same(True, bench.store.wait_due([Wanted("other")], timeout=0))
+
+    stop = threading.Event()
+    wait = partial(bench.store.wait_due, mine, timeout=PATIENCE_SECONDS, or_when=stop.is_set)
+
+    def nudge() -> None:
+        stop.set()
+        bench.store.nudge()
+
+    same([True, None], together(wait, nudge))
+    same(True, wait(), "the answer when it is true already")
+
+
+# ── schedules and limits ─────────────────────────────────────────────────────────────────────
+
+
+def schedules_are_kept_changed_and_deleted(bench: Bench) -> None:
+    """By their id; a changed one keeps when it was made and when it last was due."""
+    schedules = bench.store.schedules
+    one = Schedule("a", "agent", "* * * * *", "UTC", b"{}", 0, "latest", 5, 100)
+    two = Schedule("b", "agent", "@daily", "Europe/Berlin", b'{"n":1}', 3, "all", 6, 50)
+    schedules.put(one)
+    schedules.put(two)
+    same([one, two], schedules.all())
+
+    same(True, schedules.advance(one, next_at=200, last_at=100))
+    schedules.put(one._replace(cron="@hourly", created_at=9, next_at=300, last_at=7))
+    same(one._replace(cron="@hourly", next_at=300, last_at=100), schedules.all()[0])
+    same([True, False], [schedules.delete("a"), schedules.delete("a")])
+    same([two], schedules.all())
+
+
+def a_due_schedule_is_advanced_by_one_worker(bench: Bench) -> None:
+    """Of several that have seen it due, and only if it is still as it was."""
+    schedules = bench.store.schedules
+    now = bench.clock.now()
+    due = Schedule("due", "agent", "* * * * *", "UTC", b"{}", 0, "latest", 5, now)
+    older = due._replace(id="older", next_at=now - 5)
+    schedules.put(due)
+    schedules.put(older)
+    schedules.put(due._replace(id="later", next_at=now + 1))
+    schedules.put(due._replace(id="foreign", agent="other"))
+
+    same([older, due], schedules.due(["agent", "nobody"]))
+    same(now - 5, schedules.next_at(["agent", "other"]))
+    same(None, schedules.next_at(["nobody"]))
+    answers = together(*[partial(schedules.advance, due, next_at=now + 9, last_at=now)] * 8)
+    same(1, sum(answers))
+    same([older], schedules.due(["agent"]))
+
+
+def a_rate_is_kept_in_every_window(bench: Bench) -> None:
+    """At most `count` begin within `per`; who comes later is told when, in the order of coming."""
+    took = partial(
+        bench.store.limits.take_turn, "mail", count=2, per_us=10 * MICROSECONDS, slack_us=0
+    )
+    start = bench.clock.now()
+    same([None, None], [took("a"), took("b")])
+    later = start + 10 * MICROSECONDS
+    same([later, later, later + 10 * MICROSECONDS], [took("c"), took("d"), took("e")])
+    same(later, took("c"), "the turn of one that asks again")
+    same(None, bench.store.limits.take_turn("other", "a", count=1, per_us=1, slack_us=0))
+
+    bench.clock.advance(10)
+    same([None, None], [took("d"), took("c")])
+    same(later + 10 * MICROSECONDS, took("e"))
+    same(later + 10 * MICROSECONDS, took("c"), "a new turn, as the first was used")
+
+
+def a_turn_that_was_missed_is_not_kept(bench: Bench) -> None:
+    """After an outage those who had a turn queue again, so that they do not all begin at once."""
+    took = partial(
+        bench.store.limits.take_turn,
+        "mail",
+        count=1,
+        per_us=10 * MICROSECONDS,
+        slack_us=MICROSECONDS,
+    )
+    took("first")
+    for i in range(5):
+        took(f"w{i}")
+    bench.clock.advance(3600)
+    now = bench.clock.now()
+
+    same(
+        [None, *(now + i * 11 * MICROSECONDS for i in (1, 2, 3, 4))],
+        [took(f"w{i}") for i in range(5)],
+    )
+    bench.clock.advance(11.5)
+    same(None, took("w1"), "a little late is in time")
+
+
+def many_that_come_at_once_keep_a_rate(bench: Bench) -> None:
+    """Eight threads, three turns."""
+    take = partial(bench.store.limits.take_turn, "mail", count=3, per_us=MICROSECONDS, slack_us=0)
+    answers = together(*[partial(take, f"w{i}") for i in range(8)])
+
+    same(3, sum(answer is None for answer in answers))
+    same(2, len({answer for answer in answers if answer is not None}))
+
+
+def seats_are_limited_and_end_with_the_lease(bench: Bench) -> None:
+    """A holder has its seat until it leaves, or until its run's lease under that epoch ends."""
+    limits = bench.store.limits
+    for run_id in ("r1", "r2", "r3"):
+        bench.create(run_id, worker="w")
+
+    def take(run_id: str, epoch: int = 1) -> bool:
+        return limits.take_seat("gpu", run_id, run_id=run_id, epoch=epoch, most=2)
+
+    same([True, True, False], [take("r1"), take("r2"), take("r3")])
+    same(True, take("r1"), "its own seat again")
+    limits.leave_seat("gpu", "r1")
+    same([True, False], [take("r3"), take("r1")])
+
+    bench.clock.advance(LEASE_SECONDS)
+    bench.claimed("r1")
+    same(
+        [True, True], [take("r1", 2), limits.take_seat("other", "r2", run_id="r2", epoch=1, most=1)]
+    )
+    bench.claimed("r2")
+    bench.claimed("r3")
+    same([True, False], [take("r2", 2), take("r3", 2)])
+
+
+def seats_taken_at_once_are_not_more_than_there_are(bench: Bench) -> None:
+    """Eight threads, three seats."""
+    bench.create(worker="w")
+    take = partial(bench.store.limits.take_seat, "gpu", run_id="run", epoch=1, most=3)
+    answers = together(*[partial(take, f"h{i}") for i in range(8)])
+
+    same(3, sum(answers))
 
 
 # ── running the suite ────────────────────────────────────────────────────────────────────────

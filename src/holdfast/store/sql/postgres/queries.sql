@@ -97,11 +97,13 @@ SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_
 FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
--- Take one run that nobody holds, due or not. The condition and the change are one statement.
+-- Take one run that nobody holds, due or not. The condition and the change are one statement. A log
+-- that grew only by signs of life since the last claim has not got on.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
     waiting_for = '', updated_at = c.now, claim_token = %(token)s::bigint,
-    claims = CASE WHEN (SELECT max(e.seq) FROM holdfast.events e WHERE e.run = r.key) > r.claimed_seq
+    claims = CASE WHEN EXISTS (SELECT 1 FROM holdfast.events e WHERE e.run = r.key AND e.seq > r.claimed_seq
+                               AND e.kind <> ALL(%(no_progress)s::text[]))
                   THEN 1 ELSE r.claims + 1 END,
     claimed_seq = (SELECT coalesce(max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
 FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
@@ -110,33 +112,55 @@ WHERE r.id = %(id)s::text
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
           r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key;
 
+-- name: lock_names
+-- Those who count and then take do so one after the other, until the end of the transaction.
+SELECT pg_advisory_xact_lock(hashtextextended(%s::text || ' ' || n, 0))
+FROM (SELECT n FROM unnest(%s::text[]) AS n ORDER BY n) AS names;
+
 -- name: claim_due
--- Take runs whose time has come, the most urgent first. Those another worker is just taking are
--- passed over, so that workers do not queue up behind each other.
-WITH due AS (
-  SELECT d.key, d.priority, d.due_at FROM holdfast.runs d
-  WHERE d.due_at <= (SELECT holdfast.clock(%(now)s::bigint))
-    AND d.status IN ('pending', 'waiting', 'running')
-    AND (%(agents)s::text[] IS NULL OR d.agent = ANY(%(agents)s::text[]))
-  ORDER BY d.priority DESC, d.due_at LIMIT %(limit)s::bigint
-  FOR NO KEY UPDATE SKIP LOCKED
+-- Take runs whose time has come, in the order in which they are served. Those another worker is just
+-- taking are passed over, so that workers do not queue up behind each other. `mosts` says how many
+-- runs of an agent may be under way (-1: any number); who gives one has locked the agent's name. (A
+-- priority is at least -10: what is later by ten minutes cannot be due.)
+WITH wanted AS MATERIALIZED (
+  SELECT w.agent, w.code_version,
+         CASE WHEN w.most < 0 THEN %(limit)s::bigint ELSE least(%(limit)s::bigint, greatest(0, w.most - (
+           SELECT count(*) FROM holdfast.runs r
+           WHERE r.agent = w.agent AND r.status = 'running'
+             AND r.due_at > (SELECT holdfast.clock(%(now)s::bigint))))) END AS free
+  FROM unnest(%(agents)s::text[], %(versions)s::text[], %(mosts)s::bigint[]) AS w (agent, code_version, most)
+), due AS (
+  SELECT d.key, d.rank, w.agent, w.free FROM wanted w CROSS JOIN LATERAL (
+    SELECT d.key, d.due_at - d.priority * 60000000 AS rank FROM holdfast.runs d
+    WHERE d.agent = w.agent AND d.code_version = w.code_version
+      AND d.due_at - d.priority * 60000000 <= (SELECT holdfast.clock(%(now)s::bigint) + 600000000)
+      AND d.due_at <= (SELECT holdfast.clock(%(now)s::bigint))
+      AND d.status IN ('pending', 'waiting', 'running') AND d.id <> ALL(%(but)s::text[])
+    ORDER BY d.due_at - d.priority * 60000000 LIMIT w.free
+    FOR NO KEY UPDATE OF d SKIP LOCKED
+  ) d
+), chosen AS (
+  SELECT n.key, n.rank
+  FROM (SELECT due.*, row_number() OVER (PARTITION BY due.agent ORDER BY due.rank) AS nth FROM due) n
+  WHERE n.nth <= n.free ORDER BY n.rank LIMIT %(limit)s::bigint
 ), taken AS (
   UPDATE holdfast.runs r
   SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running',
       due_at = c.now + %(lease)s::bigint, waiting_for = '', updated_at = c.now,
       claim_token = %(token)s::bigint,
-      claims = CASE WHEN (SELECT max(e.seq) FROM holdfast.events e WHERE e.run = r.key) > r.claimed_seq
+      claims = CASE WHEN EXISTS (SELECT 1 FROM holdfast.events e WHERE e.run = r.key AND e.seq > r.claimed_seq
+                                 AND e.kind <> ALL(%(no_progress)s::text[]))
                     THEN 1 ELSE r.claims + 1 END,
       claimed_seq = (SELECT coalesce(max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
-  FROM due, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
-  WHERE r.key = due.key
+  FROM chosen, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
+  WHERE r.key = chosen.key
   RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at,
             r.waiting_for, r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key,
-            due.due_at AS was_due_at
+            chosen.rank AS rank
 )
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
        input_digest, code_version, parent, priority, key
-FROM taken ORDER BY priority DESC, was_due_at;
+FROM taken ORDER BY rank, key;
 
 -- name: claimed_by
 -- What a claim took whose answer was lost.
@@ -170,7 +194,8 @@ RETURNING r.id;
 
 -- name: release
 WITH freed AS (
-  UPDATE holdfast.runs r SET status = 'pending', due_at = c.now, owner = '', updated_at = c.now
+  UPDATE holdfast.runs r SET status = 'pending', due_at = c.now, owner = '', updated_at = c.now,
+                             claims = greatest(0, r.claims - %(forgiven)s::bigint)
   FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
   WHERE r.id = %(id)s::text AND r.epoch = %(epoch)s::bigint AND r.status = 'running'
   RETURNING r.id
@@ -240,7 +265,27 @@ WHERE parent = %(parent)s::text AND parent <> ''
 ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: next_due
-SELECT min(due_at) FROM holdfast.runs WHERE due_at IS NOT NULL;
+SELECT min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
+CROSS JOIN LATERAL (
+  SELECT d.due_at FROM holdfast.runs d
+  WHERE d.agent = w.agent AND d.code_version = w.code_version AND d.due_at IS NOT NULL
+  ORDER BY d.due_at LIMIT 1
+) d;
+
+-- name: kinds
+-- Every agent and version that has runs to be done, with the time of the next; one look at the index
+-- for each.
+WITH RECURSIVE kind AS (
+  (SELECT r.agent, r.code_version, r.due_at FROM holdfast.runs r WHERE r.due_at IS NOT NULL
+   ORDER BY r.agent, r.code_version, r.due_at LIMIT 1)
+  UNION ALL
+  SELECT n.agent, n.code_version, n.due_at FROM kind k CROSS JOIN LATERAL (
+    SELECT r.agent, r.code_version, r.due_at FROM holdfast.runs r
+    WHERE r.due_at IS NOT NULL AND (r.agent, r.code_version) > (k.agent, k.code_version)
+    ORDER BY r.agent, r.code_version, r.due_at LIMIT 1
+  ) n
+)
+SELECT agent, code_version, due_at FROM kind;
 
 -- name: find_key
 SELECT r.id, k.seq FROM holdfast.keys k JOIN holdfast.runs r ON r.key = k.run WHERE k.key = %s::text;
@@ -294,6 +339,99 @@ WITH gone AS (
    k AS (DELETE FROM holdfast.keys WHERE run IN (SELECT key FROM gone))
 SELECT key FROM gone;
 
+-- name: put_schedule
+INSERT INTO holdfast.schedules
+  (id, agent, cron, zone, input, priority, catch_up, created_at, next_at, last_at)
+VALUES (%s::text, %s::text, %s::text, %s::text, %s::bytea, %s::bigint, %s::text, %s::bigint, %s::bigint,
+        %s::bigint)
+ON CONFLICT (id) DO UPDATE
+SET agent = excluded.agent, cron = excluded.cron, zone = excluded.zone, input = excluded.input,
+    priority = excluded.priority, catch_up = excluded.catch_up, next_at = excluded.next_at;
+
+-- name: schedules
+SELECT id, agent, cron, zone, input, priority, catch_up, created_at, next_at, last_at
+FROM holdfast.schedules ORDER BY id;
+
+-- name: due_schedules
+SELECT s.id, s.agent, s.cron, s.zone, s.input, s.priority, s.catch_up, s.created_at, s.next_at, s.last_at
+FROM holdfast.schedules s
+WHERE s.agent = ANY(%(agents)s::text[]) AND s.next_at <= (SELECT holdfast.clock(%(now)s::bigint))
+ORDER BY s.next_at LIMIT %(limit)s::bigint;
+
+-- name: next_schedule
+SELECT min(s.next_at) FROM holdfast.schedules s WHERE s.agent = ANY(%s::text[]);
+
+-- name: advance_schedule
+-- Only if nobody has advanced or changed it since it was read.
+UPDATE holdfast.schedules SET next_at = %(next_at)s::bigint, last_at = %(last_at)s::bigint
+WHERE id = %(id)s::text AND next_at = %(expected)s::bigint RETURNING 1;
+
+-- name: delete_schedule
+DELETE FROM holdfast.schedules WHERE id = %s::text RETURNING 1;
+
+-- name: take_turn
+-- Begin a turn that was kept and has come, or take the next one there is: now, if fewer than `count`
+-- began within `span`, else as soon as that is so. Who asks has locked the name. Returns the turn's
+-- time and the time now.
+WITH c AS MATERIALIZED (SELECT holdfast.clock(%(now)s::bigint) AS now),
+own AS MATERIALIZED (
+  SELECT t.at FROM holdfast.turns t
+  WHERE t.name = %(name)s::text AND t.holder = %(holder)s::text AND t.holder <> ''
+), kept AS (
+  SELECT own.at, own.at <= c.now AS begins FROM own, c WHERE own.at + %(slack)s::bigint >= c.now
+), next AS (
+  SELECT greatest(c.now, coalesce((SELECT t.at FROM holdfast.turns t
+                                   WHERE t.name = %(name)s::text AND t.holder <> %(holder)s::text
+                                   ORDER BY t.at DESC LIMIT 1 OFFSET %(count)s::bigint - 1)
+                                  + %(span)s::bigint, 0)) AS at
+  FROM c WHERE NOT EXISTS (SELECT 1 FROM kept)
+), begun AS (
+  UPDATE holdfast.turns t SET holder = ''
+  WHERE t.name = %(name)s::text AND t.holder = %(holder)s::text AND t.holder <> ''
+    AND EXISTS (SELECT 1 FROM kept WHERE kept.begins)
+), missed AS (
+  UPDATE holdfast.turns t SET at = next.at, holder = CASE WHEN next.at <= c.now THEN '' ELSE t.holder END
+  FROM next, c
+  WHERE t.name = %(name)s::text AND t.holder = %(holder)s::text AND t.holder <> ''
+  RETURNING t.at
+), made AS (
+  INSERT INTO holdfast.turns (name, at, holder)
+  SELECT %(name)s::text, next.at, CASE WHEN next.at <= c.now THEN '' ELSE %(holder)s::text END
+  FROM next, c WHERE NOT EXISTS (SELECT 1 FROM own)
+)
+SELECT coalesce((SELECT at FROM kept), (SELECT at FROM next)), c.now FROM c;
+
+-- name: forget_turns
+DELETE FROM holdfast.turns
+WHERE name = %(name)s::text AND at < holdfast.clock(%(now)s::bigint) - 2 * %(span)s::bigint;
+
+-- name: free_seats
+-- Seats of runs that no live worker holds any more.
+DELETE FROM holdfast.seats s WHERE s.name = %(name)s::text AND NOT EXISTS (
+  SELECT 1 FROM holdfast.runs r
+  WHERE r.key = s.run AND r.epoch = s.epoch AND r.status = 'running'
+    AND r.due_at > (SELECT holdfast.clock(%(now)s::bigint)));
+
+-- name: take_seat
+-- Who asks has locked the name. A row if the seat is ours.
+WITH taken AS MATERIALIZED (
+  SELECT count(*) AS n, coalesce(bool_or(s.holder = %(holder)s::text), false) AS ours
+  FROM holdfast.seats s WHERE s.name = %(name)s::text
+), made AS (
+  INSERT INTO holdfast.seats (name, holder, run, epoch)
+  SELECT %(name)s::text, %(holder)s::text, r.key, %(epoch)s::bigint
+  FROM holdfast.runs r, taken
+  WHERE r.id = %(run_id)s::text AND NOT taken.ours AND taken.n < %(most)s::bigint
+  RETURNING 1
+)
+SELECT 1 FROM made UNION ALL SELECT 1 FROM taken WHERE ours;
+
+-- name: leave_seat
+DELETE FROM holdfast.seats WHERE name = %s::text AND holder = %s::text RETURNING 1;
+
+-- name: notify
+SELECT pg_notify(%s::text, %s::text);
+
 -- name: settings
 SELECT current_setting('server_version_num')::int, current_setting('server_version'),
        current_setting('fsync'), current_setting('full_page_writes'),
@@ -338,4 +476,5 @@ VALUES (%s, %s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
 SELECT coalesce(bool_and(has_table_privilege(c.oid, p)), false)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
      unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p
-WHERE n.nspname = %s::text AND c.relname IN ('runs', 'events', 'blobs', 'snapshots', 'keys');
+WHERE n.nspname = %s::text AND c.relname IN ('runs', 'events', 'blobs', 'snapshots', 'keys', 'schedules',
+                                           'turns', 'seats');

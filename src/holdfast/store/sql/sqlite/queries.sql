@@ -59,21 +59,32 @@ UPDATE runs SET status = 'pending', due_at = :now, updated_at = :now
 WHERE id = :id AND status IN ('waiting', 'pending');
 
 -- name: claim
--- Take one run that nobody holds, due or not. The condition and the change are one statement.
+-- Take runs (a JSON list of keys) that nobody holds, due or not. The condition and the change are one
+-- statement. A log that grew only by signs of life since the last claim has not got on. (The plus signs
+-- keep SQLite from seeking by status.)
 UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at = :until,
                 waiting_for = '', updated_at = :now,
-                claims = CASE WHEN (SELECT max(e.seq) FROM events e WHERE e.run = runs.key) > claimed_seq
+                claims = CASE WHEN EXISTS (SELECT 1 FROM events e WHERE e.run = runs.key AND e.seq > claimed_seq
+                                           AND e.kind NOT IN (SELECT value FROM json_each(:no_progress)))
                               THEN 1 ELSE claims + 1 END,
                 claimed_seq = (SELECT max(e.seq) FROM events e WHERE e.run = runs.key)
-WHERE id = :id AND (status IN ('pending', 'waiting') OR (status = 'running' AND due_at <= :now))
+WHERE key IN (SELECT value FROM json_each(:keys))
+  AND (+status IN ('pending', 'waiting') OR (+status = 'running' AND +due_at <= :now))
 RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
           input_digest, code_version, parent, priority, key;
 
 -- name: due
--- Runs whose time has come, the most urgent first.
-SELECT id FROM runs
-WHERE due_at <= :now AND (:agents IS NULL OR agent IN (SELECT value FROM json_each(:agents)))
-ORDER BY priority DESC, due_at LIMIT :limit;
+-- Runs of one agent and version whose time has come, in the order in which they are served. (A
+-- priority is at least -10: what is later by ten minutes cannot be due.)
+SELECT due_at - priority * 60000000, key FROM runs
+WHERE agent = :agent AND code_version = :code_version
+  AND due_at - priority * 60000000 <= :now + 600000000 AND due_at <= :now
+  AND (:but IS NULL OR id NOT IN (SELECT value FROM json_each(:but)))
+ORDER BY due_at - priority * 60000000 LIMIT :limit;
+
+-- name: running
+-- How many runs of an agent are held by live workers.
+SELECT count(*) FROM runs WHERE agent = :agent AND status = 'running' AND due_at > :now;
 
 -- name: renew
 -- Only before it ends: a lease that has expired is lost, even if nobody has taken it yet.
@@ -81,15 +92,13 @@ UPDATE runs SET due_at = :until
 WHERE id = :id AND epoch = :epoch AND status = 'running' AND due_at > :now RETURNING 1;
 
 -- name: release
-UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now
+UPDATE runs SET status = 'pending', due_at = :now, owner = '', updated_at = :now,
+                claims = max(0, claims - :forgiven)
 WHERE id = :id AND epoch = :epoch AND status = 'running' RETURNING 1;
 
 -- name: read
 SELECT e.seq, e.time, e.epoch, CAST(e.kind AS BLOB), e.data, e.hash
 FROM events e WHERE e.run = (SELECT key FROM runs WHERE id = ?) AND e.seq > ? ORDER BY e.seq LIMIT ?;
-
--- name: event_hash
-SELECT hash FROM events WHERE run = ? AND seq = ?;
 
 -- name: head
 SELECT coalesce(max(seq), -1) FROM events WHERE run = (SELECT key FROM runs WHERE id = ?);
@@ -130,7 +139,24 @@ WHERE parent = :parent AND parent <> ''
 ORDER BY key DESC LIMIT :limit;
 
 -- name: next_due
-SELECT min(due_at) FROM runs WHERE due_at IS NOT NULL;
+SELECT due_at FROM runs
+WHERE agent = :agent AND code_version = :code_version AND due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: kinds
+-- Every agent and version that has runs to be done, with the time of the next; one or two looks at the
+-- index for each. (Not by comparing pairs: SQLite would walk through all runs of an agent.)
+WITH RECURSIVE kind (agent, code_version, due_at) AS (
+  SELECT agent, code_version, due_at FROM runs WHERE key =
+    (SELECT key FROM runs WHERE due_at IS NOT NULL ORDER BY agent, code_version, due_at LIMIT 1)
+  UNION ALL
+  SELECT r.agent, r.code_version, r.due_at FROM kind k JOIN runs r ON r.key = coalesce(
+    (SELECT n.key FROM runs n
+     WHERE n.due_at IS NOT NULL AND n.agent = k.agent AND n.code_version > k.code_version
+     ORDER BY n.code_version, n.due_at LIMIT 1),
+    (SELECT n.key FROM runs n WHERE n.due_at IS NOT NULL AND n.agent > k.agent
+     ORDER BY n.agent, n.code_version, n.due_at LIMIT 1))
+)
+SELECT agent, code_version, due_at FROM kind;
 
 -- name: find_key
 SELECT r.id, k.seq FROM keys k JOIN runs r ON r.key = k.run WHERE k.key = ?;
@@ -171,3 +197,65 @@ DELETE FROM snapshots WHERE run = ?;
 
 -- name: delete_keys
 DELETE FROM keys WHERE run = ?;
+
+-- name: put_schedule
+INSERT INTO schedules (id, agent, cron, zone, input, priority, catch_up, created_at, next_at, last_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE
+SET agent = excluded.agent, cron = excluded.cron, zone = excluded.zone, input = excluded.input,
+    priority = excluded.priority, catch_up = excluded.catch_up, next_at = excluded.next_at;
+
+-- name: schedules
+SELECT id, agent, cron, zone, input, priority, catch_up, created_at, next_at, last_at
+FROM schedules ORDER BY id;
+
+-- name: due_schedules
+SELECT s.id, s.agent, s.cron, s.zone, s.input, s.priority, s.catch_up, s.created_at, s.next_at, s.last_at
+FROM json_each(:agents) a JOIN schedules s ON s.agent = a.value AND s.next_at <= :now
+ORDER BY s.next_at LIMIT :limit;
+
+-- name: next_schedule
+SELECT min((SELECT min(s.next_at) FROM schedules s WHERE s.agent = a.value)) FROM json_each(:agents) a;
+
+-- name: advance_schedule
+-- Only if nobody has advanced or changed it since it was read.
+UPDATE schedules SET next_at = :next_at, last_at = :last_at
+WHERE id = :id AND next_at = :expected RETURNING 1;
+
+-- name: delete_schedule
+DELETE FROM schedules WHERE id = ? RETURNING 1;
+
+-- name: own_turn
+SELECT at FROM turns WHERE name = :name AND holder = :holder AND holder <> '';
+
+-- name: begin_turn
+UPDATE turns SET holder = '' WHERE name = :name AND holder = :holder AND holder <> '';
+
+-- name: drop_turn
+DELETE FROM turns WHERE name = :name AND holder = :holder AND holder <> '';
+
+-- name: forget_turns
+DELETE FROM turns WHERE name = :name AND at < :before;
+
+-- name: last_turn
+-- The turn that must be over before another one may begin.
+SELECT at FROM turns WHERE name = :name ORDER BY at DESC LIMIT 1 OFFSET :count - 1;
+
+-- name: insert_turn
+INSERT INTO turns (name, at, holder) VALUES (:name, :at, :holder);
+
+-- name: free_seats
+-- Seats of runs that no live worker holds any more.
+DELETE FROM seats WHERE name = :name AND NOT EXISTS (
+  SELECT 1 FROM runs r WHERE r.key = seats.run AND r.epoch = seats.epoch AND r.status = 'running'
+                         AND r.due_at > :now);
+
+-- name: seats
+SELECT count(*), coalesce(max(holder = :holder), 0) FROM seats WHERE name = :name;
+
+-- name: insert_seat
+INSERT INTO seats (name, holder, run, epoch)
+SELECT :name, :holder, key, :epoch FROM runs WHERE id = :run_id;
+
+-- name: leave_seat
+DELETE FROM seats WHERE name = ? AND holder = ?;

@@ -1,0 +1,343 @@
+"""`LLMAgent`: a model, its tools, and the loop between them, every turn durable.
+
+    model → tool calls → model → … → answer
+
+A question to the model is a step: its answer is recorded once, and a crash before that repeats the
+question only. Tools are called as the recorded answer says, through the same call flow as everywhere,
+so intents, keys, approvals, doubts, budgets and replay are what they always are. What a model gets wrong
+becomes an observation that it can learn from; what an agent may not do ends or suspends the run.
+
+The loop is written once, as a generator; a small sync and a small async driver do what it asks for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
+
+from holdfast.agents.models.base import AsyncModel, Model, OnText, Prompt, Reply, ToolRequest
+from holdfast.agents.schemas import ToolUse, WrongArguments, tool_uses
+from holdfast.core import dialogue, values
+from holdfast.core.events import Usage
+from holdfast.core.parts import Message, Role, ToolCall
+from holdfast.core.policy import Budget, Retry
+from holdfast.core.tokens import ESTIMATE, TokenCounter
+from holdfast.errors import (
+    CallFailed,
+    InvalidInput,
+    ModelRefused,
+    ModelUnavailable,
+    NotStorable,
+    OutOfTurns,
+    Rejected,
+)
+from holdfast.runtime.declare import SPEC, Risk, spec_of
+from holdfast.runtime.enter import agent, step
+from holdfast.runtime.run import AsyncRun, Run, RunBase
+from holdfast.runtime.tasks import in_thread
+
+MAX_TURNS: Final = 30
+CONTEXT_TOKENS: Final = 100_000
+OBSERVATION_CHARS: Final = 20_000
+MODEL_RETRY: Final = Retry(attempts=6, initial=1.0, max_delay=60.0, retry_on=(ModelUnavailable,))
+_ENDED_WELL: Final = frozenset({"", "stop", "end_turn", "stop_sequence", "tool_calls", "tool_use"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Ask:
+    """Ask the model, for the n-th time."""
+
+    turn: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Act:
+    """Do what the model asked for, all at the same time."""
+
+    calls: tuple[ToolRequest, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Observed:
+    """What the model is told of a tool call."""
+
+    text: str
+    failed: bool = False
+
+
+_Loop = Generator[_Ask | _Act, Any, str]
+
+
+class LLMAgent:
+    """An agent that a model drives.
+
+        devops = LLMAgent("devops", model=OpenAIModel("…"), instructions="…", tools=[check_disk, clean_logs])
+        hf.run(devops, "I'm out of disk space. Fix it.")
+
+    It runs, resumes and is approved like any `@agent`; inside another agent it is a child run. With an
+    async tool or model it is an async agent. A tool that fails, or that a person rejects, is told to the
+    model (`on_reject="fail"`: a rejection ends the run). `on_text` is given the model's words while they
+    come, and never on replay; after a stream that broke they come again from the beginning.
+    """
+
+    def __init__(
+        self, name: str, *, model: Model | AsyncModel, instructions: str = "",
+        tools: Iterable[Callable[..., Any]] = (), max_turns: int = MAX_TURNS,
+        approve: Iterable[Risk] = (), approval_ttl: float | None = None,
+        on_reject: Literal["tell", "fail"] = "tell", budget: Budget | None = None,
+        deadline: float | None = None, on_failure: Literal["", "undo"] = "", retry: Retry = MODEL_RETRY,
+        on_text: OnText | None = None, max_context_tokens: int = CONTEXT_TOKENS,
+        keep_last: int = dialogue.KEEP_LAST, counter: TokenCounter = ESTIMATE,
+        max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
+    ) -> None:  # fmt: skip
+        what = f"LLMAgent {name!r}"
+        _check(what, name, max_turns, on_reject, max_observation_chars)
+        self._model, self._instructions = model, instructions
+        self._tools = tool_uses(tools, what)
+        self._max_turns, self._on_reject = max_turns, on_reject
+        self._on_text, self._keep_last, self._counter = on_text, keep_last, counter
+        self._max_observation_chars = max_observation_chars
+        never = (*retry.give_up_on, ModelRefused, InvalidInput)
+        self._retry = dataclasses.replace(retry, give_up_on=never)
+        self._max_tokens = self._room(what, max_context_tokens)
+        _check_price(what, model, budget)
+
+        self._model_is_async = inspect.iscoroutinefunction(model.answer)
+        is_async = self._model_is_async or any(use.spec.is_async for use in self._tools.values())
+        self._enter = agent(
+            name=name, approve=tuple(approve), approval_ttl=approval_ttl, budget=budget,
+            deadline=deadline, on_failure=on_failure, version=version,
+        )(self._run_async if is_async else self._run)  # fmt: skip
+        setattr(self, SPEC, spec_of(self._enter))
+        self.__name__ = name
+        self.__doc__ = instructions or None
+        # As functions have it: where it was made. The command line tells its own agents by this.
+        self.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)
+
+    def __repr__(self) -> str:
+        return f"<LLMAgent {self.__name__!r} on {self._model!r} with {', '.join(self._tools) or 'no tools'}>"
+
+    def __call__(self, goal: str) -> Any:
+        """Inside another agent: a child run (something to await, if this agent is async)."""
+        return self._enter(goal)
+
+    def _room(self, what: str, max_context_tokens: int) -> int:
+        """How many tokens are left for the dialogue when the tools are described."""
+        described = [dataclasses.asdict(use.schema) for use in self._tools.values()]
+        left = max_context_tokens - self._counter.count(values.encode(described).decode())
+        if left < 1:
+            raise InvalidInput(
+                f"{what}: describing its tools takes more than max_context_tokens={max_context_tokens:,}"
+            )
+        return left
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────
+
+    def _loop(self, run: RunBase, goal: str) -> _Loop:
+        said = run.messages
+        if self._instructions:
+            said.add(Role.SYSTEM, self._instructions)
+        said.add(Role.USER, goal)
+        for turn in range(1, self._max_turns + 1):
+            reply: Reply = yield _Ask(turn)
+            said.add(_message(reply))
+            if reply.finish not in _ENDED_WELL:
+                run.log(
+                    f"the model's answer of turn {turn} ended with {reply.finish!r}",
+                    level="warning",
+                )
+            if reply.estimated:
+                run.log(
+                    f"the provider reported no usage for turn {turn}; it is estimated",
+                    level="warning",
+                )
+            if not reply.tool_calls:
+                if not reply.text:
+                    run.log(f"the model said nothing in turn {turn}", level="warning")
+                return reply.text
+            names = [call.name for call in reply.tool_calls]
+            run.decide(f"turn {turn}", names, why=reply.text, options=tuple(self._tools))
+            observed: list[_Observed] = yield _Act(reply.tool_calls)
+            for call, seen in zip(reply.tool_calls, observed, strict=True):
+                failed = {"error": True} if seen.failed else None
+                said.add(Message(Role.TOOL, seen.text, metadata=failed, tool_call_id=call.id))
+        raise OutOfTurns(self.__name__, self._max_turns)
+
+    def _run(self, run: Run, goal: str) -> str:
+        loop = self._loop(run, goal)
+        wanted = next(loop)
+        while True:
+            done: Any
+            if isinstance(wanted, _Ask):
+                done = self._question(run)(wanted.turn)
+            elif len(wanted.calls) == 1:
+                done = [self._act(wanted.calls[0])]
+            else:
+                done = run.map(self._act, wanted.calls)
+            try:
+                wanted = loop.send(done)
+            except StopIteration as over:
+                return str(over.value)
+
+    async def _run_async(self, run: AsyncRun, goal: str) -> str:
+        loop = self._loop(run, goal)
+        wanted = next(loop)
+        while True:
+            done: Any
+            if isinstance(wanted, _Ask):
+                ask = self._question(run)
+                done = await _called(ask, self._model_is_async, turn=wanted.turn)
+            elif len(wanted.calls) == 1:
+                done = [await self._act_async(wanted.calls[0])]
+            else:
+                done = await run.map(self._act_async, wanted.calls)
+            try:
+                wanted = loop.send(done)
+            except StopIteration as over:
+                return str(over.value)
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────
+
+    def _question(self, run: RunBase) -> Callable[..., Any]:
+        """The step that asks the model. Its identity is the turn, and not what it is told: with better
+        instructions or another model a run goes on where it is, and what was answered stays answered."""
+        declared = step(name="model", retry=self._retry)
+        model: Any = self._model
+        if self._model_is_async:
+
+            @declared
+            async def ask_async(turn: int) -> Reply:
+                prompt, left_out = self._prompt(run, turn)
+                return self._counted(await model.answer(prompt), prompt, left_out)
+
+            return ask_async
+
+        @declared
+        def ask(turn: int) -> Reply:
+            prompt, left_out = self._prompt(run, turn)
+            return self._counted(model.answer(prompt), prompt, left_out)
+
+        return ask
+
+    def _prompt(self, run: RunBase, turn: int) -> tuple[Prompt, int]:
+        shown = dialogue.fit(
+            run.messages.all(), self._max_tokens, keep_last=self._keep_last, counter=self._counter
+        )
+        tools = tuple(use.schema for use in self._tools.values())
+        return Prompt(shown.messages, tools, turn, self._on_text), shown.left_out
+
+    def _counted(self, reply: Reply, prompt: Prompt, left_out: int) -> Reply:
+        """The reply as it is recorded. Limits must hold also where a provider does not count."""
+        if not isinstance(reply, Reply):
+            raise InvalidInput(f"{self._model!r} must answer with a Reply, not {reply!r}")
+        if reply.usage is not None:
+            return replace(reply, left_out=left_out)
+        sent = sum(self._counter.count(dialogue.text_of(m.content)) for m in prompt.messages)
+        got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
+        price = getattr(self._model, "price", None)
+        usage = Usage(sent, got, price.cost(sent, got) if price is not None else 0.0)
+        return replace(reply, usage=usage, left_out=left_out, estimated=True)
+
+    # ── acting ───────────────────────────────────────────────────────────────────────────
+
+    def _act(self, call: ToolRequest) -> _Observed:
+        found = self._read(call)
+        if isinstance(found, _Observed):
+            return found
+        use, arguments = found
+        try:
+            return self._seen(use.fn(**arguments))
+        except CallFailed as failed:
+            return self._failed(failed)
+
+    async def _act_async(self, call: ToolRequest) -> _Observed:
+        found = self._read(call)
+        if isinstance(found, _Observed):
+            return found
+        use, arguments = found
+        try:
+            return self._seen(await _called(use.fn, use.spec.is_async, **arguments))
+        except CallFailed as failed:
+            return self._failed(failed)
+
+    def _read(self, call: ToolRequest) -> tuple[ToolUse, dict[str, Any]] | _Observed:
+        """The tool and its arguments; or what to tell a model that asked for what there is not."""
+        use = self._tools.get(call.name)
+        if use is None:
+            known = ", ".join(self._tools) or "none"
+            return _Observed(
+                f"error: there is no tool {call.name!r}; there are: {known}", failed=True
+            )
+        try:
+            return use, use.read(call.arguments)
+        except WrongArguments as wrong:
+            return _Observed(self._cut(f"error: {call.name} was not called: {wrong}"), failed=True)
+
+    def _seen(self, result: Any) -> _Observed:
+        plain = values.lower(result, typed=True)
+        return _Observed("done" if plain is None else self._cut(dialogue.text_of(plain)))
+
+    def _failed(self, failed: CallFailed) -> _Observed:
+        if isinstance(failed, Rejected) and self._on_reject == "fail":
+            raise failed
+        return _Observed(self._cut(f"error: {failed}"), failed=True)
+
+    def _cut(self, text: str) -> str:
+        """A long text without its middle; the log has the whole."""
+        most = self._max_observation_chars
+        if len(text) <= most:
+            return text
+        head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
+        return f"{head}\n… {len(text) - len(head) - len(tail):,} characters left out …\n{tail}"
+
+
+async def _called(fn: Callable[..., Any], is_async: bool, **arguments: Any) -> Any:
+    """Call a step or tool of either kind from an async agent."""
+    return await (fn(**arguments) if is_async else in_thread(fn, **arguments))
+
+
+def _message(reply: Reply) -> Message:
+    """What the model said, as a message of the dialogue."""
+    calls = tuple(ToolCall(c.id, c.name, _arguments(c.arguments)) for c in reply.tool_calls)
+    return Message(Role.ASSISTANT, reply.text, tool_calls=calls)
+
+
+def _arguments(text: str) -> Any:
+    """The arguments that a model wrote; its text, if that is no JSON object."""
+    try:
+        read = values.decode(text.encode())
+    except (NotStorable, UnicodeEncodeError):
+        return text
+    return read if isinstance(read, dict) else text
+
+
+def _check(
+    what: str, name: str, max_turns: int, on_reject: str, max_observation_chars: int
+) -> None:
+    if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
+        raise InvalidInput(f"an LLMAgent needs a name, not {name!r}")
+    for option, value in (
+        ("max_turns", max_turns),
+        ("max_observation_chars", max_observation_chars),
+    ):
+        if not isinstance(value, int) or value < 1:  # type: ignore[redundant-expr]
+            raise InvalidInput(
+                f"{what}: {option} must be a whole number of 1 or more, not {value!r}"
+            )
+    if on_reject not in ("tell", "fail"):
+        raise InvalidInput(f"{what}: on_reject must be 'tell' or 'fail', not {on_reject!r}")
+
+
+def _check_price(what: str, model: object, budget: Budget | None) -> None:
+    """A limit in dollars that nothing counts towards would be no limit."""
+    unpriced = hasattr(model, "price") and model.price is None
+    if budget is not None and budget.max_cost_usd is not None and unpriced:
+        raise InvalidInput(
+            f"{what}: max_cost_usd needs a price; give the model one with price=Price(input, output) in "
+            "US dollars for a million tokens"
+        )

@@ -1,0 +1,25 @@
+"""Models that an agent can talk to. Importing this imports no provider's client.
+
+`Model` is a protocol of one method: anything with `answer(prompt) -> Reply` (or `async def answer`) is one.
+"""
+
+from holdfast.agents.models.anthropic import AnthropicModel, AsyncAnthropicModel
+from holdfast.agents.models.base import AsyncModel, Model, Price, Prompt, Reply, ToolRequest
+from holdfast.agents.models.openai import AsyncOpenAIModel, OpenAIModel
+from holdfast.agents.models.scripted import ScriptedModel, call, say
+
+__all__ = [
+    "AnthropicModel",
+    "AsyncAnthropicModel",
+    "AsyncModel",
+    "AsyncOpenAIModel",
+    "Model",
+    "OpenAIModel",
+    "Price",
+    "Prompt",
+    "Reply",
+    "ScriptedModel",
+    "ToolRequest",
+    "call",
+    "say",
+]

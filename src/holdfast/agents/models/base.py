@@ -1,0 +1,92 @@
+"""What an agent asks of a model, and what a model answers: values, and a protocol of one method.
+
+An answer is kept in the log as it is, so everything here has a JSON form. Who sends it where is the
+affair of the modules beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.agents.schemas import ToolSchema
+from holdfast.core.events import Usage
+from holdfast.core.parts import Message
+from holdfast.errors import InvalidInput
+
+OnText = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question to a model: a dialogue that fits, the tools it may call, which turn this is."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    turn: int = 1
+    on_text: OnText | None = None
+    """Given the answer's text piece by piece while it comes; a model that cannot stream ignores it."""
+
+
+class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool call that a model wants: its own id for it, and the arguments as the text it wrote."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a model answered: text, tool calls, or both. `usage` is what the provider reported."""
+
+    text: str = ""
+    tool_calls: tuple[ToolRequest, ...] = ()
+    usage: Usage | None = None
+    finish: str = ""
+    model: str = ""
+    left_out: int = 0
+    """How many earlier messages it was not shown, because they did not fit."""
+    estimated: bool = False
+    """The provider reported no usage, so it was estimated."""
+
+
+class Model(Protocol):
+    """Anything that answers a prompt. Raise ModelUnavailable for what may work if tried again."""
+
+    def answer(self, prompt: Prompt) -> Reply: ...
+
+
+class AsyncModel(Protocol):
+    """The same on an event loop: agents with such a model are async."""
+
+    async def answer(self, prompt: Prompt) -> Reply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens that go in, and for a million that come out."""
+
+    input: float
+    output: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("input", self.input), ("output", self.output)):
+            if not isinstance(value, int | float) or not 0 <= value < 1e9:  # type: ignore[redundant-expr]
+                raise InvalidInput(
+                    f"Price.{name} must be US dollars for a million tokens, not {value!r}"
+                )
+
+    def cost(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self.input + output_tokens * self.output) / 1_000_000
+
+
+def usage_of(input_tokens: Any, output_tokens: Any, price: Price | None) -> Usage | None:
+    """What a provider reported, with its cost; None if it reported nothing that makes sense."""
+    counts = (input_tokens, output_tokens)
+    if not all(isinstance(n, int) and n >= 0 for n in counts):
+        return None
+    cost = price.cost(*counts) if price is not None else 0.0
+    return Usage(input_tokens, output_tokens, cost)

@@ -1,0 +1,120 @@
+"""What the models behind an official client share: connecting, asking, reading an answer in pieces.
+
+Both official clients are made by the same generator and are used alike. What differs is said by the
+modules beside this one: the request, and what an answer looks like.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from holdfast.agents.models.base import Price, Prompt, Reply
+from holdfast.agents.models.failures import translated
+from holdfast.errors import InvalidInput
+
+
+class Pieces(Protocol):
+    """An answer that comes in pieces."""
+
+    def take(self, piece: Any) -> str:
+        """One more piece; the text in it."""
+
+    def reply(self) -> Reply:
+        """The whole, or Malformed if it broke off."""
+
+
+class ClientModel:
+    """A model behind a provider's official client, whose own retries are off.
+
+    `price` gives a cost to its tokens, for `Budget(max_cost_usd=…)`; `options` are sent with every
+    request, for example `{"temperature": 0}`; `client` is a client of your own.
+    """
+
+    provider: ClassVar[str]
+    key_variable: ClassVar[str]
+    client_class: ClassVar[str]
+
+    def __init__(
+        self, model: str, *, price: Price | None = None, base_url: str | None = None,
+        api_key: str | None = None, timeout: float = 120.0, max_output_tokens: int | None = None,
+        options: Mapping[str, Any] | None = None, client: Any = None,
+    ) -> None:  # fmt: skip
+        self.model, self.price = model, price
+        self.max_output_tokens = max_output_tokens
+        self.options = dict(options or {})
+        self._address, self._api_key, self._timeout = base_url, api_key, timeout
+        self._own = None if client is None else client.with_options(max_retries=0)
+        self._made: Any = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
+
+    def _connected(self) -> Any:
+        """The client, made when it is first needed: importing one takes seconds."""
+        if self._own is None and self._made is None:
+            self._made = self._client()
+        return self._own or self._made
+
+    def _client(self) -> Any:
+        name = self.provider.lower()
+        try:
+            sdk = importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            raise InvalidInput(
+                f"{type(self).__name__} needs `pip install 'holdfast[{name}]'` ({missing})"
+            ) from None
+        return getattr(sdk, self.client_class)(
+            base_url=self._address, api_key=self._api_key, timeout=self._timeout, max_retries=0
+        )
+
+    def _send(self, client: Any, prompt: Prompt) -> Any:
+        """Send the request: an answer, a stream, or something to await for either."""
+        raise NotImplementedError
+
+    def _whole(self, answered: Any) -> Reply:
+        raise NotImplementedError
+
+    def _pieces(self) -> Pieces:
+        raise NotImplementedError
+
+    def answer(self, prompt: Prompt) -> Reply:
+        """Ask, and read the answer, piece by piece if somebody wants to see it come."""
+        with translated(self.provider, self.key_variable, self._api_key):
+            answered = self._send(self._connected(), prompt)
+            if prompt.on_text is None:
+                return self._whole(answered)
+            pieces = self._pieces()
+            with answered:
+                for piece in answered:
+                    if text := pieces.take(piece):
+                        prompt.on_text(text)
+            return pieces.reply()
+
+
+class AsyncClientModel(ClientModel):
+    """The same on an event loop, with the provider's async client. Agents with it are async.
+
+    Connections belong to the loop they were made on and must not outlive it. So each question has a
+    client of its own, closed after it; a `client` of yours is used as it is, and closed by you.
+    """
+
+    async def answer(self, prompt: Prompt) -> Reply:  # type: ignore[override]
+        """Ask, and read the answer, piece by piece if somebody wants to see it come."""
+        with translated(self.provider, self.key_variable, self._api_key):
+            if self._own is not None:
+                return await self._ask(self._own, prompt)
+            async with self._client() as client:
+                return await self._ask(client, prompt)
+
+    async def _ask(self, client: Any, prompt: Prompt) -> Reply:
+        answered = await self._send(client, prompt)
+        if prompt.on_text is None:
+            return self._whole(answered)
+        pieces = self._pieces()
+        async with answered:
+            async for piece in answered:
+                if text := pieces.take(piece):
+                    prompt.on_text(text)
+        return pieces.reply()

@@ -1,0 +1,130 @@
+"""OpenAI's Chat Completions, and every server that speaks them, through the official client.
+
+The key is OPENAI_API_KEY and the address OPENAI_BASE_URL, unless given. The client's own retries are
+off: attempts and the waits between them are in the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from holdfast.agents.models.base import Price, Prompt, Reply, ToolRequest, usage_of
+from holdfast.agents.models.client import AsyncClientModel, ClientModel
+from holdfast.agents.models.failures import Malformed
+from holdfast.core import dialogue
+
+
+class OpenAIModel(ClientModel):
+    """A model behind OpenAI's Chat Completions API. `client` is an `openai.OpenAI`."""
+
+    provider = "OpenAI"
+    key_variable = "OPENAI_API_KEY"
+    client_class: ClassVar[str] = "OpenAI"
+
+    def _send(self, client: Any, prompt: Prompt) -> Any:
+        request: dict[str, Any] = {
+            **self.options,
+            "model": self.model,
+            "messages": dialogue.openai(prompt.messages),
+        }
+        if self.max_output_tokens is not None:
+            request["max_completion_tokens"] = self.max_output_tokens
+        if prompt.tools:
+            request["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name, "description": tool.description, "parameters": tool.parameters,
+                    },
+                }
+                for tool in prompt.tools
+            ]  # fmt: skip
+        if prompt.on_text is not None:
+            request |= {"stream": True, "stream_options": {"include_usage": True}}
+        return client.chat.completions.create(**request)
+
+    def _whole(self, answered: Any) -> Reply:
+        return whole(answered, self.price)
+
+    def _pieces(self) -> Pieces:
+        return Pieces(self.price)
+
+
+class AsyncOpenAIModel(AsyncClientModel, OpenAIModel):
+    """The same on an event loop; `client` is an `openai.AsyncOpenAI`. Agents with it are async."""
+
+    client_class = "AsyncOpenAI"
+
+
+def whole(completion: Any, price: Price | None) -> Reply:
+    """An answer that came in one piece."""
+    try:
+        choice = completion.choices[0]
+        said, used = choice.message, getattr(completion, "usage", None)
+        return Reply(
+            text=said.content or getattr(said, "refusal", None) or "",
+            tool_calls=tuple(
+                ToolRequest(call.id or "", call.function.name, call.function.arguments or "")
+                for call in said.tool_calls or ()
+            ),
+            usage=_usage(used, price),
+            finish=choice.finish_reason or "",
+            model=completion.model or "",
+        )
+    except (AttributeError, IndexError, TypeError) as error:
+        raise Malformed(f"{error}; it began with {str(completion)[:80]!r}") from None
+
+
+def _usage(used: Any, price: Price | None) -> Any:
+    return usage_of(
+        getattr(used, "prompt_tokens", None), getattr(used, "completion_tokens", None), price
+    )
+
+
+class Pieces:
+    """An answer that comes in pieces. Without its end it is no answer."""
+
+    def __init__(self, price: Price | None) -> None:
+        self._price = price
+        self._text: list[str] = []
+        self._calls: dict[int, list[str]] = {}
+        self._usage: Any = None
+        self._finish = self._model = ""
+
+    def take(self, piece: Any) -> str:
+        """One more piece; the text in it."""
+        try:
+            return self._read(piece)
+        except (AttributeError, TypeError, KeyError) as error:
+            raise Malformed(str(error)) from None
+
+    def _read(self, chunk: Any) -> str:
+        self._model = chunk.model or self._model
+        self._usage = getattr(chunk, "usage", None) or self._usage
+        if not chunk.choices:
+            return ""
+        choice = chunk.choices[0]
+        self._finish = choice.finish_reason or self._finish
+        delta = choice.delta
+        for part in delta.tool_calls or ():
+            call = self._calls.setdefault(part.index, ["", "", ""])
+            call[0] = part.id or call[0]
+            if part.function is not None:
+                call[1] += part.function.name or ""
+                call[2] += part.function.arguments or ""
+        text = delta.content or getattr(delta, "refusal", None) or ""
+        self._text.append(text)
+        return str(text)
+
+    def reply(self) -> Reply:
+        """The whole, or Malformed if it broke off."""
+        if not self._finish:
+            raise Malformed("the stream ended before the answer did")
+        calls = (ToolRequest(*self._calls[index]) for index in sorted(self._calls))
+        return Reply(
+            text="".join(self._text),
+            tool_calls=tuple(calls),
+            usage=_usage(self._usage, self._price),
+            finish=self._finish,
+            model=self._model,
+        )

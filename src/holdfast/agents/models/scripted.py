@@ -1,0 +1,73 @@
+"""A model that says what it is told to: for tests, examples and demos. No key, no network.
+
+What it says depends only on the turn, so a run that goes on in another process hears the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.agents.models.base import Prompt, Reply, ToolRequest
+from holdfast.core import values
+from holdfast.core.events import Usage
+from holdfast.errors import InvalidInput, ModelRefused
+
+Line = str | Reply | ToolRequest | Callable[[Prompt], "str | Reply | ToolRequest"]
+
+
+def call(name: str, /, **arguments: Any) -> ToolRequest:
+    """A tool call for a script: `call("clean_logs", older_than_days=7)`."""
+    return ToolRequest(id="", name=name, arguments=values.encode(arguments).decode())
+
+
+def say(text: str, *calls: ToolRequest) -> Reply:
+    """Words and tool calls in one reply: `say("I look first.", call("check_disk"))`."""
+    return Reply(text=text, tool_calls=calls)
+
+
+class ScriptedModel:
+    """Answers turn by turn with the lines of a script.
+
+        ScriptedModel(say("I look first.", call("check_disk")), "The disk is fine.")
+
+    A line is a text (the answer), a `call`, a `say`, a whole `Reply`, or a function of the prompt that
+    returns one of these.
+    """
+
+    def __init__(self, *lines: Line, tokens_per_turn: int = 0) -> None:
+        if not lines:
+            raise InvalidInput("ScriptedModel needs at least one line to say")
+        self._lines = lines
+        self._usage = Usage(tokens_per_turn, 0)
+
+    def __repr__(self) -> str:
+        return f"ScriptedModel({len(self._lines)} lines)"
+
+    def answer(self, prompt: Prompt) -> Reply:
+        """The line of this turn."""
+        if prompt.turn > len(self._lines):
+            raise ModelRefused(
+                f"the script has {len(self._lines)} lines and was asked for line {prompt.turn}; "
+                "end it with a text, which is the agent's answer"
+            )
+        line = self._lines[prompt.turn - 1]
+        made = line(prompt) if callable(line) else line
+        reply = self._reply(made, prompt.turn)
+        if prompt.on_text is not None and reply.text:
+            for word in re.findall(r"\S+\s*|\s+", reply.text):
+                prompt.on_text(word)
+        return reply
+
+    def _reply(self, made: str | Reply | ToolRequest, turn: int) -> Reply:
+        if isinstance(made, Reply):
+            text, asked = made.text, made.tool_calls
+        else:
+            text, asked = (made, ()) if isinstance(made, str) else ("", (made,))
+        calls = tuple(
+            ToolRequest(c.id or f"call_{turn}_{i}", c.name, c.arguments)
+            for i, c in enumerate(asked, 1)
+        )
+        usage = made.usage if isinstance(made, Reply) and made.usage else self._usage
+        return Reply(text=text, tool_calls=calls, usage=usage, finish="stop", model="scripted")

@@ -1,0 +1,304 @@
+"""The verbs of a fleet: worker, and the schedules that workers keep."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli import text
+from holdfast.cli.common import existing_store, json_option, say, store_option
+from holdfast.cli.load import load, parameters
+from holdfast.cli.running import INTERRUPTED, lease_option
+from holdfast.errors import NotFound, StoreUnavailable
+from holdfast.runtime.declare import agent_spec
+from holdfast.runtime.engine import Options
+from holdfast.runtime.worker import Report, Worker
+from holdfast.store.base import Schedule
+
+LOOK_SECONDS = 0.1
+OPENING_SECONDS = 60.0
+COLOURS = {
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "left": "red",
+    "unknown": "yellow",
+}
+
+
+# ── worker ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Told:
+    """What a worker did, for whoever watches: lines and a count on a terminal, lines in a log, or
+    JSON lines for programs; all on stderr."""
+
+    def __init__(self, *, as_json: bool, quiet: bool) -> None:
+        self._as_json, self._quiet = as_json, quiet
+        self._counts: Counter[str] = Counter()
+        self._live = not as_json and not quiet and sys.stderr.isatty()
+        self._shown = ""
+        self._mutex = threading.Lock()
+
+    def __call__(self, said: Report) -> None:
+        self._counts[said.status] += said.status != "unknown"
+        if self._quiet:
+            return
+        if self._as_json:
+            line = text.as_json_line(
+                {"status": said.status, "agent": said.agent, "run": said.run_id,
+                 "seconds": round(said.seconds, 6), "detail": said.detail}
+            )  # fmt: skip
+        else:
+            line = self._sentence(said)
+        with self._mutex:
+            self._clear()
+            click.echo(line, err=True)
+
+    def _sentence(self, said: Report) -> str:
+        detail = text.visible(said.detail)
+        if said.status == "unknown":
+            return click.style(
+                f"left for others: runs of {text.visible(said.agent)}; {detail}", fg="yellow"
+            )
+        status = click.style(said.status, fg=COLOURS.get(said.status, "cyan"))
+        about = f": {detail}" if detail and said.status != "completed" else ""
+        took = text.span(round(said.seconds * 1_000_000))
+        return f"{time.strftime('%H:%M:%S')}  {said.run_id} ({text.visible(said.agent)}) {status} after {took}{about}"
+
+    def show(self, under_way: int) -> None:
+        """The count, in place, on a terminal."""
+        if not self._live:
+            return
+        counts = ", ".join(f"{n} {status}" for status, n in sorted(self._counts.items()) if n)
+        line = f"{under_way} under way" + (f"; {counts}" if counts else "")
+        with self._mutex:
+            if line != self._shown:
+                click.echo(f"\r\033[K{line}", nl=False, err=True)
+                self._shown = line
+
+    def _clear(self) -> None:
+        if self._shown:
+            click.echo("\r\033[K", nl=False, err=True)
+            self._shown = ""
+
+    def end(self) -> None:
+        with self._mutex:
+            self._clear()
+
+
+class Watch:
+    """A worker in a thread of its own, and this one free for signals."""
+
+    def __init__(self, hands: Worker, told: Told, *, once: bool) -> None:
+        self._hands, self._told = hands, told
+        self._signals = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._work, args=(once,), name="holdfast-claims", daemon=True
+        )
+
+    def _work(self, once: bool) -> None:
+        try:
+            self._hands.run(once=once)
+        except BaseException as error:  # noqa: BLE001 - carried to the main thread
+            self._error = error
+
+    def _noted(self, *_: object) -> None:
+        self._signals += 1  # and nothing else: whatever a handler locks, somebody may hold
+
+    def until_done(self) -> None:
+        """Until the worker has ended, by itself or because a signal asked for it."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._noted) for number in numbers]
+        seen = 0
+        try:
+            self._thread.start()
+            while self._thread.is_alive():
+                self._thread.join(LOOK_SECONDS)
+                self._told.show(self._hands.under_way)
+                if self._signals > seen:
+                    seen = self._signals
+                    self._stop(seen)
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+            self._told.end()
+        if self._error is not None:
+            raise self._error
+
+    def _stop(self, signals: int) -> None:
+        self._told.end()
+        if signals > 1:
+            self._hands.grace = 0.0
+            click.echo("giving everything back now", err=True)
+        elif self._hands.under_way:
+            click.echo(
+                f"stopping: {self._hands.under_way} runs are given back when the call they are in has ended, "
+                f"or in {self._hands.grace:g} s; once more does it now",
+                err=True,
+            )
+        self._hands.stop()
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="FILE|MODULE[:AGENT]…")
+@click.option(
+    "--concurrency", "-c", type=click.IntRange(1, 10_000), default=10, show_default=True,
+    help="Runs at once: plain agents in threads, async ones as tasks.",
+)  # fmt: skip
+@lease_option
+@click.option(
+    "--grace", type=click.FloatRange(0, 86_400), default=10.0, show_default=True, metavar="SECONDS",
+    help="How long a call may still take after SIGTERM.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Stop when nothing is due.")
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing of single runs.")
+@store_option
+@json_option
+def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: float, once: bool, quiet: bool,
+           url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Execute runs of these files' or modules' agents that are due, until stopped.
+
+    Ctrl-C or SIGTERM: no more runs are taken, and those under way are given back as soon as the call that
+    they are in has ended, so that another worker goes on at once.
+    """
+    files = [load(target) for target in targets]
+    agents = [
+        agent
+        for file in files
+        for agent in ([file.chosen()] if file.name else file.agents.values())
+    ]
+    _log_to_stderr()
+    told = Told(as_json=as_json, quiet=quiet)
+    hf = _opened(url, agents, Options(lease_seconds=lease))
+    hands = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=told)
+    Watch(hands, told, once=once).until_done()
+    say(
+        as_json,
+        {"executed": hands.taken},
+        f"executed {hands.taken} {'run' if hands.taken == 1 else 'runs'}",
+    )
+    if hands.under_way:  # a call that does not return: its thread would keep this process alive
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
+    hf.close()
+
+
+def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
+    """The store, waited for if its server is restarting: a worker that gives up then would be missed."""
+    end = time.monotonic() + OPENING_SECONDS
+    while True:
+        asked = time.monotonic()
+        try:
+            return Holdfast(url, agents=agents, options=options)
+        except StoreUnavailable as error:
+            # What has no hope (a wrong password) is refused at once; the rest after some patience.
+            if asked + 1 > time.monotonic() or time.monotonic() > end:
+                raise
+            click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
+
+
+class _Visible(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return text.visible(super().format(record), lines=True)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
+    log = logging.getLogger("holdfast")
+    log.handlers[:] = [handler]
+    log.setLevel(logging.WARNING)
+
+
+# ── schedules ────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@click.argument("target", metavar="FILE|MODULE[:AGENT]")
+@click.argument("cron")
+@click.option("--tz", default="UTC", show_default=True, help="The time zone of the times in CRON.")
+@click.option(
+    "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="Input of each run."
+)
+@click.option("--id", "schedule_id", metavar="ID", help="Default: the agent's name.")
+@click.option("--priority", type=click.IntRange(-10, 10), default=0, show_default=True)
+@click.option(
+    "--catch-up", type=click.Choice(("latest", "all", "none")), default="latest", show_default=True,
+    help="For which times a run is started that no worker was there for.",
+)  # fmt: skip
+@store_option
+@json_option
+def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_id: str | None, priority: int,
+             catch_up: Any, url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Have workers start a run of an agent at each time that CRON names ('30 6 * * mon-fri', '@daily').
+
+    There is one run for each time, whatever the number of workers. The same id again replaces the schedule.
+    """
+    agent = load(target).chosen()
+    values = parameters(agent_spec(agent), given)
+    with Holdfast(url) as hf:
+        made = hf.schedule(
+            agent,
+            cron=cron,
+            tz=tz,
+            input=values,
+            id=schedule_id,
+            priority=priority,
+            catch_up=catch_up,
+        )
+    say(
+        as_json,
+        _fields(made),
+        f"{made.id}: {made.agent} at {made.cron} ({made.zone}), next {text.clock(made.next_at)}",
+    )
+
+
+@click.command()
+@store_option
+@json_option
+def schedules(url: str | None, as_json: bool) -> None:
+    """All schedules, and when each is due next."""
+    with existing_store(url) as store:
+        found = store.schedules.all()
+    if as_json:
+        click.echo(text.as_json({"schedules": [_fields(one) for one in found]}))
+        return
+    if not found:
+        click.echo("no schedules")
+        return
+    text.table(
+        ("id", "agent", "cron", "time zone", "next", "last"),
+        [
+            (one.id, text.visible(one.agent), one.cron, one.zone, text.clock(one.next_at),
+             text.clock(one.last_at) if one.last_at else "–")
+            for one in found
+        ],
+    )  # fmt: skip
+
+
+@click.command()
+@click.argument("schedule_id", metavar="ID")
+@store_option
+@json_option
+def unschedule(schedule_id: str, url: str | None, as_json: bool) -> None:
+    """Forget a schedule. Runs that it has started are not touched."""
+    with existing_store(url) as store:
+        if not store.schedules.delete(schedule_id):
+            raise NotFound(f"there is no schedule {schedule_id!r}; `holdfast schedules` lists them")
+    say(as_json, {"id": schedule_id, "deleted": True}, f"{schedule_id} is no schedule any more")
+
+
+def _fields(one: Schedule) -> dict[str, Any]:
+    return {**one._asdict(), "input": text.from_json(one.input)}

@@ -1,0 +1,116 @@
+"""What a fleet shares in PostgreSQL beside its runs: schedules, and limits that all keep.
+
+Those who count and then take lock the limit's name first, in the same transaction, by an advisory lock
+that ends with it (so it works behind a transaction pooler). What was tried and not answered may be tried
+again: at worst a turn is lost, never one too many used.
+
+Not here: when a schedule is due (`core/cron.py`), who waits how for a limit (`runtime`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from holdfast.store.base import Schedule, check_text
+from holdfast.store.link import Connection
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Do work on some connection of the store's pool; see `link.Link.run`."""
+
+    def __call__(self, work: Callable[[Connection, bool], T], *, write: bool = True) -> T: ...
+
+
+class PostgresSchedules:
+    """See `base.Schedules`."""
+
+    def __init__(
+        self,
+        run: Run,
+        queries: dict[str, str],
+        fixed_now: Callable[[], int | None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._run, self._q, self._fixed_now, self._changed = run, queries, fixed_now, changed
+
+    def put(self, schedule: Schedule) -> None:
+        def put(db: Connection, _unsure: bool) -> None:
+            db.execute(self._q["put_schedule"], schedule)
+
+        self._run(put)
+        self._changed()
+
+    def all(self) -> list[Schedule]:
+        return self._rows("schedules", None)
+
+    def due(self, agents: Sequence[str], *, limit: int = 100) -> list[Schedule]:
+        params = {"agents": list(agents), "now": self._fixed_now(), "limit": limit}
+        return self._rows("due_schedules", params)
+
+    def _rows(self, name: str, params: Any) -> list[Schedule]:
+        found = self._run(lambda db, _: db.rows(self._q[name], params), write=False)
+        return [Schedule(*row) for row in found]
+
+    def next_at(self, agents: Sequence[str]) -> int | None:
+        found: int | None = self._run(
+            lambda db, _: db.rows(self._q["next_schedule"], (list(agents),)), write=False
+        )[0][0]
+        return found
+
+    def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
+        params = {
+            "id": schedule.id,
+            "expected": schedule.next_at,
+            "next_at": next_at,
+            "last_at": last_at,
+        }
+        return bool(self._run(lambda db, _: db.change(self._q["advance_schedule"], params)))
+
+    def delete(self, schedule_id: str) -> bool:
+        params = (check_text("schedule", schedule_id),)
+
+        def delete(db: Connection, unsure: bool) -> bool:
+            return bool(db.change(self._q["delete_schedule"], params)) or unsure
+
+        return self._run(delete)
+
+
+class PostgresLimits:
+    """See `base.Limits`."""
+
+    def __init__(
+        self, run: Run, queries: dict[str, str], fixed_now: Callable[[], int | None], space: str
+    ) -> None:
+        self._run, self._q, self._fixed_now, self._space = run, queries, fixed_now, space
+
+    def take_turn(
+        self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
+    ) -> int | None:
+        params = {"name": name, "holder": holder, "count": count, "span": per_us + slack_us,
+                  "slack": slack_us, "now": self._fixed_now()}  # fmt: skip
+        (at, now), *_ = self._locked("turn", name, params, "forget_turns", "take_turn")
+        return at if at > now else None
+
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
+        params = {"name": name, "holder": holder, "run_id": run_id, "epoch": epoch, "most": most,
+                  "now": self._fixed_now()}  # fmt: skip
+        return bool(self._locked("seat", name, params, "free_seats", "take_seat"))
+
+    def _locked(self, what: str, name: str, params: dict[str, Any], *queries: str) -> list[Any]:
+        """The rows of the last of some statements, in one transaction that has locked the name."""
+
+        def work(db: Connection, _unsure: bool) -> list[Any]:
+            with db.pipeline():
+                db.begin()
+                db.execute(self._q["lock_names"], (f"{self._space} {what}", [name]))
+                done = [db.execute(self._q[query], params) for query in queries]
+                db.execute("COMMIT")
+            return done[-1].fetchall()
+
+        return self._run(work)
+
+    def leave_seat(self, name: str, holder: str) -> None:
+        self._run(lambda db, _: db.change(self._q["leave_seat"], (name, holder)))

@@ -1,0 +1,121 @@
+"""What a fleet shares in a SQLite file beside its runs: schedules, and limits that all keep.
+
+Every method is one short transaction; those that count and then take are serialised by SQLite's one
+write lock. Not here: when a schedule is due (`core/cron.py`), who waits how for a limit (`runtime`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+import apsw
+
+from holdfast.store import sql
+from holdfast.store.base import Schedule, check_text
+
+Opening = Callable[[], AbstractContextManager[apsw.Connection]]
+
+_Q: Final = sql.queries("sqlite")
+
+
+class SQLiteSchedules:
+    """See `base.Schedules`."""
+
+    def __init__(
+        self,
+        transaction: Opening,
+        reading: Opening,
+        notify: Callable[[], None],
+        now: Callable[[], int],
+    ) -> None:
+        self._transaction, self._reading, self._notify, self._now = (
+            transaction,
+            reading,
+            notify,
+            now,
+        )
+
+    def put(self, schedule: Schedule) -> None:
+        with self._transaction() as db:
+            db.execute(_Q["put_schedule"], schedule)
+        self._notify()
+
+    def all(self) -> list[Schedule]:
+        with self._reading() as db:
+            return [Schedule(*row) for row in db.execute(_Q["schedules"])]
+
+    def due(self, agents: Sequence[str], *, limit: int = 100) -> list[Schedule]:
+        params = {"agents": json.dumps(list(agents)), "now": self._now(), "limit": limit}
+        with self._reading() as db:
+            return [Schedule(*row) for row in db.execute(_Q["due_schedules"], params)]
+
+    def next_at(self, agents: Sequence[str]) -> int | None:
+        with self._reading() as db:
+            found: int | None = db.execute(
+                _Q["next_schedule"], {"agents": json.dumps(list(agents))}
+            ).get
+        return found
+
+    def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
+        params = {
+            "id": schedule.id,
+            "expected": schedule.next_at,
+            "next_at": next_at,
+            "last_at": last_at,
+        }
+        with self._transaction() as db:
+            return db.execute(_Q["advance_schedule"], params).get is not None
+
+    def delete(self, schedule_id: str) -> bool:
+        check_text("schedule", schedule_id)
+        with self._transaction() as db:
+            return db.execute(_Q["delete_schedule"], (schedule_id,)).get is not None
+
+
+class SQLiteLimits:
+    """See `base.Limits`."""
+
+    def __init__(self, transaction: Opening, now: Callable[[], int]) -> None:
+        self._transaction, self._now = transaction, now
+
+    def take_turn(
+        self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
+    ) -> int | None:
+        who = {"name": name, "holder": holder}
+        span = per_us + slack_us  # so that one that begins a little late is still within the limit
+        with self._transaction() as db:
+            now = self._now()
+            own = db.execute(_Q["own_turn"], who).get
+            if own is not None and own > now:
+                at: int = own
+                return at
+            if own is not None and own + slack_us >= now:
+                db.execute(_Q["begin_turn"], who)
+                return None
+            db.execute(_Q["drop_turn"], who)
+            db.execute(_Q["forget_turns"], {"name": name, "before": now - 2 * span})
+            last = db.execute(_Q["last_turn"], {"name": name, "count": count}).get
+            at = now if last is None else max(now, last + span)
+            db.execute(
+                _Q["insert_turn"], {"name": name, "at": at, "holder": holder if at > now else ""}
+            )
+        return at if at > now else None
+
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
+        who = {"name": name, "holder": holder}
+        with self._transaction() as db:
+            db.execute(_Q["free_seats"], {"name": name, "now": self._now()})
+            taken, ours = db.execute(_Q["seats"], who).get
+            if ours:
+                return True
+            if taken >= most:
+                return False
+            db.execute(_Q["insert_seat"], {**who, "run_id": run_id, "epoch": epoch})
+        return True
+
+    def leave_seat(self, name: str, holder: str) -> None:
+        with self._transaction() as db:
+            db.execute(_Q["leave_seat"], (name, holder))

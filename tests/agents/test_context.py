@@ -1,0 +1,179 @@
+"""What a model is shown of a run fits, holds what matters most, and is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from holdfast import Budget, Holdfast, InvalidInput, Run, agent, step
+from holdfast.agents.state import Artifact, Fact
+from holdfast.core.context import pack
+from holdfast.core.tokens import ESTIMATE
+from holdfast.core.values import decode
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    with Holdfast(tmp_path / "h.db") as opened:
+        yield opened
+
+
+@step
+def look(what: str) -> str:
+    return what
+
+
+@given(
+    goal=TEXT,
+    questions=st.lists(TEXT, max_size=4),
+    facts=st.lists(st.builds(Fact, TEXT, TEXT | st.integers(), TEXT), max_size=8),
+    contents=st.lists(st.tuples(TEXT, st.binary(max_size=60) | TEXT.map(str.encode), st.integers(1, 3)), max_size=5),
+    limit=st.integers(1, 900),
+    cap=st.none() | st.integers(0, 100),
+    unit=st.sampled_from(["bytes", "tokens"]),
+)  # fmt: skip
+def test_a_slice_is_never_longer_than_its_cap_and_says_how_long_it_is(
+    goal: str, questions: list[str], facts: list[Fact], contents: list[Any], limit: int, cap: int | None, unit: str
+) -> None:  # fmt: skip
+    blobs = {str(i): data for i, (_, data, _) in enumerate(contents)}
+    artifacts = [
+        Artifact(name, "text", str(i), len(data), "sum", at)
+        for i, (name, data, at) in enumerate(contents)
+    ]
+    measure = ESTIMATE.count if unit == "tokens" else lambda text: len(text.encode())
+    try:
+        found = pack(
+            goal=goal, questions=questions, facts=facts, artifacts=artifacts,
+            content=lambda a: blobs[a.id], step=2, limit=limit, measure=measure, unit=unit,
+            artifact_bytes_max=cap,
+        )  # fmt: skip
+    except InvalidInput:
+        assert measure(f"# Goal\n{goal}\n") > limit
+        return
+    shown = str(found)
+
+    assert measure(shown) <= found.size <= limit
+    if unit == "bytes":
+        assert found.size == len(shown.encode())
+    assert cap is None or cap >= sum(a.bytes for a in found.artifacts if a.content is not None)
+    newest = {fact.key: fact for fact in facts}
+    assert [f.key for f in found.facts] == [
+        key for key in dict.fromkeys(f.key for f in reversed(facts)) if newest[key] in found.facts
+    ]
+    known = len(questions) + len(newest) + len(artifacts)
+    assert known == len(found.left_out) + len(found.questions) + len(found.facts) + len(
+        found.artifacts
+    )
+
+
+def test_packing_does_not_stop_at_the_first_thing_that_does_not_fit(hf: Holdfast) -> None:
+    @agent
+    def main(run: Run, goal: str) -> list[str]:
+        run.fact("small", 1)
+        run.fact("huge", "x" * 5000)
+        run.fact("also small", 2)
+        found = run.context(max_bytes=400)
+        return [*(fact.key for fact in found.facts), *found.left_out]
+
+    assert ["also small", "small", "fact 'huge'"] == hf.run(main, "find out", id="r")
+
+
+def test_this_steps_artifacts_come_first_and_big_ones_by_summary(hf: Holdfast) -> None:
+    @agent(budget=Budget(max_artifact_bytes_in_context=1000))
+    def main(run: Run, goal: str) -> str:
+        look("a")
+        run.artifact("old.txt", "old words", summary="something older")
+        look("b")
+        run.artifact("new.txt", "new words")
+        run.artifact("big.txt", "x" * 2000, summary="two thousand letters")
+        run.artifact("raw.bin", b"\xff\xfe", summary="bytes")
+        run.ask_later("Which one?")
+        run.fact("disk", "full", source="df")
+        return str(run.context(max_tokens=500))
+
+    assert hf.run(main, "clean up", id="r") == (
+        "# Goal\nclean up\n"
+        "# Open questions\n- Which one?\n"
+        "# Artifacts\n"
+        "- raw.bin (bytes, 2 bytes): bytes\n"
+        "- big.txt (text, 2,000 bytes): two thousand letters\n"
+        "--- new.txt (text, 9 bytes)\nnew words\n---\n"
+        "- old.txt (text, 9 bytes): something older\n"
+        "# Known facts, newest first\n- disk: full (from df)\n"
+    )
+
+
+def test_what_was_shown_is_recorded_and_the_same_on_replay(hf: Holdfast) -> None:
+    @agent
+    def main(run: Run, goal: str) -> str:
+        run.fact("n", 1)
+        first = run.context(max_bytes=200)
+        look("x")
+        run.fact("n", 2)
+        second = run.context(max_bytes=200)
+        look("y")
+        return f"{first}{second}"
+
+    shown = hf.run(main, "count", id="r")
+    assert "- n: 1" in shown and "- n: 2" in shown
+
+    assert shown == hf.replay("r").result
+    before, after = hf.at("r", 1, "before").context, hf.get("r").context
+    assert before is not None and after is not None
+    assert 1 == decode(before.json)["facts"][0]["value"]
+    assert 2 == decode(after.json)["facts"][0]["value"]
+
+
+@pytest.mark.parametrize("caps", [{}, {"max_bytes": 1, "max_tokens": 1}, {"max_bytes": 0}])
+def test_a_slice_needs_exactly_one_cap(hf: Holdfast, caps: dict[str, int]) -> None:
+    @agent
+    def main(run: Run) -> str:
+        with pytest.raises(InvalidInput, match="one cap"):
+            run.context(**caps)
+        return "refused"
+
+    assert "refused" == hf.run(main, id="r")
+
+
+def test_messages_are_shaped_for_either_provider_from_inside_a_run(hf: Holdfast) -> None:
+    @agent
+    def main(run: Run) -> Any:
+        run.messages.add("system", "be brief")
+        run.messages.add("user", "the goal")
+        for n in range(30):
+            run.messages.add("assistant", f"thought {n} " * 20)
+        openai = run.messages.for_model(max_tokens=900, keep_last=4)
+        claude = run.messages.for_model(max_tokens=900, keep_last=4, shape="anthropic")
+        with pytest.raises(InvalidInput, match="shape"):
+            run.messages.for_model(shape="gemini")  # type: ignore[call-overload]
+        return [openai[:2], len(openai) < 20, claude["system"], claude["messages"][0]["role"]]
+
+    wanted = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "the goal"}]
+    assert [wanted, True, "be brief", "user"] == hf.run(main, id="r")
+
+
+def test_a_big_message_can_be_read_before_it_is_committed(hf: Holdfast) -> None:
+    """What was noted and is not yet in the store is there for the code all the same."""
+    big = "x" * 100_000
+
+    @agent
+    def main(run: Run) -> int:
+        run.messages.add("user", big)
+        run.state.text = big
+        kept = run.artifact("big", big)
+        shown = run.context(max_bytes=300_000)
+        return (
+            len(run.messages.for_model()[0]["content"])
+            + len(run.state.text)
+            + kept.bytes
+            + shown.size
+        )
+
+    assert hf.run(main, id="r") > 500_000

@@ -1,0 +1,168 @@
+"""A lease is kept by a thread that user code cannot hold up, and only by the process that was given it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast import AsyncRun, Holdfast, Options, Run, StoreUnavailable, agent, step, tool
+from holdfast.runtime import lease
+from support.workers import PATIENCE_SECONDS, STORES, until, url_of
+
+LEASE_SECONDS = 0.6
+
+
+@step
+def block(seconds: float) -> str:
+    time.sleep(seconds)
+    return "done"
+
+
+@step
+async def block_the_loop(seconds: float) -> str:
+    time.sleep(seconds)  # noqa: ASYNC251 - the mistake that this is about
+    return "done"
+
+
+@agent
+def blocking(run: Run) -> str:
+    return block(3 * LEASE_SECONDS)
+
+
+@agent
+async def blocking_the_loop(run: AsyncRun) -> str:
+    return await block_the_loop(3 * LEASE_SECONDS)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_code_that_blocks_longer_than_its_lease_does_not_lose_it(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """In a thread and on the event loop, while another worker waits for runs to take over."""
+    url = url_of(kind, request, tmp_path)
+    agents = [blocking, blocking_the_loop]
+    with (
+        Holdfast(url, agents=agents, options=Options(lease_seconds=LEASE_SECONDS)) as hf,
+        Holdfast(url, agents=agents) as greedy,
+    ):
+        handles = [hf.start(fn, id=fn.__name__) for fn in agents]
+        worker, rival = hf.worker(concurrency=2), greedy.worker(concurrency=2)
+        threads = [threading.Thread(target=worker.run, kwargs={"once": True})]
+        threads[0].start()
+        until(lambda: worker.taken == 2, "both runs begun")
+        threads.append(threading.Thread(target=rival.run))
+        threads[1].start()
+
+        results = [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
+        rival.stop()
+        for thread in threads:
+            thread.join()
+
+        assert (["done", "done"], 0) == (results, rival.taken)
+        assert {1} == {row.epoch for row in hf.runs()}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_renewal_after_the_end_of_a_lease_is_refused_though_nobody_took_the_run(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with Holdfast(url_of(kind, request, tmp_path), agents=[blocking]) as hf:
+        hf.start(blocking, id="r")
+        row = hf.store.claim("r", worker="w", lease_us=1000)
+        assert row is not None
+        until(lambda: not row.is_live(hf.store.now()), "the end of the lease")
+
+        assert {"r"} == hf.store.renew([("r", row.epoch)], lease_us=10**9)
+        assert hf.store.claim("r", worker="w2", lease_us=1000) is not None
+
+
+def test_every_start_and_every_fork_has_a_name_of_its_own(tmp_path: Path) -> None:
+    with Holdfast(tmp_path / "h.db") as one, Holdfast(tmp_path / "h.db") as two:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(write, one.engine.worker.encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        forked = os.read(read, 1000).decode()
+        os.close(read)
+        os.close(write)
+
+        assert 3 == len({one.engine.worker, two.engine.worker, forked})
+        assert one.engine.worker == one.engine.worker
+
+
+BEGUN: list[str] = []
+GO_ON = threading.Event()
+
+
+@tool
+def slow(idempotency_key: str = "") -> str:
+    BEGUN.append(idempotency_key)
+    if len(BEGUN) == 1:
+        GO_ON.wait(PATIENCE_SECONDS)
+    return "done"
+
+
+@agent
+def one_slow_call(run: Run) -> str:
+    return slow()
+
+
+def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease has ended because the store was away; it goes on with the run when that has ended here."""
+    BEGUN.clear()
+    GO_ON.clear()
+    with Holdfast(
+        tmp_path / "h.db", agents=[one_slow_call], options=Options(lease_seconds=0.2)
+    ) as hf:
+        renew, away = hf.store.renew, threading.Event()
+
+        def renewing(held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+            if not away.is_set():
+                raise StoreUnavailable("away")
+            return renew(held, lease_us=lease_us)
+
+        monkeypatch.setattr(hf.store, "renew", renewing)
+        handle = hf.start(one_slow_call, id="r")
+        worker = hf.worker(concurrency=4)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        until(lambda: BEGUN, "the call")
+        row = hf.store.get("r")
+        assert row is not None
+        until(lambda: not row.is_live(hf.store.now()), "the end of the lease")
+        hf.start(one_slow_call, id="other").result(timeout=PATIENCE_SECONDS)  # it claims meanwhile
+
+        assert 1 == sum(key.startswith("r:") for key in BEGUN)
+        away.set()
+        GO_ON.set()
+        assert "done" == handle.result(timeout=PATIENCE_SECONDS)
+        worker.stop()
+        thread.join()
+        assert 1 == len({key for key in BEGUN if key.startswith("r:")})
+
+
+def test_closing_stops_the_workers(tmp_path: Path) -> None:
+    hf = Holdfast(tmp_path / "h.db", agents=[blocking])
+    thread = threading.Thread(target=hf.worker().run)
+    thread.start()
+
+    hf.close()
+    thread.join(PATIENCE_SECONDS)
+
+    assert not thread.is_alive()
+
+
+def test_time_that_the_machine_slept_counts_against_a_lease() -> None:
+    """CLOCK_MONOTONIC stands still meanwhile; a laptop that wakes up must not believe it."""
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    assert before <= lease.elapsed() <= time.clock_gettime(time.CLOCK_BOOTTIME)

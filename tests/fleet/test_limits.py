@@ -1,0 +1,300 @@
+"""Limits that a whole fleet keeps together: runs of an agent, calls of a tool, and their rate."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import (
+    AsyncHoldfast,
+    AsyncRun,
+    Holdfast,
+    InvalidInput,
+    Options,
+    Rate,
+    Run,
+    RunWaiting,
+    agent,
+    step,
+    tool,
+)
+from holdfast.store.base import MICROSECONDS, Store
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing import ManualClock
+from support.workers import PATIENCE_SECONDS, STORES, url_of
+
+BEGAN: list[float] = []
+INSIDE: list[int] = []
+MOST: list[int] = []
+MUTEX = threading.Lock()
+
+
+def reset() -> None:
+    for seen in (BEGAN, INSIDE, MOST):
+        seen.clear()
+
+
+def visit(seconds: float) -> None:
+    """Count who is here at the same time."""
+    with MUTEX:
+        BEGAN.append(time.monotonic())
+        INSIDE.append(1)
+        MOST.append(len(INSIDE))
+    time.sleep(seconds)
+    with MUTEX:
+        INSIDE.pop()
+
+
+@step(rate=Rate(5, per=1.0))
+def ask_model(n: int) -> int:
+    visit(0)
+    return n
+
+
+@tool(max_running=2)
+def use_gpu(n: int, idempotency_key: str = "") -> int:
+    visit(0.05)
+    return n
+
+
+@agent
+def asking(run: Run, n: int) -> int:
+    return ask_model(n)
+
+
+@agent
+def computing(run: Run, n: int) -> int:
+    return use_gpu(n)
+
+
+@agent
+def computing_in_branches(run: Run) -> list[int]:
+    return run.map(use_gpu, [1, 2, 3, 4, 5])
+
+
+@step
+def inside(n: int) -> int:
+    visit(0.05)
+    return n
+
+
+@agent(max_running=2)
+def narrow(run: Run, n: int) -> int:
+    return inside(n)
+
+
+AGENTS = [asking, computing, computing_in_branches, narrow]
+
+
+@pytest.fixture(params=STORES)
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Holdfast]]:
+    """Three workers, each with a store of its own opening, as in three processes."""
+    reset()
+    url = url_of(request.param, request, tmp_path)
+    made = [Holdfast(url, agents=AGENTS) for _ in range(3)]
+    yield made
+    for hf in made:
+        hf.close()
+
+
+def work(fleet: list[Holdfast], concurrency: int = 4) -> None:
+    """All of them drain the queue together."""
+    threads = [
+        threading.Thread(target=hf.worker(concurrency=concurrency).run, kwargs={"once": True})
+        for hf in fleet
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_workers_keep_the_rate_of_a_tool_together(fleet: list[Holdfast]) -> None:
+    handles = [fleet[0].start(asking, n=i) for i in range(14)]
+
+    work(fleet)
+
+    assert list(range(14)) == [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
+    began = sorted(BEGAN)
+    assert 14 == len(began)
+    assert all(later - earlier >= 0.95 for earlier, later in zip(began, began[5:], strict=False))
+
+
+def test_workers_keep_the_number_of_calls_of_a_tool_together(fleet: list[Holdfast]) -> None:
+    handles = [fleet[0].start(computing, n=i) for i in range(10)]
+    handles.append(fleet[0].start(computing_in_branches))
+
+    work(fleet)
+
+    results = [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
+    assert [*range(10), [1, 2, 3, 4, 5]] == results
+    assert (15, 2) == (len(BEGAN), max(MOST))
+
+
+def test_workers_keep_the_number_of_runs_of_an_agent_together(fleet: list[Holdfast]) -> None:
+    """Others are not held up: they are taken in the meantime."""
+    narrows = [fleet[0].start(narrow, n=i) for i in range(8)]
+
+    threads = [hf.worker(concurrency=4) for hf in fleet]
+    working = [threading.Thread(target=worker.run) for worker in threads]
+    for thread in working:
+        thread.start()
+    results = [handle.result(timeout=PATIENCE_SECONDS) for handle in narrows]
+    for worker in threads:
+        worker.stop()
+    for thread in working:
+        thread.join()
+
+    assert (list(range(8)), 8, 2) == (results, len(BEGAN), max(MOST))
+
+
+def test_urgent_runs_come_first_and_nothing_waits_for_ever(fleet: list[Holdfast]) -> None:
+    hf = fleet[0]
+    order = [("low", -5), ("normal", 0), ("urgent", 5)]
+    for name, priority in order:
+        hf.start(narrow, id=name, n=1, priority=priority)
+
+    rows = hf.store.claim_due(worker="w", lease_us=1, limit=3)
+
+    assert ["urgent", "normal", "low"] == [row.id for row in rows]
+    with pytest.raises(InvalidInput):
+        hf.start(narrow, n=1, priority=11)
+
+
+# -- far turns, by a clock that is moved by hand -----------------------------------------------
+
+
+@tool(rate=Rate(1, per=3600, name="provider"))
+def send(n: int, idempotency_key: str = "") -> int:
+    return n
+
+
+@tool(rate=Rate(1, per=3600, name="provider"))
+def send_also(n: int) -> int:
+    return n
+
+
+@agent
+def sending(run: Run, n: int) -> int:
+    return send(n) if n % 2 else send_also(n)
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    url = url_of(request.param, request, tmp_path)
+    if request.param == "sqlite":
+        made: Store = SQLiteStore(url, clock=clock.now)
+    else:
+        from holdfast.store.postgres import PostgresStore
+
+        made = PostgresStore(url, clock=clock.now)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_a_run_whose_turn_is_far_away_leaves_memory_and_keeps_its_turn(
+    store: Store, clock: ManualClock
+) -> None:
+    """Two tools that name the same limit share it; who came first goes first, one an hour."""
+    hf = Holdfast(store, agents=[sending], options=Options(sleep=clock.advance))
+    handles = [hf.start(sending, id=f"r{i}", n=i) for i in range(4)]
+    ended: list[list[str]] = []
+    for _ in range(4):
+        hf.worker().run(once=True)
+        ended.append([handle.id for handle in handles if handle.status == "completed"])
+        clock.advance(3601)
+
+    assert [["r0"], ["r0", "r1"], ["r0", "r1", "r2"], ["r0", "r1", "r2", "r3"]] == ended
+
+
+def test_a_run_that_waits_for_its_turn_says_so_and_a_crash_loses_no_more_than_a_turn(
+    store: Store, clock: ManualClock
+) -> None:
+    class Crash(BaseException):
+        pass
+
+    def die(point: str) -> None:
+        if point == "before commit call_started":
+            raise Crash
+
+    dying = Holdfast(store, agents=[sending], options=Options(boundary=die))
+    with pytest.raises(Crash):
+        dying.run(sending, id="r", n=1)
+    hf = Holdfast(store, agents=[sending], options=Options(sleep=clock.advance))
+
+    with pytest.raises(RunWaiting) as waiting:
+        hf.resume("r")
+    assert "its turn to call send (1 in 3600 s)" in str(waiting.value)
+    row = store.get("r")
+    assert row is not None and row.due_at == clock.now() + 3601 * MICROSECONDS
+    clock.advance(3601)
+    assert 1 == hf.worker().run(once=True)
+    assert 1 == hf.result("r", timeout=1)
+
+
+def test_seats_of_a_worker_that_died_are_free_when_its_lease_has_ended(
+    store: Store, clock: ManualClock
+) -> None:
+    hf = Holdfast(store, agents=[computing], options=Options(sleep=clock.advance))
+    reset()
+    for name in ("dead1", "dead2"):
+        hf.start(computing, id=name, n=1)
+        row = store.claim(name, worker="dead", lease_us=60 * MICROSECONDS)
+        assert row is not None
+        assert store.limits.take_seat("use_gpu", name, run_id=name, epoch=row.epoch, most=2)
+
+    with pytest.raises(RunWaiting, match="room for use_gpu"):
+        hf.run(computing, id="r", n=7)
+    clock.advance(61)
+
+    assert 7 == hf.run(computing, id="r", n=7)
+
+
+def test_async_calls_wait_for_their_turn_without_blocking_the_loop(tmp_path: Path) -> None:
+    ticks: list[float] = []
+
+    @step(rate=Rate(1, per=0.3))
+    async def rated(n: int) -> int:
+        return n
+
+    @agent
+    async def rated_twice(run: AsyncRun) -> list[int]:
+        return [await rated(1), await rated(2)]
+
+    async def main() -> list[int]:
+        async with AsyncHoldfast(tmp_path / "h.db") as hf:
+            running = asyncio.ensure_future(hf.run(rated_twice))
+            while not running.done():
+                ticks.append(time.monotonic())
+                await asyncio.sleep(0.01)
+            return await running
+
+    assert [1, 2] == asyncio.run(main())
+    assert len(ticks) > 10
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Rate(0),
+        lambda: Rate(1, per=0),
+        lambda: Rate(1, per=-1),
+        lambda: tool(max_running=0)(lambda: None),
+        lambda: tool(rate=5)(lambda: None),  # type: ignore[call-overload]
+        lambda: agent(max_running=1.5)(lambda run: None),  # type: ignore[call-overload]
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_when_declared(wrong: object) -> None:
+    assert callable(wrong)
+    with pytest.raises(InvalidInput):
+        wrong()

@@ -1,0 +1,211 @@
+"""Waiting costs nothing, and waking is orderly: however many runs wait, and however many wake at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Options, Run, agent, step
+from holdfast.runtime.declare import agent_spec
+from holdfast.store.base import MICROSECONDS, RunRow, Wanted
+from support.bulk import fill
+from support.workers import PATIENCE_SECONDS, STORES, until, url_of
+
+MANY = 10_000
+
+
+@step
+def now_is(n: int) -> int:
+    return n
+
+
+@agent
+def sleeper(run: Run, n: int) -> int:
+    run.sleep(3600)
+    return n
+
+
+@agent
+def quick(run: Run, n: int) -> int:
+    return now_is(n)
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Holdfast]:
+    with Holdfast(url, agents=[sleeper, quick]) as made:
+        yield made
+
+
+class Counted:
+    """Calls of one method of a store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, thing: object, name: str) -> None:
+        self.calls = 0
+        self.results: list[Any] = []
+        self._method: Callable[..., Any] = getattr(thing, name)
+        monkeypatch.setattr(thing, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        result = self._method(*args, **kwargs)
+        self.results.append(result)
+        return result
+
+
+def test_ten_thousand_waiting_runs_cost_no_thread_task_or_connection(
+    url: str, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker beside them has as many threads as beside one, asks no more often, and still works."""
+    worker = hf.worker(concurrency=4)
+    working = threading.Thread(target=worker.run)
+    working.start()
+    hf.start(quick, n=1).result(timeout=PATIENCE_SECONDS)
+    threads = threading.active_count()
+    now = hf.store.now()
+
+    fill(url, MANY, agent="sleeper", now=now, due=now + 3600 * MICROSECONDS, step=1000)
+    asked = Counted(monkeypatch, hf.store, "next_due")
+    claimed = Counted(monkeypatch, hf.store, "claim_due")
+    cpu = time.process_time()
+    time.sleep(1.0)  # what is measured is a second in which nothing happens
+    cpu = time.process_time() - cpu
+    idle = (threading.active_count(), asked.calls <= 25, claimed.calls <= 2)
+
+    assert (threads, True, True) == idle
+    assert cpu < 0.5
+    assert 7 == hf.start(quick, n=7).result(timeout=PATIENCE_SECONDS)
+    worker.stop()
+    working.join()
+    assert 2 == worker.taken
+
+
+def test_ten_thousand_timers_due_at_once_drain_in_order_and_in_batches(
+    url: str, hf: Holdfast
+) -> None:
+    """Four workers claim side by side: each run once, no worker sees an earlier time after a later one,
+    and every claim but the last few is full."""
+    now = hf.store.now()
+    fill(url, MANY, agent="sleeper", now=now, due=now - 3600 * MICROSECONDS, step=1)
+    batches: list[list[RunRow]] = []
+    per_worker: list[list[int]] = []
+
+    def drain(hf: Holdfast, name: str) -> None:
+        order: list[int] = []
+        per_worker.append(order)
+        while rows := hf.store.claim_due(
+            worker=name, lease_us=10**9, limit=200, wanted=[Wanted("sleeper")]
+        ):
+            batches.append(rows)
+            order.extend(int(row.id.partition("-")[2]) for row in rows)
+
+    others = [Holdfast(url) for _ in range(3)]
+    threads = [
+        threading.Thread(target=drain, args=(one, f"w{i}")) for i, one in enumerate([hf, *others])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in others:
+        one.close()
+
+    taken = [row.id for rows in batches for row in rows]
+    assert (MANY, MANY) == (len(taken), len(set(taken)))
+    assert all(order == sorted(order) for order in per_worker)
+    assert len(batches) <= MANY / 200 + 4
+
+
+def test_a_worker_that_idles_asks_less_and_less_often_and_is_woken_all_the_same(
+    url: str, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a run that another process starts, which it hears of at once where the store can tell."""
+    worker = hf.worker()
+    asked = Counted(monkeypatch, hf.store, "next_due")
+    working = threading.Thread(target=worker.run)
+    working.start()
+    until(lambda: asked.calls >= 1, "a first look")
+    with Holdfast(url) as other:
+        handle = other.start(quick, n=3)
+
+        assert 3 == handle.result(timeout=PATIENCE_SECONDS)
+    worker.stop()
+    working.join()
+    assert 1 == worker.taken
+
+
+@pytest.mark.postgres
+def test_postgresql_listens_once_notes_are_proven_to_arrive_and_then_hardly_polls(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.store.postgres import PostgresStore
+
+    store = PostgresStore(postgres_dsn)
+    try:
+        store.wait_due([Wanted("x")], timeout=0.01)
+        until(lambda: store._listener.hears, "a note of our own")
+        asked = Counted(monkeypatch, store, "next_due")
+        assert not store.wait_due([Wanted("x")], timeout=4)
+
+        assert asked.calls <= 2
+    finally:
+        store.close()
+
+
+def test_runs_at_their_agents_limit_do_not_keep_a_worker_spinning(
+    url: str, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due and may not be taken is looked for at a gentle pace."""
+
+    @agent(max_running=1)
+    def narrow(run: Run) -> None:
+        return None
+
+    for i in range(3):
+        hf.start(narrow, id=f"n{i}")
+    assert hf.store.claim("n0", worker="elsewhere", lease_us=3 * MICROSECONDS) is not None
+    claimed = Counted(monkeypatch, hf.store, "claim_due")
+    worker = hf.worker(agents=[narrow])
+    working = threading.Thread(target=worker.run)
+    working.start()
+
+    for i in (1, 2):
+        hf.result(f"n{i}", timeout=PATIENCE_SECONDS)
+    worker.stop()
+    working.join()
+
+    assert claimed.calls < 40
+
+
+@pytest.mark.postgres
+def test_a_worker_that_sleeps_deeply_still_takes_up_what_another_left_within_two_leases(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim rings no bell, and neither does a death."""
+    from holdfast.store import postgres
+
+    lease = 2.0
+    with Holdfast(postgres_dsn, agents=[quick], options=Options(lease_seconds=lease)) as hf:
+        monkeypatch.setattr(postgres, "POLL_SECONDS_MIN", postgres.IDLE_SECONDS_MAX)
+        asked = Counted(monkeypatch, hf.store, "next_due")
+        worker = hf.worker()
+        working = threading.Thread(target=worker.run)
+        working.start()
+        until(lambda: asked.calls >= 1, "it sleeps")
+        with Holdfast(postgres_dsn, options=Options(lease_seconds=lease)) as dying:
+            dying.engine.create(agent_spec(quick), "left", {"n": 5})
+            began = time.monotonic()
+
+            assert 5 == dying.result("left", timeout=PATIENCE_SECONDS)
+        assert time.monotonic() - began < 2 * lease
+        worker.stop()
+        working.join()

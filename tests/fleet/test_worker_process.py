@@ -1,0 +1,192 @@
+"""Workers as processes of their own, on both stores: they take what is due, in files and modules; and
+when they are told to stop they give back what is under way, so that others go on at once.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import Holdfast, Options, Run, agent, cli
+from holdfast.runtime.declare import agent_spec
+from holdfast.store.base import MICROSECONDS
+from holdfast.store.sqlite import SQLiteStore, system_clock
+from support import fleet_agents
+from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
+
+
+@pytest.fixture(params=STORES)
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workers]:
+    yield from workers(url_of(request.param, request, tmp_path), tmp_path)
+
+
+@pytest.fixture
+def hf(fleet: Workers) -> Iterator[Holdfast]:
+    with Holdfast(fleet.url) as made:
+        yield made
+
+
+def test_a_worker_of_a_file_and_a_module_drains_the_queue_and_ends(
+    fleet: Workers, hf: Holdfast
+) -> None:
+    plain = [hf.start(fleet_agents.doubling, n=i) for i in range(15)]
+    tasks = [hf.start(fleet_agents.doubling_async, n=i) for i in range(15)]
+
+    code, said, told = fleet.once(
+        "--json", str(AGENTS) + ":doubling", target="support.fleet_agents:doubling_async"
+    )
+
+    assert (0, {"executed": 30}) == (code, json.loads(said))
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert {("completed", "doubling"): 15, ("completed", "doubling_async"): 15} == {
+        key: sum((line["status"], line["agent"]) == key for line in lines)
+        for key in {(line["status"], line["agent"]) for line in lines}
+    }
+    assert [2 * i for i in range(15)] * 2 == [handle.result(timeout=1) for handle in plain + tasks]
+
+
+def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_once(
+    fleet: Workers, hf: Holdfast
+) -> None:
+    hf.start(fleet_agents.three_calls, id="r", seconds=0.5)
+    first = fleet.start("--lease", "3600", "--grace", "30")
+    until(lambda: "begin a" in fleet.did(), "the first call")
+
+    first.send_signal(signal.SIGTERM)
+    said, _ = first.communicate(timeout=PATIENCE_SECONDS)
+
+    assert (0, "executed 1 run\n") == (first.returncode, said)
+    assert ["begin a", "end a"] == fleet.did()
+    row = hf.store.get("r")
+    assert row is not None
+    assert ("pending", "", 0) == (row.status, row.owner, row.claims)
+    assert 0 == fleet.once("--lease", "3600")[0]
+    assert ["a", "b", "c"] == hf.handle("r").result(timeout=1)
+    assert [f"{what} {name}" for name in "abc" for what in ("begin", "end")] == fleet.did()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
+    fleet: Workers, hf: Holdfast, signals: int
+) -> None:
+    """By a short grace, or by a second signal: the lease of an hour is not waited for."""
+    hf.start(fleet_agents.three_calls, id="r", seconds=3600)
+    process = fleet.start("--lease", "3600", "--grace", "0.3" if signals == 1 else "3600")
+    until(lambda: "begin a" in fleet.did(), "the first call")
+
+    process.send_signal(signal.SIGTERM)
+    while signals == 2 and process.poll() is None:  # those that come together count once
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    _, told = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert "given back" in told
+    row = hf.store.get("r")
+    assert row is not None
+    assert ("pending", "") == (row.status, row.owner)
+    with Holdfast(fleet.url, agents=[fleet_agents.three_calls]) as other:
+        assert other.store.claim("r", worker="w", lease_us=1) is not None
+
+
+def test_a_run_that_kills_its_workers_is_quarantined_with_its_reason_and_others_go_on(
+    fleet: Workers, hf: Holdfast
+) -> None:
+    """Its log grows each time, by a claim and an intent; that is not getting on."""
+    hf.start(fleet_agents.deadly, id="deadly", priority=10)
+    other = hf.start(fleet_agents.doubling, n=4)
+    lives = 0
+    while hf.handle("deadly").status != "quarantined":
+        code, _, _ = fleet.once("--concurrency", "1", "--lease", "0.3")
+        lives += 1
+        assert lives < 20
+        assert code in (0, 9)
+
+    assert 8 == other.result(timeout=PATIENCE_SECONDS)
+    assert 5 == fleet.did().count("die")
+    row = hf.store.get("deadly")
+    assert row is not None and "may kill its workers" in row.waiting_for
+    assert "may kill its workers" in hf.get("deadly").waiting_for
+
+
+def test_a_run_that_calls_sys_exit_does_not_end_its_worker_and_is_quarantined(
+    fleet: Workers, hf: Holdfast
+) -> None:
+    hf.start(fleet_agents.leaving, id="leaving")
+    other = hf.start(fleet_agents.doubling, n=4)
+
+    code, _, told = fleet.once()
+
+    assert (0, 8) == (code, other.result(timeout=1))
+    assert "SystemExit" in told
+    assert ("quarantined", 5) == (hf.handle("leaving").status, fleet.did().count("leave"))
+
+
+def test_what_a_worker_may_not_run_is_left_for_others_and_said_once(
+    fleet: Workers, hf: Holdfast
+) -> None:
+    """An agent that it does not know, and a version that it does not continue."""
+
+    @agent(version="1")
+    def versioned(run: Run) -> str:
+        return "1"
+
+    @agent
+    def stranger(run: Run) -> str:
+        return "?"
+
+    handles = [
+        hf.start(old, id=f"{old.__name__}-{i}") for old in (versioned, stranger) for i in (1, 2)
+    ]
+    ours = hf.start(fleet_agents.versioned, id="new")
+
+    code, said, told = fleet.once()
+
+    assert (0, "executed 1 run\n") == (code, said)
+    assert "2" == ours.result(timeout=1)
+    assert {"pending"} == {handle.status for handle in handles}
+    assert 1 == told.count("left for others: runs of versioned")
+    assert 1 == told.count("left for others: runs of stranger")
+    assert "begun under version '1', this worker runs '2'" in told
+
+
+def test_a_worker_takes_up_what_another_left_within_two_leases(
+    fleet: Workers, hf: Holdfast
+) -> None:
+    """While it works, not only at its start."""
+    fleet.start("--lease", "2")
+    hf.start(fleet_agents.doubling, n=1).result(timeout=PATIENCE_SECONDS)
+    with Holdfast(fleet.url, options=Options(lease_seconds=2)) as dying:
+        dying.engine.create(agent_spec(fleet_agents.doubling), "left", {"n": 2})
+    began = time.monotonic()
+
+    assert 4 == hf.handle("left").result(timeout=PATIENCE_SECONDS)
+    assert time.monotonic() - began < 4
+    row = hf.store.get("left")
+    assert row is not None and row.epoch == 2
+
+
+def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) -> None:
+    """A worker that would know them is missing; that is not the store's fault."""
+
+    @agent(version="7")
+    def stranger(run: Run) -> str:
+        return "?"
+
+    start = system_clock() - 3600 * MICROSECONDS
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: start)) as hf:
+        hf.start(stranger, id="r")
+
+    found = CliRunner().invoke(cli.cli, ["doctor", "--db", str(tmp_path / "h.db")])
+    data = CliRunner().invoke(cli.cli, ["doctor", "--json", "--db", str(tmp_path / "h.db")])
+
+    assert 0 == found.exit_code
+    assert "runs of stranger (version 7) have been due for 1 h" in found.stdout
+    assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
+        "overdue"
+    ]

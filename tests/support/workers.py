@@ -1,0 +1,84 @@
+"""Worker processes: started as a user would start them, watched, and ended by their test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+AGENTS = TESTS / "support" / "fleet_agents.py"
+PATIENCE_SECONDS = 60  # far more than anything here takes; only a hang meets it
+STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a fresh store of this kind."""
+    return str(folder / "h.db") if kind == "sqlite" else request.getfixturevalue("postgres_dsn")
+
+
+def until(true: Callable[[], object], what: str = "it") -> None:
+    """Wait until something is so, and fail if it never is."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < end, f"{what} did not happen"
+        time.sleep(0.01)
+
+
+@dataclass
+class Workers:
+    """Worker processes over one store."""
+
+    url: str
+    folder: Path
+    alive: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def deeds(self) -> list[str]:
+        """What tools have done, in order, each with its process."""
+        file = self.folder / "deeds"
+        return file.read_text("utf-8").splitlines() if file.exists() else []
+
+    def did(self) -> list[str]:
+        """What tools have done, whoever did it."""
+        return [line.rpartition(" ")[0] for line in self.deeds]
+
+    def start(self, *words: str, target: str = str(AGENTS)) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--db", self.url, *words]
+        process = subprocess.Popen(
+            command,
+            cwd=TESTS,
+            env={**os.environ, "DEEDS": str(self.folder / "deeds")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.alive.append(process)
+        return process
+
+    def once(self, *words: str, target: str = str(AGENTS)) -> tuple[int, str, str]:
+        """A worker that drains the queue: its exit code, and what it said."""
+        process = self.start("--once", *words, target=target)
+        said, told = process.communicate(timeout=PATIENCE_SECONDS)
+        return process.returncode, said, told
+
+    def close(self) -> None:
+        for process in self.alive:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+
+def workers(url: str, folder: Path) -> Iterator[Workers]:
+    made = Workers(url, folder)
+    try:
+        yield made
+    finally:
+        made.close()
