@@ -183,9 +183,8 @@ def recorded(asked: Asked, entry: Entry) -> Any:
     """The outcome that the log holds: returned or raised, nothing executed."""
     session = asked.session
     if entry.done is not None and entry.done.buffered:
-        session.count_unshown(
-            entry.done, entry.seq
-        )  # it was written later than it was given to the code
+        # It was written later than it was given to the code.
+        session.count_unshown(entry.done, entry.seq)
     else:
         session.show(entry.seq)
     session.journal.forget(asked.branch.path, asked.index)
