@@ -4,8 +4,8 @@
 
 - A block of Python is executed; the blocks of a page share their names. One that begins with
   `# name.py` is also that file. `__name__` is not `"__main__"`.
-- In a console block, `$ holdfast …` and `$ python …` run the real program, and the lines below are
-  its output, where `…` stands for whatever is not the same twice. `$ NAME=value holdfast …`,
+- In a console block, `$ holdfast …`, `$ python …` and `$ pytest …` run the real program, and the lines
+  below are its output, where `…` stands for whatever is not the same twice. `$ NAME=value holdfast …`,
   `$ export NAME=value` and `$ rm …` work as in a shell. `$ make …` must be a target of the Makefile.
 - A block marked `notest` (```` ```console notest ````) is not executed: because it needs a server, a
   key, or does not end. Its `holdfast` commands must still exist, with the options that it shows.
@@ -27,7 +27,7 @@ from typing import Any
 import click
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS_MAX = 60
+SECONDS_MAX = 100
 
 _FENCE = re.compile(r"^( *)```(\w*)([^\n`]*)\n(.*?)^\1```$", re.M | re.S)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.S)
@@ -151,6 +151,7 @@ class Reader:
         programs = {
             "holdfast": [sys.executable, "-m", "holdfast.cli"],
             "python": [sys.executable],
+            "pytest": [sys.executable, "-m", "pytest"],
             "rm": ["rm"],
         }
         if words[0] == "make":
