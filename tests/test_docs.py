@@ -141,6 +141,16 @@ def test_commands_are_told_from_their_output_and_may_go_over_lines() -> None:
     assert [("holdfast list      --json", "{}"), ("make test", "")] == commands(block)
 
 
+@pytest.mark.parametrize(
+    ("output", "same"),
+    [("  +0.1  step 1   done\n", True), (" +14.1  step 1   done\n", True), ("  +0.1  step 2   done\n", False)],
+)  # fmt: skip
+def test_output_may_differ_where_the_page_says_so_and_in_its_blanks(
+    output: str, same: bool
+) -> None:
+    assert same is pages.is_shown("  …  step 1  done", output)
+
+
 def test_a_command_is_looked_up_without_being_executed() -> None:
     check_exists("HOLDFAST_URL=postgresql://db/x holdfast worker agents.py --concurrency 8 &")
     with pytest.raises(Wrong, match="No such option"):

@@ -162,17 +162,18 @@ class Reader:
             [*programs[words[0]], *words[1:]], env=environment, text=True, timeout=SECONDS_MAX,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        pattern = re.escape(shown).replace("…", ".*?")
-        if not re.fullmatch(pattern, _trimmed(done.stdout), re.S):
+        if not is_shown(shown, done.stdout):
             raise Wrong(
                 f"`{command}` says something else than the page:\n{done.stdout}\n"
                 "(where it differs every time, write …; what cannot be run here is `console notest`)"
             )
 
 
-def _trimmed(output: str) -> str:
-    """Without blanks at the ends of lines, which editors remove from pages."""
-    return re.sub(r" +$", "", output, flags=re.M).strip("\n")
+def is_shown(shown: str, output: str) -> bool:
+    """Whether a page shows this output. How many blanks stand in a row depends on what they align."""
+    pattern = re.sub(r"(\\ )+", " +", re.escape(shown)).replace("…", ".*?")
+    trimmed = re.sub(r" +$", "", output, flags=re.M).strip("\n")
+    return re.fullmatch(pattern, trimmed, re.S) is not None
 
 
 def main(page: Path) -> None:
