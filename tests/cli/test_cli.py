@@ -856,6 +856,17 @@ def exported(shell: Shell, run_id: str) -> Path:
     return file
 
 
+def test_an_exported_run_is_as_private_as_the_store(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    before = os.umask(0)
+    try:
+        file = exported(shell, "r1")
+    finally:
+        os.umask(before)
+
+    assert 0o600 == file.stat().st_mode & 0o777
+
+
 def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None:
     """Chained as it was; what lies beside the log goes along."""
     shell.run("recap", "r1", "to=sam", f"notes={'x' * 100_000}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,7 +216,10 @@ def export(run_id: str, output: Path | None, url: str | None) -> None:
         click.echo("\n".join(lines))
         return
     try:
-        output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        # Readable by its owner only, like the store that it comes from.
+        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
     except OSError as error:
         raise click.FileError(str(output), error.strerror or "") from None
     click.echo(f"{run_id}: {len(lines)} lines written to {output}", err=True)
