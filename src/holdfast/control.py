@@ -25,6 +25,7 @@ from holdfast.errors import (
     AlreadyDecided,
     Conflict,
     InvalidInput,
+    NoSuchRun,
     NotFound,
     NotNow,
     NotResumable,
@@ -42,7 +43,7 @@ def act(store: Store, run_id: str, decide: Decide) -> None:
     while True:
         row = store.get(run_id)
         if row is None:
-            raise NotFound(f"there is no run {run_id!r}")
+            raise NoSuchRun(run_id)
         records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
         state = fold(RunState(), records)
         new, change, blobs = decide(state, row)
@@ -416,7 +417,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     log.check_run_id(new_id)
     row = store.get(run_id)
     if row is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NoSuchRun(run_id)
     records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
     whole = fold(RunState(), records)
     last = whole.call(step)

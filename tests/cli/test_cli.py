@@ -223,7 +223,7 @@ def test_an_unknown_run_is_one_message_and_exit_code_1(shell: Shell, words: list
 
     result = shell(*words, code=1)
 
-    assert "error: there is no run 'no-such'\n" == result.stderr
+    assert "error: there is no run 'no-such' in this store; `holdfast list`" in result.stderr
     assert "" == result.stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -10,7 +9,6 @@ from typing import IO
 import click
 
 from holdfast import views
-from holdfast.app import open_store
 from holdfast.cli import bundle, text
 from holdfast.cli.common import (
     command,
@@ -21,8 +19,10 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
+from holdfast.cli.progress import counted
 from holdfast.errors import HoldfastError
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.store.opening import open_store
 
 PAGE = 200
 OVERDUE_US = 60 * MICROSECONDS
@@ -50,10 +50,8 @@ def doctor(url: str | None, as_json: bool) -> None:
     with existing_store(url) as store:
         findings = store.examine()
         checked, damaged = 0, {}
-        for row in every_run(store):
+        for row in counted(every_run(store), "checking run"):
             checked += 1
-            if checked % 1000 == 0 and sys.stderr.isatty():
-                click.echo(f"\rchecked {checked:,} runs …", nl=False, err=True)
             problem = _damage(store, row)
             if problem:
                 damaged[row.id] = problem
@@ -169,7 +167,8 @@ def gc(
                 f"delete {len(doomed)} runs that have ended, the oldest on {text.clock(oldest)}?",
                 yes=yes,
             )
-            deleted = [row.id for row in doomed if store.delete(row.id)]
+            going = counted(doomed, "deleting run")
+            deleted = [row.id for row in going if store.delete(row.id)]
     ids = [row.id for row in doomed] if dry_run else deleted
     word = "would be deleted" if dry_run else "deleted"
     lines = [f"{len(ids)} runs {word}"] if of_runs else []
@@ -207,7 +206,8 @@ def _is_needed(store: Store, row: RunRow) -> bool:
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: stdout."
 )
 @store_option
-def export(run_id: str, output: Path | None, url: str | None) -> None:
+@json_option
+def export(run_id: str, output: Path | None, url: str | None, as_json: bool) -> None:
     """Write a run into one file: its log, chained as it is, and its artifacts. Lines of JSON."""
     with existing_store(url) as store:
         lines = bundle.pack(store, run_id)
@@ -218,7 +218,10 @@ def export(run_id: str, output: Path | None, url: str | None) -> None:
         output.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise click.FileError(str(output), error.strerror or "") from None
-    click.echo(f"{run_id}: {len(lines)} lines written to {output}", err=True)
+    if as_json:
+        click.echo(text.as_json({"run": run_id, "file": str(output), "lines": len(lines)}))
+    else:
+        click.echo(f"{run_id}: {len(lines)} lines written to {text.visible(str(output))}", err=True)
 
 
 @click.command("import")
@@ -229,7 +232,7 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
     """Take in a run from a file that `export` wrote. It is checked and not trusted: a run that had
     not ended is paused, and nothing executes until somebody resumes it."""
     try:
-        packed = bundle.unpack(file)
+        packed = bundle.unpack(counted(file, "reading line"))
     except UnicodeDecodeError:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url)

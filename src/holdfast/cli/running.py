@@ -15,14 +15,16 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import text
+from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.asking import ask_on_the_spot
 from holdfast.cli.common import (
     command,
     confirm,
     decision_options,
     existing_store,
+    file_argument,
     json_option,
+    run_argument,
     say,
     store_option,
     who,
@@ -34,8 +36,6 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound, RunBusy, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
-
-INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
@@ -129,7 +129,7 @@ class Job:
             return
         left = text.span(first.due_at - store.now())
         click.echo(
-            f"{first.owner} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
+            f"{text.visible(first.owner)} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
             err=True,
         )
         while True:
@@ -200,7 +200,7 @@ class Job:
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
+@file_argument
 @click.option(
     "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the agent."
 )
@@ -233,8 +233,8 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
-@click.argument("run_id", metavar="ID")
+@file_argument
+@run_argument
 @lease_option
 @wait_option
 @store_option
@@ -253,8 +253,8 @@ def resume(
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
-@click.argument("run_id", metavar="ID")
+@file_argument
+@run_argument
 @lease_option
 @wait_option
 @decision_options
@@ -305,8 +305,8 @@ def _check_agent(loaded: Loaded, row: Any) -> None:
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
-@click.argument("run_id", metavar="ID")
+@file_argument
+@run_argument
 @store_option
 @json_option
 def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
