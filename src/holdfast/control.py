@@ -178,8 +178,11 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
     if asked and not open_ones:
         raise AlreadyDecided(f"run {state.id!r}: it is already decided" + _last_decision(state))
     if not open_ones:
+        other = f"; it waits for {state.waiting_for}" if state.waiting_for else ""
         raise NotNow(
-            f"run {state.id!r} does not wait for an {kind}" + (f" {request}" if request else "")
+            f"run {state.id!r} does not wait for an {kind}"
+            + (f" {request}" if request else "")
+            + other
         )
     if len(open_ones) > 1:
         names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)

@@ -72,7 +72,7 @@ class Refused(click.ClickException):
             line = text.as_json_line({"error": self.kind, "message": self.message})
             click.echo(line, file=out)
             return
-        said = text.visible(self.message, lines=True)
+        said = text.indented(self.message)
         click.echo(f"{click.style('error:', fg='red')} {said}", file=out, color=_colour())
 
 
@@ -128,10 +128,18 @@ class Verbs(click.Group):
 
 def _as_asked(error: click.ClickException, as_json: bool) -> click.ClickException:
     """One of click's own errors, for people as click says it, for programs as JSON."""
-    if not as_json or isinstance(error, Refused):
+    message = error.format_message()
+    if isinstance(error, Refused):
         return error
-    kind = type(error).__name__
-    return Refused(error.format_message(), kind, as_json=True, exit_code=error.exit_code)
+    if as_json or not isinstance(error, click.UsageError):
+        kind = type(error).__name__
+        return Refused(message, kind, as_json=as_json, exit_code=error.exit_code)
+    if message.isprintable():
+        return error
+    from holdfast.cli.text import visible
+
+    # It repeats what was typed, and scripts take that from anywhere.
+    return click.UsageError(visible(message, lines=True), error.ctx)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

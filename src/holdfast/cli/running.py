@@ -185,7 +185,7 @@ class Job:
             raise click.exceptions.Exit(1)
         step = state.failure.step if state.failure else 0
         where = f" at step {step}" if step else ""
-        lines = [f"run {self.run_id} {text.status(state.status)}{where}: {text.visible(error, lines=True)}",
+        lines = [f"run {self.run_id} {text.status(state.status)}{where}: {text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
             lines.append(f"  try again: {command(self.url, 'resume', self.file, self.run_id)}")
