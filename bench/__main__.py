@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("append", "steps", "loop", "fleet")
+NAMES = ("append", "cli", "steps", "loop", "fleet")
 
 
 def main() -> None:

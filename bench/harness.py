@@ -53,6 +53,15 @@ class Row:
     ours: Series
     theirs: Series
     goal: float | None = None
+    """What the ratio is to reach: of a rate at least; of a duration (`at_most`) no more than."""
+    at_most: bool = False
+
+    def verdict(self) -> str:
+        if self.goal is None:
+            return ""
+        share = ratio(self.ours, self.theirs)
+        met = share <= self.goal if self.at_most else share >= self.goal
+        return f"  goal {'≤' if self.at_most else '≥'} {self.goal:g}  {'ok' if met else 'MISSED'}"
 
 
 class Report:
@@ -63,8 +72,17 @@ class Report:
         self.rows: list[Row] = []
         self.facts: list[tuple[str, str, bool | None]] = []
 
-    def add(self, what: str, ours: Series, theirs: Series, goal: float | None = None) -> None:
-        self.rows.append(Row(what, ours, theirs, goal))
+    def add(
+        self,
+        what: str,
+        ours: Series,
+        theirs: Series,
+        goal: float | None = None,
+        *,
+        at_most: float | None = None,
+    ) -> None:
+        wanted = goal if at_most is None else at_most
+        self.rows.append(Row(what, ours, theirs, wanted, at_most is not None))
 
     def fact(self, what: str, value: str, ok: bool | None = None) -> None:
         self.facts.append((what, value, ok))
@@ -74,15 +92,10 @@ class Report:
         out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
         for row in self.rows:
             share = ratio(row.ours, row.theirs)
-            goal = (
-                ""
-                if row.goal is None
-                else f"  goal ≥ {row.goal:g}  {'ok' if share >= row.goal else 'MISSED'}"
-            )
             out(
                 f"  {row.what:44} {row.ours.median:>10,.0f} ±{row.ours.spread:4.0%}"
                 f"   {row.theirs.name:22} {row.theirs.median:>10,.0f} ±{row.theirs.spread:4.0%}"
-                f"   ratio {share:5.2f}{goal}\n"
+                f"   ratio {share:5.2f}{row.verdict()}\n"
             )
         for what, value, ok in self.facts:
             out(f"  {what:44} {value}{'' if ok is None else '  ok' if ok else '  MISSED'}\n")
@@ -96,7 +109,7 @@ class Report:
             "python": platform.python_version(),
             "rows": [
                 {"what": r.what, "ours": r.ours.values, "beside": r.theirs.name, "theirs": r.theirs.values,
-                 "ratio": ratio(r.ours, r.theirs), "goal": r.goal}
+                 "ratio": ratio(r.ours, r.theirs), "goal": r.goal, "at_most": r.at_most}
                 for r in self.rows
             ],
             "facts": [{"what": what, "value": value, "ok": ok} for what, value, ok in self.facts],

@@ -86,7 +86,7 @@ def test_wrong_and_missing_parameters_are_all_listed_and_nothing_runs(shell: She
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("agents.py", "several agents; say which: agents.py:recap"),
+        ("agents.py", "several agents; say which: agents.py:risky, agents.py:recap"),
         ("agents.py:nobody", "has no agent 'nobody'"),
         ("nothing.py", "there is no file nothing.py"),
         ("broken.py", "SyntaxError"),

@@ -89,17 +89,14 @@ def doctor(url: str | None, as_json: bool) -> None:
 
 
 def _damage(store: Store, row: RunRow) -> str:
-    """What is wrong with a run: its chain, or a log that does not add up to a state."""
-    found = views.verify(store, row.id)
-    if not found.ok:
-        return found.problem
-    if not found.events:
-        return "its log is empty; restore it from a backup"
+    """What is wrong with a run: its chain, its bytes, or a log that does not add up to a state."""
     try:
-        views.get(store, row.id)
+        found = views.verify(store, row.id)
+        if found.ok and found.events:
+            views.get(store, row.id)
     except HoldfastError as error:
         return str(error)
-    return ""
+    return found.problem or ("" if found.events else "its log is empty; restore it from a backup")
 
 
 # ── gc ───────────────────────────────────────────────────────────────────────────────────────

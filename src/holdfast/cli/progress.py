@@ -39,13 +39,11 @@ T = TypeVar("T")
 
 def counted(things: Iterable[T], what: str) -> Iterator[T]:
     """The things, one by one; at a terminal one line counts them, and is gone at the end."""
-    if not sys.stderr.isatty():
-        yield from things
-        return
+    watched = sys.stderr.isatty()
     said = 0.0
     try:
         for number, thing in enumerate(things, 1):
-            if time.monotonic() - said >= COUNT_SECONDS:
+            if watched and time.monotonic() - said >= COUNT_SECONDS:
                 said = time.monotonic()
                 click.echo(f"{ERASE}{what} {number:,} …", nl=False, err=True)
             yield thing

@@ -178,8 +178,9 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
             Text(cell, style=(STATUS_COLOURS.get(cell) or "") if head == "status" else "")
             for head, cell in zip(headers, row, strict=True)
         ))  # fmt: skip
-    colours = None if os.environ.get("NO_COLOR") else "auto"
-    Console(color_system=colours).print(Padding(shown, (0, 0, 0, indent)))
+    Console(color_system=None if os.environ.get("NO_COLOR") else "auto").print(
+        Padding(shown, (0, 0, 0, indent))
+    )
 
 
 def _width(text: str) -> int:
