@@ -81,7 +81,9 @@ def _prepare(here: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "HOLDFAST_URL"}
+    """Bytecode is kept from one start to the next, as where Holdfast is installed."""
+    ours = ("HOLDFAST_URL", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _milliseconds(here: Path, command: list[str]) -> float:

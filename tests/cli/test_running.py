@@ -83,6 +83,28 @@ def test_wrong_and_missing_parameters_are_all_listed_and_nothing_runs(shell: She
     assert not shell.db.exists()
 
 
+def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell: Shell) -> None:
+    """As a script calls it: the result on stdout, all that is wrong at once on stderr."""
+    words = ("run", "agents.py:typed", "--id", "r1", "--param", "n=5", "-p", "day=2025-01-31")
+    done = shell.process(*words, "-p", "on=yes")
+    wrong = shell.process(
+        "run", "agents.py:typed", "--id", "r2", "-p", "day=soon", "-p", "colour=red"
+    )
+
+    result = json.loads(done.stdout)
+    assert (0, 5, "2025-01-31", True) == (done.returncode, result["n"], result["day"], result["on"])
+    assert (2, "") == (wrong.returncode, wrong.stdout)
+    for said in (
+        "day='soon' is not",
+        "colour is not a parameter",
+        "n is missing",
+        "typed takes:",
+        "ratio: float = 0.5",
+    ):
+        assert said in wrong.stderr
+    assert ["r1"] == [run["id"] for run in shell.json("list")["runs"]]
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [

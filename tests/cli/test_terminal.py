@@ -3,16 +3,14 @@ key, and only there is colour. What a command tells people to type is typed, as 
 """
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.shell import AGENTS, HOLDFAST, Terminal, copy_world, real
+from support.shell import AGENTS, Terminal, copy_world, real, typed
 
 Open = Callable[..., Terminal]
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -25,15 +23,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """A line as a person pastes it into a shell."""
-    path = f"{Path(HOLDFAST).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {k: v for k, v in os.environ.items() if k != "HOLDFAST_URL"} | {"PATH": path}
-    return subprocess.run(
-        ["sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=60
-    )
-
-
 def shown(folder: Path, run_id: str) -> Any:
     return json.loads(real(folder, "show", run_id, "--json").stdout)
 
@@ -41,30 +30,6 @@ def shown(folder: Path, run_id: str) -> Any:
 def commands(said: str) -> list[str]:
     """The commands that stand on lines of their own, without what is said beside them."""
     return [line.split("   ")[0] for line in re.findall(r"^  (holdfast .*)$", said, re.M)]
-
-
-# -- the demo ------------------------------------------------------------------------------------
-
-
-def test_the_demo_tells_its_story_at_a_terminal(terminal: Open, folder: Path) -> None:
-    """Killed at step 6, resumed at step 6, one invite; all of it in colour, and true."""
-    session = terminal("demo", "--folder", "here")
-    code = session.end()
-
-    assert 0 == code, session.text
-    story = ["nine steps", "kill -9 before it is recorded", "Killed.", "step 6 of 9, invite; 1–5 committed",
-             "Another process takes it up", "completed", "ok: onboard-ada", "asked for twice, under one key: one invite",
-             "Try next:"]  # fmt: skip
-    places = [session.text.find(part) for part in story]
-    assert -1 not in places
-    assert sorted(places) == places
-    assert STYLE.search(session.said)
-    suggested = re.findall(r"^    (\S*holdfast \w.*)$", session.text, re.M)
-    assert 6 == len(suggested)
-    for line in suggested:
-        done = typed(folder / "here", line)
-        # The calendar is gone: replaying needs it no more than looking does.
-        assert 0 == done.returncode, (line, done.stderr)
 
 
 # -- questions -----------------------------------------------------------------------------------

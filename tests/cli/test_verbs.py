@@ -198,6 +198,56 @@ class Replayed(Strict):
     diverged: Cause | None
 
 
+class Checked(Strict):
+    run: str
+    agent: str
+    status: str
+    verdict: str
+    steps: int
+    step: int | None
+    where: str
+    recorded: str
+    attempted: str
+    problem: str
+
+
+class CheckedAll(Strict):
+    ok: bool
+    checked: int
+    counts: dict[str, int]
+    runs: list[Checked]
+
+
+class Played(Strict):
+    ok: bool
+    passed: int
+    failed: int
+    scenarios: list[dict[str, Any]]
+    tests: list[dict[str, Any]]
+
+
+class Schedule(Strict):
+    id: str
+    agent: str
+    cron: str
+    zone: str
+    input: dict[str, Any]
+    priority: int
+    catch_up: str
+    created_at: int
+    next_at: int
+    last_at: int | None
+
+
+class Schedules(Strict):
+    schedules: list[Schedule]
+
+
+class Unscheduled(Strict):
+    id: str
+    deleted: bool
+
+
 class Executed(Strict):
     executed: int
 
@@ -227,11 +277,18 @@ class Hurt(Strict):
     problem: str
 
 
+class Kind(Strict):
+    agent: str
+    code_version: str
+    due_at: int
+
+
 class Examined(Strict):
     ok: bool
     findings: list[Finding]
     runs: int
     damaged: list[Hurt]
+    overdue: list[Kind]
 
 
 class Collected(Strict):
@@ -264,7 +321,7 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "import", "demo"}
+NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test"}
 """These make a store, or have their own."""
 
 
@@ -289,6 +346,17 @@ CASES = {
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
     "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
                    ("replay other.py done", "which other.py does not have"), only_looks=True),
+    "rerun": Verb("rerun agents.py done --yes", Ran, ("rerun agents.py --yes", "Missing argument"),
+                  ("rerun other.py done --yes", "which other.py does not have")),
+    "check": Verb("check agents.py", CheckedAll, ("check", "Missing argument"), only_looks=True),
+    "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "give --mock, or --real"),
+                 ("test other.py", "has nothing to test"), only_looks=True),
+    "schedule": Verb("schedule agents.py:asking @daily --id daily", Schedule,
+                     ("schedule agents.py:asking @daily --priority 11", "not in the range"),
+                     ("schedule agents.py:asking sometimes", "sometimes")),
+    "schedules": Verb("schedules", Schedules, ("schedules yearly", "unexpected extra argument"), only_looks=True),
+    "unschedule": Verb("unschedule yearly", Unscheduled, ("unschedule", "Missing argument"),
+                       ("unschedule never", "there is no schedule 'never'")),
     "list": Verb("list", Page, ("list --limit many", "not a valid int"), only_looks=True),
     "show": Verb("show failed", Shown, ("show failed --step six", "not a valid int"),
                  ("show failed --step 9", "has no step 9; it has 2"), only_looks=True),
@@ -329,7 +397,9 @@ ABOUT_A_RUN = [verb for verb, case in CASES.items() if any(
 
 def words_of(line: str, *, with_store: bool = True) -> list[str]:
     words = line.split()
-    return [*words, "--json"] + (["--db", "runs.db"] if with_store and words[0] != "demo" else [])
+    return [*words, "--json"] + (
+        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test") else []
+    )
 
 
 def refused(folder: Path, line: str, code: int) -> str:

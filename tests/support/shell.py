@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,16 @@ from holdfast import Holdfast, cli
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 """The installed command."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This one without what would change what commands do. Bytecode is kept, as where Holdfast is
+    installed, but out of the checkout: hundreds of processes need not compile it anew."""
+    ours = ("HOLDFAST_URL", "NO_COLOR", "CI", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    cache = Path(tempfile.gettempdir()) / f"holdfast-tests-{os.getuid()}-bytecode"
+    return {**kept, "PYTHONPYCACHEPREFIX": str(cache), **more}
+
 
 AGENTS = """
 import datetime, os, pathlib, signal, sys, time
@@ -150,9 +161,21 @@ def real(
     folder: Path, *words: str, input: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """The installed command, as a script would call it. No terminal, no questions answered."""
-    around = {k: v for k, v in os.environ.items() if k not in ("HOLDFAST_URL", "NO_COLOR")}
-    return subprocess.run([HOLDFAST, *words], cwd=folder, env={**around, **env}, input=input,
+    return subprocess.run([HOLDFAST, *words], cwd=folder, env=environment(**env), input=input,
                           capture_output=True, text=True, timeout=100)  # fmt: skip
+
+
+def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """A line as a person pastes it into a shell."""
+    path = f"{Path(HOLDFAST).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-c", line],
+        cwd=folder,
+        env=environment(PATH=path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def everything(db: Path) -> dict[str, list[Any]]:
@@ -201,18 +224,37 @@ with Holdfast(sys.argv[1], options=Options(lease_seconds=0.2)) as hf:
     attempt(agents.asking, "question")
     attempt(agents.listening, "signal")
     hf.start(agents.asking, id="due")
+    hf.schedule(agents.asking, cron="@yearly", id="yearly")
     hf.start(agents.listening, id="held")
     hf.store.claim("held", worker="somebody", lease_us=3_600_000_000)
     attempt(agents.paying, "doubt", amount=5)  # kills this process
 """
 
 
+SPEC = '''
+from holdfast import agent
+
+@agent
+def five(run) -> int:
+    return 5
+
+SPEC = """
+Feature: five
+  Scenario: is five
+    When the agent runs
+    Then the output should be 5
+"""
+'''
+
+
 def make_world(folder: Path) -> None:
-    """Runs `done`, `failed`, `approval`, `question`, `signal`, `due`, `held` and `doubt`, in runs.db."""
+    """Runs `done`, `failed`, `approval`, `question`, `signal`, `due`, `held` and `doubt`, in runs.db;
+    a schedule `yearly`, and files with other agents and with a spec."""
     (folder / "agents.py").write_text(AGENTS)
     (folder / "other.py").write_text("from holdfast import agent\n@agent\ndef other(run): pass\n")
+    (folder / "spec.py").write_text(SPEC)
     made = subprocess.run([sys.executable, "-c", MAKE, str(folder / "runs.db")], cwd=folder,
-                          env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True)  # fmt: skip
+                          env=environment(PYTHONPATH=str(folder)), capture_output=True, text=True)  # fmt: skip
     assert -signal.SIGKILL == made.returncode, made.stderr
     real(
         folder, "resume", "agents.py", "doubt", "--db", "runs.db"
@@ -247,12 +289,9 @@ class Terminal:
     def __init__(self, folder: Path, *command: str, **env: str) -> None:
         self.said = ""
         self._fd, theirs = pty.openpty()
-        around = {
-            k: v for k, v in os.environ.items() if k not in ("HOLDFAST_URL", "NO_COLOR", "CI")
-        }
         self._process = subprocess.Popen(
             [sys.executable, "-c", LOGIN, os.ttyname(theirs), *command], cwd=folder,
-            env={**around, "TERM": "xterm", "COLUMNS": "200", **env}, start_new_session=True,
+            env=environment(TERM="xterm", COLUMNS="200", **env), start_new_session=True,
         )  # fmt: skip
         self._theirs: int | None = theirs
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

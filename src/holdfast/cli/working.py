@@ -14,10 +14,10 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli import text
+from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.common import existing_store, json_option, say, store_option
 from holdfast.cli.load import load, parameters
-from holdfast.cli.running import INTERRUPTED, lease_option
+from holdfast.cli.running import lease_option
 from holdfast.errors import NotFound, StoreUnavailable
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
