@@ -1,4 +1,4 @@
-"""The verbs that execute an agent's file: run, resume, replay, worker. In this process, through click's runner."""
+"""The verbs that execute an agent's file: run, resume, replay, worker. Most in this process, through click's runner."""
 
 import json
 import re
@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import Holdfast, cli
-from support.shell import AGENTS, Shell
+from holdfast.cli.load import load
+from support.shell import AGENTS, HOLDFAST, Shell, environment
 
 # -- run and its parameters ----------------------------------------------------------------------
 
@@ -83,6 +84,55 @@ def test_wrong_and_missing_parameters_are_all_listed_and_nothing_runs(shell: She
     assert not shell.db.exists()
 
 
+CHATTY = """
+from holdfast import agent, step
+print("loading")
+
+@step
+def draft() -> int:
+    print("drafting")
+    return 1
+
+@agent
+def chatty(run) -> int:
+    print("running")
+    return draft()
+"""
+
+
+def test_what_an_agent_prints_does_not_spoil_the_json(shell: Shell) -> None:
+    """Data on stdout, all else on stderr, in every verb that runs the user's code."""
+    (shell.folder / "chatty.py").write_text(CHATTY)
+    with Holdfast(shell.db) as hf:
+        hf.start(load("chatty.py").chosen(), id="r2")
+
+    for words in (["run", "chatty.py", "--id", "r1"], ["resume", "chatty.py", "r1"], ["replay", "chatty.py", "r1"],
+                  ["worker", "chatty.py", "--once"], ["check", "chatty.py"]):  # fmt: skip
+        done = shell.process(*words, "--json")
+
+        assert 0 == done.returncode, done.stderr
+        assert isinstance(json.loads(done.stdout), dict)
+    for_people = shell.process("run", "chatty.py", "--id", "r3")
+    assert "running\ndrafting\n1\n" == for_people.stdout
+    assert "loading\n" in for_people.stderr
+
+
+def test_sigterm_leaves_a_run_that_can_be_resumed(shell: Shell) -> None:
+    """As a service manager stops it: like Ctrl-C, with the command to go on."""
+    words = [HOLDFAST, "run", "agents.py:patient", "--id", "r1", "--db", str(shell.db)]
+    process = subprocess.Popen(words, cwd=shell.folder, env=environment(), text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stdout is not None
+    assert "waiting for the file\n" == process.stdout.readline()
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+
+    assert 130 == process.returncode
+    assert f"holdfast resume agents.py:patient r1 --db {shell.db}" in said
+    (shell.folder / "go").touch()
+    assert "go\n" in shell("resume", "agents.py", "r1").stdout
+
+
 def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell: Shell) -> None:
     """As a script calls it: the result on stdout, all that is wrong at once on stderr."""
     words = ("run", "agents.py:typed", "--id", "r1", "--param", "n=5", "-p", "day=2025-01-31")
@@ -114,12 +164,14 @@ def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell
         ("broken.py", "SyntaxError"),
         ("raises.py", "ZeroDivisionError: division by zero (line 2)"),
         ("empty.py", "has no agent; decorate"),
+        ("leaves.py", "cannot be loaded: SystemExit: 0 (line 2)"),
     ],
 )
 def test_a_file_that_cannot_be_run_says_why(shell: Shell, target: str, said: str) -> None:
     (shell.folder / "broken.py").write_text("def f(:")
     (shell.folder / "raises.py").write_text("x = 1\n1 / 0\n")
     (shell.folder / "empty.py").write_text("x = 1\n")
+    (shell.folder / "leaves.py").write_text("import sys\nsys.exit(0)\n")
 
     result = shell("run", target, code=1)
 

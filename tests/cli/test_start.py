@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from holdfast import __version__, cli
 from holdfast.cli import VERBS
-from support.shell import HOLDFAST, Shell, real
+from support.shell import HOLDFAST, Shell, copy_world, real
 
 
 def test_every_verb_loads_and_says_what_it_does() -> None:
@@ -63,6 +63,21 @@ def test_who_only_looks_does_not_load_what_executes(world: Path) -> None:
     assert {"apsw", "msgspec", "holdfast.views"} <= ours
     assert set() == {name for name in ours if name.split(".")[0] in ("asyncio", "psycopg", "rich", "ssl")
                      or name.startswith(("holdfast.runtime", "holdfast.app", "holdfast.control"))}  # fmt: skip
+
+
+def test_people_decide_where_none_of_the_agents_code_is(world: Path, tmp_path: Path) -> None:
+    """A store is enough: to look, to approve, to answer, to settle a doubt. The runtime stays out."""
+    copy_world(world, tmp_path)
+    for file in tmp_path.glob("*.py"):
+        file.unlink()
+
+    ours = imported_by(tmp_path, HOLDFAST, "approve", "approval", "--yes", "--db", "runs.db")
+    for words in (["show", "approval"], ["trace", "doubt"], ["answer", "question", "red", "--yes"],
+                  ["resolve", "doubt", "2", "--retry", "--yes"], ["signal", "signal", "payment"],
+                  ["pause", "question"], ["fork", "done", "1"], ["cancel", "signal", "--yes"]):  # fmt: skip
+        assert 0 == real(tmp_path, *words, "--db", "runs.db").returncode, words
+
+    assert set() == {name for name in ours if name.startswith(("holdfast.runtime", "holdfast.app"))}
 
 
 def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import Any, TypeVar
 
 import click
@@ -145,6 +146,11 @@ def confirm(question: str, *, yes: bool) -> None:
         raise NotNow("nobody answered, so nothing was done; --yes skips the question") from None
     if not agreed:
         raise NotNow("nothing was done")
+
+
+def users_code(as_json: bool) -> AbstractContextManager[object]:
+    """While the user's code runs: where stdout is for data, what the code prints goes to stderr."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def say(as_json: bool, data: Any, *lines: str) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from holdfast.cli import text
-from holdfast.cli.common import json_option
+from holdfast.cli.common import json_option, users_code
 from holdfast.errors import HoldfastError
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ def _calendar(folder: Path, quiet: bool) -> Iterator[Stage]:
 def demo(folder: Path | None, as_json: bool) -> None:
     """See a run survive a crash, offline, in a few seconds."""
     folder = _folder(folder)
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+    with users_code(as_json):
         invites = _play(folder, as_json)
     if as_json:
         click.echo(text.as_json({"folder": str(folder), "run": RUN, "invites": invites}))

@@ -27,6 +27,7 @@ from holdfast.cli.common import (
     run_argument,
     say,
     store_option,
+    users_code,
     who,
 )
 from holdfast.cli.describe import content, next_steps
@@ -105,8 +106,10 @@ class Job:
     def _to_the_end(self, go: Callable[[], Any]) -> None:
         while True:
             try:
-                with Progress(
-                    self.hf.store, self.run_id, on=not self.as_json and sys.stderr.isatty()
+                watched = not self.as_json and sys.stderr.isatty()
+                with (
+                    users_code(self.as_json),
+                    Progress(self.hf.store, self.run_id, on=watched),
                 ):
                     go()
                 return
@@ -315,7 +318,7 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     loaded = load(target)
     with existing_store(url) as store:
         _check_agent(loaded, views.row_of(store, run_id))
-    with _open(url, loaded, 30.0) as hf:
+    with _open(url, loaded, 30.0) as hf, users_code(as_json):
         found = hf.replay(run_id)
     cause = found.diverged
     data = {
