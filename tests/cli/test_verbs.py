@@ -373,6 +373,8 @@ CASES = {
                    ("answer question green --yes", "not one of the options: red, blue")),
     "signal": Verb("signal signal payment 5", Did, ("signal signal", "Missing argument 'NAME'"),
                    ("signal done payment 5", "is completed")),
+    "patch": Verb("patch signal --state colour=red --yes", Did, ("patch signal --yes", "say what to change"),
+                  ("patch done --state colour=red --yes", "is completed")),
     "resolve": Verb("resolve doubt 2 --done charged --yes", Did, ("resolve doubt 2 --yes", "say exactly one of"),
                     ("resolve done 2 --retry --yes", "there is no doubt about it")),
     "pause": Verb("pause signal", Did, ("pause", "Missing argument"), ("pause done", "is completed")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -170,8 +171,8 @@ def gc(
     word = "would be deleted" if dry_run else "deleted"
     lines = [f"{len(ids)} runs {word}"] if of_runs else []
     lines += [f"{rotated} snapshots deleted"] if of_snapshots else []
-    counted = {"snapshots": rotated} if of_snapshots else {}
-    say(as_json, {"deleted": ids, "dry_run": dry_run, **counted}, *lines)
+    of_caches = {"snapshots": rotated} if of_snapshots else {}
+    say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
 
 
 def _age(given: str | None, option: str) -> int | None:
