@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.harness import RESULTS
 
-NAMES = ("append", "steps", "loop", "fleet")
+NAMES = ("append", "cli", "steps", "loop", "fleet")
 DATABASES = ("sqlite", "postgres")
 
 

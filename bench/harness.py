@@ -53,6 +53,21 @@ class Row:
     ours: Series
     theirs: Series
     goal: float | None = None
+    """What the ratio is to reach: of a rate at least; of a duration (`at_most`) no more than."""
+    at_most: bool = False
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the goal was reached; None if there is none."""
+        if self.goal is None:
+            return None
+        share = ratio(self.ours, self.theirs)
+        return share <= self.goal if self.at_most else share >= self.goal
+
+    def verdict(self) -> str:
+        if self.is_met is None:
+            return ""
+        return f"  goal {'≤' if self.at_most else '≥'} {self.goal:g}  {_said(self.is_met)}"
 
 
 class Report:
@@ -64,8 +79,17 @@ class Report:
         self.rows: list[Row] = []
         self.facts: list[tuple[str, str, bool | None]] = []
 
-    def add(self, what: str, ours: Series, theirs: Series, goal: float | None = None) -> None:
-        self.rows.append(Row(what, ours, theirs, goal))
+    def add(
+        self,
+        what: str,
+        ours: Series,
+        theirs: Series,
+        goal: float | None = None,
+        *,
+        at_most: float | None = None,
+    ) -> None:
+        wanted = goal if at_most is None else at_most
+        self.rows.append(Row(what, ours, theirs, wanted, at_most is not None))
 
     def fact(self, what: str, value: str, ok: bool | None = None) -> None:
         self.facts.append((what, value, ok))
@@ -75,11 +99,10 @@ class Report:
         out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
         for row in self.rows:
             share = ratio(row.ours, row.theirs)
-            goal = "" if row.goal is None else f"  goal ≥ {row.goal:g}  {_said(share >= row.goal)}"
             out(
                 f"  {row.what:44} {row.ours.median:>10,.0f} ±{row.ours.spread:4.0%}"
                 f"   {row.theirs.name:22} {row.theirs.median:>10,.0f} ±{row.theirs.spread:4.0%}"
-                f"   ratio {share:5.2f}{goal}\n"
+                f"   ratio {share:5.2f}{row.verdict()}\n"
             )
         for what, value, ok in self.facts:
             out(f"  {what:44} {value}{'' if ok is None else '  ' + _said(ok)}\n")
@@ -89,9 +112,9 @@ class Report:
     def _goals(self) -> str:
         """How many goals were met, and which were not."""
         met = {
-            f"{row.what}, {row.theirs.name}": ratio(row.ours, row.theirs) >= row.goal
+            f"{row.what}, {row.theirs.name}": row.is_met
             for row in self.rows
-            if row.goal is not None
+            if row.is_met is not None
         }
         met |= {what: ok for what, _, ok in self.facts if ok is not None}
         missed = [what for what, ok in met.items() if not ok]
@@ -108,7 +131,7 @@ class Report:
             "python": platform.python_version(),
             "rows": [
                 {"what": r.what, "ours": r.ours.values, "beside": r.theirs.name, "theirs": r.theirs.values,
-                 "ratio": ratio(r.ours, r.theirs), "goal": r.goal}
+                 "ratio": ratio(r.ours, r.theirs), "goal": r.goal, "at_most": r.at_most}
                 for r in self.rows
             ],
             "facts": [{"what": what, "value": value, "ok": ok} for what, value, ok in self.facts],

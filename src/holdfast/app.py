@@ -13,46 +13,23 @@ import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, NotFound, RunBusy, RunWaiting
+from holdfast.errors import NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.engine import Engine, Options, Taken
 from holdfast.runtime.replay import Replayed, replay
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.worker import Report, Worker
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Schedule, Store
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.opening import open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-DEFAULT_FILE = Path(".holdfast") / "holdfast.db"
-
-
-def open_store(url: str | os.PathLike[str] | None = None) -> Store:
-    """The store that a URL or path names; by default HOLDFAST_URL, or a file below this folder."""
-    where = os.fspath(url) if url is not None else os.environ.get("HOLDFAST_URL", "")
-    if where.startswith(("postgres://", "postgresql://")):
-        try:
-            from holdfast.store.postgres import PostgresStore
-        except ModuleNotFoundError as missing:
-            raise InvalidInput(
-                f"PostgreSQL needs `pip install 'holdfast[postgres]'` ({missing})"
-            ) from None
-        return PostgresStore(where)
-    if "://" in where and not where.startswith("sqlite:///"):
-        scheme = where.split("://")[0]
-        raise InvalidInput(
-            f"{scheme!r} is not a kind of store; use a path, sqlite:///path or postgresql://…"
-        )
-    path = where.removeprefix("sqlite:///") if where else str(DEFAULT_FILE)
-    return SQLiteStore(path)
 
 
 class Handle:

@@ -25,6 +25,7 @@ from holdfast.errors import (
     AlreadyDecided,
     Conflict,
     InvalidInput,
+    NoSuchRun,
     NotFound,
     NotNow,
     NotResumable,
@@ -42,7 +43,7 @@ def act(store: Store, run_id: str, decide: Decide) -> None:
     while True:
         row = store.get(run_id)
         if row is None:
-            raise NotFound(f"there is no run {run_id!r}")
+            raise NoSuchRun(run_id)
         records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
         state = fold(RunState(), records)
         new, change, blobs = decide(state, row)
@@ -177,8 +178,11 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
     if asked and not open_ones:
         raise AlreadyDecided(f"run {state.id!r}: it is already decided" + _last_decision(state))
     if not open_ones:
+        other = f"; it waits for {state.waiting_for}" if state.waiting_for else ""
         raise NotNow(
-            f"run {state.id!r} does not wait for an {kind}" + (f" {request}" if request else "")
+            f"run {state.id!r} does not wait for an {kind}"
+            + (f" {request}" if request else "")
+            + other
         )
     if len(open_ones) > 1:
         names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
@@ -416,7 +420,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     log.check_run_id(new_id)
     row = store.get(run_id)
     if row is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NoSuchRun(run_id)
     records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
     whole = fold(RunState(), records)
     last = whole.call(step)

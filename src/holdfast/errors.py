@@ -9,6 +9,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── ContextTooLong               what a model must be shown does not fit
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
+│   └── NoSuchRun                    the store has no run of this id
 ├── NotNow                           the run's status does not allow it
 │   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
 │   └── AlreadyDecided               somebody else's decision came first
@@ -152,6 +153,15 @@ class UnknownStage(InvalidInput):
 
 class NotFound(HoldfastError, LookupError):
     """No such run, call, approval or artifact."""
+
+
+class NoSuchRun(NotFound):
+    """The store has no run of this id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"there is no run {run_id!r} in this store; `holdfast list` (hf.runs()) names those there are"
+        )
 
 
 class NotNow(HoldfastError):

@@ -17,7 +17,7 @@ from holdfast.core import log, snapshot, values
 from holdfast.core.events import ALL, Event, Noted, Value
 from holdfast.core.log import Head, Record
 from holdfast.core.state import Call, RunState, fold
-from holdfast.errors import InvalidInput, LogDamaged, NotFound, StoreError
+from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, StoreError
 from holdfast.store.base import RunRow, Snapshot, Store
 
 SNAPSHOT_AFTER: Final = 1000
@@ -48,7 +48,7 @@ def row_of(store: Store, run_id: str) -> RunRow:
     """The run's row, or NotFound."""
     row = store.get(run_id)
     if row is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NoSuchRun(run_id)
     return row
 
 

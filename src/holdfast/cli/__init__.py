@@ -2,11 +2,13 @@
 
 This module knows the verbs' names and nothing of what they do, so that `holdfast --version` and
 `--help` start at once. A verb lives in the module that VERBS names; what one refuses comes out as
-one message on stderr and exit code 1 (2 if it was called wrongly), never as a traceback.
+one message on stderr (with --json as one line of JSON) and an exit code, never as a traceback.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import Any, Final
 
@@ -51,14 +53,37 @@ VERBS: Final = {
 }
 
 
+INTERRUPTED: Final = 130  # what shells say of a program that Ctrl-C ended
+
+
 class Refused(click.ClickException):
     """What Holdfast refuses or cannot do, as one message."""
 
-    def show(self, file: Any = None) -> None:
-        from holdfast.cli.text import visible
+    def __init__(self, message: str, kind: str, *, as_json: bool, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.kind, self.as_json = kind, as_json
+        self.exit_code = exit_code  # type: ignore[misc] # click's own errors do so too
 
-        said = visible(self.message, lines=True)
-        click.echo(f"{click.style('error:', fg='red')} {said}", file=file, err=file is None)
+    def show(self, file: Any = None) -> None:
+        from holdfast.cli import text
+
+        out = file if file is not None else sys.stderr
+        if self.as_json:
+            line = text.as_json_line({"error": self.kind, "message": self.message})
+            click.echo(line, file=out)
+            return
+        said = text.indented(self.message)
+        click.echo(f"{click.style('error:', fg='red')} {said}", file=out, color=_colour())
+
+
+def _colour() -> bool | None:
+    """False if people asked for no colour; None leaves it to whether there is a terminal."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def _wants_json(words: list[str]) -> bool:
+    """Whether --json stands among the words, also if they are wrong in another place."""
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 class Verbs(click.Group):
@@ -78,11 +103,43 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(verb, short) for verb, (_, _, short) in VERBS.items()])
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:  # fmt: skip
+        as_json = _wants_json(args)
+        try:
+            ctx = super().make_context(info_name, args, parent, color=_colour(), **extra)
+        except click.UsageError as error:
+            raise _as_asked(error, as_json) from None
+        ctx.obj = as_json
+        return ctx
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            raise Refused(str(error)) from error
+            raise Refused(str(error), type(error).__name__, as_json=ctx.obj) from error
+        except click.ClickException as error:
+            raise _as_asked(error, ctx.obj) from error
+        except KeyboardInterrupt as error:
+            refusal = Refused("interrupted", "Interrupted", as_json=ctx.obj, exit_code=INTERRUPTED)
+            raise refusal from error
+
+
+def _as_asked(error: click.ClickException, as_json: bool) -> click.ClickException:
+    """One of click's own errors, for people as click says it, for programs as JSON."""
+    message = error.format_message()
+    if isinstance(error, Refused):
+        return error
+    if as_json or not isinstance(error, click.UsageError):
+        kind = type(error).__name__
+        return Refused(message, kind, as_json=as_json, exit_code=error.exit_code)
+    if message.isprintable():
+        return error
+    from holdfast.cli.text import visible
+
+    # It repeats what was typed, and scripts take that from anywhere.
+    return click.UsageError(visible(message, lines=True), error.ctx)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,8 +147,22 @@ class Verbs(click.Group):
 def cli() -> None:
     """Durable runs of AI agents: a crash becomes a pause, and nothing dangerous happens twice.
 
-    Every command takes --url (or --db): a path, or postgresql://…; by default HOLDFAST_URL, or
-    .holdfast/holdfast.db in this folder. Those that print data take --json.
+    Every command that works on a store takes --url (or --db): a path, or postgresql://…; by default
+    HOLDFAST_URL, or .holdfast/holdfast.db in this folder.
+
+    Every command takes --json: data on stdout, and what is refused as the last line of stderr,
+    {"error": kind, "message": text}.
+
+    \b
+    Exit codes:
+      0    done
+      1    refused, damaged, or the run failed or waits; stderr says what, and what to do
+      2    called wrongly; nothing has happened
+      130  interrupted; a run that was under way can be resumed
+
+    \b
+    Completion of verbs, files and run ids, for bash (zsh and fish alike):
+      eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)"
     """
 
 

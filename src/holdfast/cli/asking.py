@@ -48,7 +48,7 @@ def ask_on_the_spot(store: Store, run_id: str) -> bool:
             try:
                 decided = _decide(store, asked) or decided
             except HoldfastError as error:  # somebody else was faster, or an option is wrong
-                click.secho(text.visible(str(error), lines=True), fg="yellow", err=True)
+                click.secho(text.indented(str(error)), fg="yellow", err=True)
     return decided
 
 

@@ -7,19 +7,22 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from holdfast.app import DEFAULT_FILE, open_store
 from holdfast.cli import text
-from holdfast.errors import NotFound, NotNow
-from holdfast.store.base import Store
+from holdfast.errors import HoldfastError, NotFound, NotNow
+from holdfast.store.base import Filter, Store
+from holdfast.store.opening import open_store, sqlite_file
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+COMPLETED_MAX = 1000
 
 
 def store_option(command: F) -> F:
@@ -38,18 +41,33 @@ def json_option(command: F) -> F:
 
 
 def run_argument(command: F) -> F:
-    return click.argument("run_id", metavar="ID")(command)
+    """The run's ID."""
+    return click.argument("run_id", metavar="ID", shell_complete=known_runs)(command)
+
+
+def file_argument(command: F) -> F:
+    """The agent's FILE, or FILE:AGENT."""
+    return click.argument("target", metavar="FILE[:AGENT]", shell_complete=python_files)(command)
+
+
+def python_files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """For a shell's completion: its own, of files."""
+    return [CompletionItem(begun, type="file")]
+
+
+def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """For a shell's completion: the newest runs whose id begins so. Whatever is wrong, it is not said
+    here: a shell is no place for it."""
+    url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")
+    try:
+        with existing_store(url) as store:
+            rows = store.runs(Filter(), limit=COMPLETED_MAX)
+    except HoldfastError:
+        return []
+    return [CompletionItem(row.id, help=row.status) for row in rows if row.id.startswith(begun)]
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────
-
-
-def sqlite_file(url: str | None) -> Path | None:
-    """The file that a URL names, or None if it names a server (or memory, or nothing we know)."""
-    where = url or str(DEFAULT_FILE)
-    if where == ":memory:" or ("://" in where and not where.startswith("sqlite:///")):
-        return None
-    return Path(where.removeprefix("sqlite:///"))
 
 
 @contextmanager
@@ -128,6 +146,11 @@ def confirm(question: str, *, yes: bool) -> None:
         raise NotNow("nobody answered, so nothing was done; --yes skips the question") from None
     if not agreed:
         raise NotNow("nothing was done")
+
+
+def users_code(as_json: bool) -> AbstractContextManager[object]:
+    """While the user's code runs: where stdout is for data, what the code prints goes to stderr."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def say(as_json: bool, data: Any, *lines: str) -> None:

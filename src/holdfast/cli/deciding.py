@@ -251,7 +251,7 @@ def patch(run_id: str, changes: tuple[str, ...], delete: tuple[str, ...], operat
             raise click.BadParameter(str(error), param_hint="--json-patch") from None
     with existing_store(url) as store:
         shown = text.compact(new, 200) if new else "nothing new"
-        gone = f", and {', '.join(delete)} removed" if delete else ""
+        gone = f", and {', '.join(map(text.visible, delete))} removed" if delete else ""
         confirm(f"patch {_summary(store, run_id)} with {shown}{gone}?", yes=yes)
         control.patch(store, run_id, new, delete=delete, by=by, why=why)
         _report(store, run_id, "patched", url, as_json)

@@ -8,6 +8,7 @@ hold exactly one invite.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -17,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from holdfast.cli import text
+from holdfast.cli.common import json_option, users_code
 from holdfast.errors import HoldfastError
 
 HERE = Path(__file__).parent
@@ -42,6 +44,8 @@ class Stage:
 
     folder: Path
     calendar: str
+    quiet: bool
+    """The story goes to stderr, as stdout is for data."""
 
     @property
     def ledger(self) -> Path:
@@ -54,6 +58,7 @@ class Stage:
         return subprocess.run(  # noqa: S603  (our own interpreter and words)
             [sys.executable, "-m", "holdfast.cli", *words],
             cwd=self.folder, env=_environment(self.calendar, env or {}), check=False,
+            stdout=sys.stderr if self.quiet else None,
         ).returncode  # fmt: skip
 
     def entries(self) -> list[dict[str, Any]]:
@@ -71,8 +76,8 @@ def _environment(calendar: str, more: dict[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(path), "HOLDFAST_DEMO_CALENDAR": calendar, **more}
 
 
-@contextmanager
-def _calendar(folder: Path) -> Iterator[Stage]:
+@contextlib.contextmanager
+def _calendar(folder: Path, quiet: bool) -> Iterator[Stage]:
     """The calendar, in a process of its own, as long as the demo lasts."""
     ledger = folder / "calendar.jsonl"
     process = subprocess.Popen(  # noqa: S603
@@ -85,7 +90,7 @@ def _calendar(folder: Path) -> Iterator[Stage]:
         address = process.stdout.readline().strip()
         if not address:
             raise DemoFailed("the calendar's process did not start")
-        yield Stage(folder, address)
+        yield Stage(folder, address, quiet)
     finally:
         process.kill()
         process.communicate()
@@ -97,19 +102,28 @@ def _calendar(folder: Path) -> Iterator[Stage]:
     type=click.Path(file_okay=False, path_type=Path),
     help="Default: a new temporary one.",
 )
-def demo(folder: Path | None) -> None:
+@json_option
+def demo(folder: Path | None, as_json: bool) -> None:
     """See a run survive a crash, offline, in a few seconds."""
     folder = _folder(folder)
+    with users_code(as_json):
+        invites = _play(folder, as_json)
+    if as_json:
+        click.echo(text.as_json({"folder": str(folder), "run": RUN, "invites": invites}))
+
+
+def _play(folder: Path, quiet: bool) -> dict[str, int]:
     shutil.copy(HERE / "demo_agent.py", folder / "agent.py")
     click.echo(
         f"Everything happens in {folder}: agent.py, .holdfast/holdfast.db, calendar.jsonl.\n"
     )
-    with _calendar(folder) as stage:
+    with _calendar(folder, quiet) as stage:
         _crash(stage)
         _resume(stage)
         _look(stage)
-        _count(stage)
+        invites = _count(stage)
     _try_next(folder)
+    return invites
 
 
 def _folder(folder: Path | None) -> Path:
@@ -121,9 +135,9 @@ def _folder(folder: Path | None) -> Path:
     return folder.resolve()
 
 
-def _say(text: str) -> None:
+def _say(sentence: str) -> None:
     click.echo()
-    click.secho(text, bold=True)
+    click.secho(sentence, bold=True)
 
 
 def _crash(stage: Stage) -> None:
@@ -169,7 +183,7 @@ def _look(stage: Stage) -> None:
         click.echo()
 
 
-def _count(stage: Stage) -> None:
+def _count(stage: Stage) -> dict[str, int]:
     _say("5. The calendar's own ledger.")
     entries = [entry for entry in stage.entries() if entry["page"] == "/invites"]
     for entry in entries:
@@ -181,6 +195,7 @@ def _count(stage: Stage) -> None:
             f"there should be one invite, asked for twice; there are {made}, and {again} repeats"
         )
     click.secho("The invite was asked for twice, under one key: one invite.", fg="green", bold=True)
+    return {"asked_for": made + again, "made": made}
 
 
 def _try_next(folder: Path) -> None:

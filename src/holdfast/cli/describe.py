@@ -96,10 +96,10 @@ def _doubts(state: RunState, url: str | None) -> list[str]:
 def waits_for(state: RunState, row: RunRow, now: int) -> str:
     """What the run waits for, in words; empty if it does not wait."""
     if state.status == "interrupted":
-        return f"anybody to take it up: {row.owner} has not renewed its lease"
+        return f"anybody to take it up: {visible(row.owner)} has not renewed its lease"
     if state.status == "running":
         left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
-        return f"{row.owner}{left}"
+        return f"{visible(row.owner)}{left}"
     if state.status == "pending":
         return "a worker"
     if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):

@@ -11,7 +11,6 @@ from typing import IO
 import click
 
 from holdfast import views
-from holdfast.app import open_store
 from holdfast.cli import bundle, text
 from holdfast.cli.common import (
     command,
@@ -22,8 +21,10 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
+from holdfast.cli.progress import counted
 from holdfast.errors import HoldfastError
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.store.opening import open_store
 
 PAGE = 200
 OVERDUE_US = 60 * MICROSECONDS
@@ -51,10 +52,8 @@ def doctor(url: str | None, as_json: bool) -> None:
     with existing_store(url) as store:
         findings = store.examine()
         checked, damaged = 0, {}
-        for row in every_run(store):
+        for row in counted(every_run(store), "checking run"):
             checked += 1
-            if checked % 1000 == 0 and sys.stderr.isatty():
-                click.echo(f"\rchecked {checked:,} runs …", nl=False, err=True)
             problem = _damage(store, row)
             if problem:
                 damaged[row.id] = problem
@@ -92,17 +91,14 @@ def doctor(url: str | None, as_json: bool) -> None:
 
 
 def _damage(store: Store, row: RunRow) -> str:
-    """What is wrong with a run: its chain, or a log that does not add up to a state."""
-    found = views.verify(store, row.id)
-    if not found.ok:
-        return found.problem
-    if not found.events:
-        return "its log is empty; restore it from a backup"
+    """What is wrong with a run: its chain, its bytes, or a log that does not add up to a state."""
     try:
-        views.get(store, row.id)
+        found = views.verify(store, row.id)
+        if found.ok and found.events:
+            views.get(store, row.id)
     except HoldfastError as error:
         return str(error)
-    return ""
+    return found.problem or ("" if found.events else "its log is empty; restore it from a backup")
 
 
 # ── gc ───────────────────────────────────────────────────────────────────────────────────────
@@ -170,13 +166,14 @@ def gc(
                 f"delete {len(doomed)} runs that have ended, the oldest on {text.clock(oldest)}?",
                 yes=yes,
             )
-            deleted = [row.id for row in doomed if store.delete(row.id)]
+            going = counted(doomed, "deleting run")
+            deleted = [row.id for row in going if store.delete(row.id)]
     ids = [row.id for row in doomed] if dry_run else deleted
     word = "would be deleted" if dry_run else "deleted"
     lines = [f"{len(ids)} runs {word}"] if of_runs else []
     lines += [f"{rotated} snapshots deleted"] if of_snapshots else []
-    counted = {"snapshots": rotated} if of_snapshots else {}
-    say(as_json, {"deleted": ids, "dry_run": dry_run, **counted}, *lines)
+    of_caches = {"snapshots": rotated} if of_snapshots else {}
+    say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
 
 
 def _age(given: str | None, option: str) -> int | None:
@@ -208,7 +205,8 @@ def _is_needed(store: Store, row: RunRow) -> bool:
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: stdout."
 )
 @store_option
-def export(run_id: str, output: Path | None, url: str | None) -> None:
+@json_option
+def export(run_id: str, output: Path | None, url: str | None, as_json: bool) -> None:
     """Write a run into one file: its log, chained as it is, and its artifacts. Lines of JSON."""
     with existing_store(url) as store:
         lines = bundle.pack(store, run_id)
@@ -222,7 +220,10 @@ def export(run_id: str, output: Path | None, url: str | None) -> None:
             file.write("\n".join(lines) + "\n")
     except OSError as error:
         raise click.FileError(str(output), error.strerror or "") from None
-    click.echo(f"{run_id}: {len(lines)} lines written to {output}", err=True)
+    if as_json:
+        click.echo(text.as_json({"run": run_id, "file": str(output), "lines": len(lines)}))
+    else:
+        click.echo(f"{run_id}: {len(lines)} lines written to {text.visible(str(output))}", err=True)
 
 
 @click.command("import")
@@ -233,7 +234,7 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
     """Take in a run from a file that `export` wrote. It is checked and not trusted: a run that had
     not ended is paused, and nothing executes until somebody resumes it."""
     try:
-        packed = bundle.unpack(file)
+        packed = bundle.unpack(counted(file, "reading line"))
     except UnicodeDecodeError:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -86,12 +87,13 @@ def _import_module(name: str) -> types.ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(name)
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InvalidInput(f"{name} cannot be loaded: {error}") from error
         raise NotFound(f"there is no file {name}, and no module of that name") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -109,15 +111,17 @@ def _import(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses and type hints look their module up here
     try:
-        found.loader.exec_module(module)
-    except Exception as error:
+        # What a file prints while it is loaded is not what the verb has to say.
+        with contextlib.redirect_stdout(sys.stderr):
+            found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         raise InvalidInput(
             f"{path} cannot be loaded: {type(error).__name__}: {error}{_place(error, path)}"
         ) from error
     return module
 
 
-def _place(error: Exception, path: Path) -> str:
+def _place(error: BaseException, path: Path) -> str:
     """The line of the user's file where loading failed."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path.absolute())]

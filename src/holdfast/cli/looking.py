@@ -60,7 +60,9 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         ],
     )  # fmt: skip
     if after is not None:
-        click.echo(f"more: {command(url, 'list', '--cursor', after)}")
+        same = [("--status", status), ("--agent", agent), ("--parent", parent), ("--limit", limit)]
+        given = [word for name, value in same if value for word in (name, value)]
+        click.echo(f"more: {command(url, 'list', *given, '--cursor', after)}")
 
 
 def standing(row: RunRow, now: int) -> str:

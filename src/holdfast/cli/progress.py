@@ -1,12 +1,17 @@
-"""What a run is doing, line by line on stderr, while it executes in this process.
+"""What is going on, on stderr while it lasts, for whoever sits at a terminal.
 
-It reads the log as anybody could; the run does not know of it.
+`Progress` says line by line what a run does that executes in this process: it reads the log as
+anybody could, and the run does not know of it. `counted` counts long work on one line.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
+from collections.abc import Iterable, Iterator
 from types import TracebackType
+from typing import TypeVar
 
 import click
 
@@ -26,6 +31,25 @@ SHOWN = (
     e.DecisionMade,
 )
 LOOK_SECONDS = 0.2
+COUNT_SECONDS = 0.1
+ERASE = "\r\x1b[K"
+
+T = TypeVar("T")
+
+
+def counted(things: Iterable[T], what: str) -> Iterator[T]:
+    """The things, one by one; at a terminal one line counts them, and is gone at the end."""
+    watched = sys.stderr.isatty()
+    said = 0.0
+    try:
+        for number, thing in enumerate(things, 1):
+            if watched and time.monotonic() - said >= COUNT_SECONDS:
+                said = time.monotonic()
+                click.echo(f"{ERASE}{what} {number:,} …", nl=False, err=True)
+            yield thing
+    finally:
+        if said:
+            click.echo(ERASE, nl=False, err=True)
 
 
 class Progress:

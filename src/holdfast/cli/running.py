@@ -15,16 +15,19 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import text
+from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.asking import ask_on_the_spot
 from holdfast.cli.common import (
     command,
     confirm,
     decision_options,
     existing_store,
+    file_argument,
     json_option,
+    run_argument,
     say,
     store_option,
+    users_code,
     who,
 )
 from holdfast.cli.describe import content, next_steps
@@ -34,8 +37,6 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound, RunBusy, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
-
-INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
@@ -105,8 +106,10 @@ class Job:
     def _to_the_end(self, go: Callable[[], Any]) -> None:
         while True:
             try:
-                with Progress(
-                    self.hf.store, self.run_id, on=not self.as_json and sys.stderr.isatty()
+                watched = not self.as_json and sys.stderr.isatty()
+                with (
+                    users_code(self.as_json),
+                    Progress(self.hf.store, self.run_id, on=watched),
                 ):
                     go()
                 return
@@ -129,7 +132,7 @@ class Job:
             return
         left = text.span(first.due_at - store.now())
         click.echo(
-            f"{first.owner} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
+            f"{text.visible(first.owner)} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
             err=True,
         )
         while True:
@@ -185,7 +188,7 @@ class Job:
             raise click.exceptions.Exit(1)
         step = state.failure.step if state.failure else 0
         where = f" at step {step}" if step else ""
-        lines = [f"run {self.run_id} {text.status(state.status)}{where}: {text.visible(error, lines=True)}",
+        lines = [f"run {self.run_id} {text.status(state.status)}{where}: {text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
             lines.append(f"  try again: {command(self.url, 'resume', self.file, self.run_id)}")
@@ -200,7 +203,7 @@ class Job:
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
+@file_argument
 @click.option(
     "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the agent."
 )
@@ -233,8 +236,8 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
-@click.argument("run_id", metavar="ID")
+@file_argument
+@run_argument
 @lease_option
 @wait_option
 @store_option
@@ -253,8 +256,8 @@ def resume(
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
-@click.argument("run_id", metavar="ID")
+@file_argument
+@run_argument
 @lease_option
 @wait_option
 @decision_options
@@ -305,8 +308,8 @@ def _check_agent(loaded: Loaded, row: Any) -> None:
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:AGENT]")
-@click.argument("run_id", metavar="ID")
+@file_argument
+@run_argument
 @store_option
 @json_option
 def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
@@ -315,7 +318,7 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     loaded = load(target)
     with existing_store(url) as store:
         _check_agent(loaded, views.row_of(store, run_id))
-    with _open(url, loaded, 30.0) as hf:
+    with _open(url, loaded, 30.0) as hf, users_code(as_json):
         found = hf.replay(run_id)
     cause = found.diverged
     data = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import sys
 import unicodedata
@@ -40,6 +41,11 @@ def visible(text: str, *, lines: bool = False) -> str:
         return text
     kept = "\n\t" if lines else ""
     return "".join(c if c in kept or not _is_unsafe(c) else _escape(c) for c in text)
+
+
+def indented(text: str) -> str:
+    """The text made visible, its further lines set in: data with line breaks cannot pass for ours."""
+    return visible(text, lines=True).replace("\n", "\n  ")
 
 
 def _is_unsafe(char: str) -> bool:
@@ -139,9 +145,9 @@ def heading(text: str) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> None:
-    """Rows in columns: by rich on a terminal that has it, else plain and aligned. Cells are visible()
-    already; a column called "status" is coloured."""
-    cells = [list(row) for row in rows]
+    """Rows in columns: by rich on a terminal that has it, else plain and aligned. Cells are made
+    visible(); a column called "status" is coloured."""
+    cells = [[visible(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and find_spec("rich") is not None:
         _rich_table(headers, cells, indent)
         return
@@ -172,7 +178,9 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
             Text(cell, style=(STATUS_COLOURS.get(cell) or "") if head == "status" else "")
             for head, cell in zip(headers, row, strict=True)
         ))  # fmt: skip
-    Console().print(Padding(shown, (0, 0, 0, indent)))
+    Console(color_system=None if os.environ.get("NO_COLOR") else "auto").print(
+        Padding(shown, (0, 0, 0, indent))
+    )
 
 
 def _width(text: str) -> int:

@@ -22,8 +22,10 @@ class Said:
 
 
 def sentence(event: Event) -> Said:
-    """One event in words."""
-    return _SENTENCES[type(event)](event)
+    """One event in words. Somebody else may have written it, in every field: nothing of it can steer
+    a terminal."""
+    said = _SENTENCES[type(event)](event)
+    return Said(visible(said.what), visible(said.text), said.colour)
 
 
 def _by(x: Any) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli import text
-from holdfast.cli.common import existing_store, json_option, say, store_option
+from holdfast.cli import INTERRUPTED, text
+from holdfast.cli.common import existing_store, json_option, say, store_option, users_code
 from holdfast.cli.load import load, parameters
-from holdfast.cli.running import INTERRUPTED, lease_option
+from holdfast.cli.running import lease_option
 from holdfast.errors import NotFound, StoreUnavailable
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
@@ -182,7 +182,8 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
     told = Told(as_json=as_json, quiet=quiet)
     hf = _opened(url, agents, Options(lease_seconds=lease))
     hands = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=told)
-    Watch(hands, told, once=once).until_done()
+    with users_code(as_json):
+        Watch(hands, told, once=once).until_done()
     say(
         as_json,
         {"executed": hands.taken},

@@ -10,15 +10,17 @@ This module knows nothing of databases: the store gives it a function that commi
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store.base import Append
+
+if TYPE_CHECKING:
+    import asyncio
 
 ROWS_MAX: Final = 250
 """Enough to share an fsync well, and few enough that the next batch forms while one is committed
@@ -98,6 +100,8 @@ class GroupCommit:
         self, work: Append, abandoned: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """The same for a caller on an event loop. See `base.Store.append_async`."""
+        import asyncio  # here, as commands that only look have no use for it
+
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
         ticket.abandoned = abandoned

@@ -777,6 +777,7 @@ class SQLiteStore:
         with self._write:
             journal, level = self._db.pragma("journal_mode"), self._db.pragma("synchronous")
             version = self._db.pragma("user_version")
+            problem = self._integrity_problem(self._db)
         mode = None if self._in_memory else Path(self.path).stat().st_mode & 0o777
         return [
             Finding("store", self.url, True),
@@ -796,6 +797,14 @@ class SQLiteStore:
                 level == 2,
                 "the last commits can be lost when power fails; open with synchronous='FULL'",
             ),
+            # SQLite's pages carry no checksums; a damaged one is noticed by the chain, or by its shape.
+            Finding("checksums", "hash chain of every run", True),
+            Finding(
+                "integrity",
+                problem or "ok",
+                not problem,
+                "the file is damaged; stop all workers, `holdfast export` what verifies, restore a backup",
+            ),
             Finding(
                 "file mode",
                 "memory" if mode is None else oct(mode)[2:],
@@ -803,6 +812,15 @@ class SQLiteStore:
                 "others on this machine can read it; chmod 600",
             ),
         ]
+
+    @staticmethod
+    def _integrity_problem(db: apsw.Connection) -> str:
+        """The first thing that SQLite finds wrong with the file, or nothing."""
+        try:
+            (said,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
+        except apsw.Error as error:
+            return str(error)
+        return "" if said == "ok" else str(said)
 
 
 _TOOLS_OWN_ERRORS: Final = (

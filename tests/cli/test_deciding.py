@@ -1,0 +1,180 @@
+"""The verbs with which people decide. In this process, through click's runner."""
+
+import pytest
+
+from support.shell import Shell
+
+# -- people decide -------------------------------------------------------------------------------
+
+
+def test_approve_shows_the_exact_arguments_before_it_asks(shell: Shell) -> None:
+    shell.run("careful", "r1", "to=sam", code=1)
+
+    result = shell("approve", "r1", "--by", "ann", "--why", "fine", input="y\n")
+
+    assert '"to": "sam"' in result.stderr
+    assert '"body": "HELLO"' in result.stderr
+    assert "approve this?" in result.stderr
+    assert "r1: approved" in result.stdout
+    assert '{\n  "message_id": "m-1"\n}\n' == shell("resume", "agents.py", "r1").stdout
+    assert any(
+        "approved by ann: fine" in line["text"] for line in shell.json("show", "r1")["lines"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("input", "said"), [("n\n", "nothing was done"), ("", "--yes skips the question")]
+)
+def test_approve_without_a_yes_changes_nothing(shell: Shell, input: str, said: str) -> None:
+    shell.run("careful", "r1", "to=sam", code=1)
+    before = shell.log("r1")
+
+    assert said in shell("approve", "r1", input=input, code=1).stderr
+    assert before == shell.log("r1")
+
+
+def test_reject_is_told_to_the_agent(shell: Shell) -> None:
+    shell.run("careful", "r1", "to=sam", code=1)
+    assert (
+        "rejected"
+        == shell.json("reject", "r1", "--yes", "--by", "ann", "--why", "not today")["did"]
+    )
+
+    assert "ann said no: not today" in shell("resume", "agents.py", "r1", code=1).stderr
+    assert [] == shell.lines("sent")
+
+
+def test_a_second_decision_is_refused_and_told_the_first(shell: Shell) -> None:
+    shell.run("careful", "r1", "to=sam", code=1)
+    shell("approve", "r1", "--yes", "--by", "ann")
+    before = shell.log("r1")
+
+    assert "already decided: approved by ann" in shell("reject", "r1", "--yes", code=1).stderr
+    assert before == shell.log("r1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["approve", "r1", "--yes"], ["reject", "r1", "--yes"], ["answer", "r1", "x", "--yes"],
+        ["signal", "r1", "x"], ["pause", "r1"], ["cancel", "r1", "--yes"], ["resolve", "r1", "1", "--retry", "--yes"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_run_that_has_ended_takes_no_decisions(shell: Shell, words: list[str]) -> None:
+    shell.run("recap", "r1", "to=sam")
+    before = shell.log("r1")
+
+    result = shell(*words, code=1)
+
+    assert result.stderr.startswith("error: ")
+    assert before == shell.log("r1")
+
+
+def test_answer_takes_an_option_and_refuses_others(shell: Shell) -> None:
+    shell.run("asking", "r1", code=1)
+    before = shell.log("r1")
+
+    assert (
+        "not one of the options: red, blue"
+        in shell("answer", "r1", "green", "--yes", code=1).stderr
+    )
+    assert before == shell.log("r1")
+    assert "Which colour?" in shell("answer", "r1", "blue", input="y\n").stderr
+    assert "blue\n" == shell("resume", "agents.py", "r1").stdout
+
+
+def test_a_signal_carries_json_and_counts_once_by_its_id(shell: Shell) -> None:
+    shell.run("listening", "r1", code=1)
+
+    for _ in range(2):
+        shell("signal", "r1", "payment", '{"euro": 5}', "--signal-id", "p-1")
+
+    assert 1 == sum(record.kind == "signal_received" for record in shell.log("r1"))
+    assert {"got": {"euro": 5}} == shell.json("resume", "agents.py", "r1")["result"]
+    assert "not empty" in shell("signal", "r1", " ", code=1).stderr
+
+
+def in_doubt(shell: Shell) -> None:
+    """A run whose step 2 may or may not have happened."""
+    shell.process("run", "agents.py:paying", "--id", "r1", "-p", "amount=5", "--lease", "0.3")
+    shell("resume", "agents.py", "r1", code=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "output", "charged"),
+    [
+        (["--done", "charged by hand"], 0, "charged by hand\n", 1),
+        (["--failed", "the bank knows nothing"], 1, "", 1),
+        (["--retry"], 0, "charged\n", 2),
+    ],
+    ids=["done", "failed", "retry"],
+)
+def test_resolve_settles_a_call_in_doubt(
+    shell: Shell, how: list[str], code: int, output: str, charged: int
+) -> None:
+    in_doubt(shell)
+    assert "in doubt" in shell("show", "r1").stdout
+
+    shown = shell("resolve", "r1", "2", *how, "--by", "ann", input="y\n")
+    (shell.folder / "fixed").touch()
+
+    assert '"amount": 5' in shown.stderr
+    assert output == shell("resume", "agents.py", "r1", code=code).stdout
+    assert charged == len(shell.lines("charged"))
+
+
+def test_resolve_refuses_what_is_unclear(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    shell("resolve", "r1", "2", code=2)
+    shell("resolve", "r1", "2", "--retry", "--failed", "x", code=2)
+    assert (
+        "there is no doubt about it"
+        in shell("resolve", "r1", "2", "--retry", "--yes", code=1).stderr
+    )
+    assert "no call in doubt" in shell("resolve", "r1", "9", "--retry", "--yes", code=1).stderr
+
+
+def test_pause_holds_a_run_until_it_is_resumed(shell: Shell) -> None:
+    shell.run("listening", "r1", code=1)
+    assert "paused" == shell.json("pause", "r1", "--by", "ann")["status"]
+    shell("signal", "r1", "payment", "5")
+
+    assert {"executed": 0} == shell.json("worker", "agents.py", "--once")
+    assert "paused already" in shell("pause", "r1", code=1).stderr
+    assert {"got": 5} == shell.json("resume", "agents.py", "r1")["result"]
+
+
+def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
+    shell.run("listening", "r1", code=1)
+
+    assert (
+        "cancel r1 of listening" in shell("cancel", "r1", "--why", "too late", input="y\n").stderr
+    )
+    assert {"executed": 1} == shell.json("worker", "agents.py", "--once")
+    assert "cancelled" == shell.json("show", "r1")["status"]
+
+
+def test_undo_takes_back_what_was_done_and_says_so_before(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    asked = shell("undo", "r1", input="y\n")
+    shell("resume", "agents.py", "r1", code=1)
+
+    assert 'would undo step 2, send {"body": "HELLO", "to": "sam"}' in asked.stderr
+    assert ["sam"] == shell.lines("undone")
+    assert "undone" in shell("show", "r1").stdout
+
+
+def test_fork_begins_with_the_first_steps_and_goes_its_own_way(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    made = shell.json("fork", "r1", "1", "--id", "r2", "--state", "colour=red")
+
+    assert {"run": "r2", "forked_from": "r1", "step": 1, "inherited_effects": []} == made
+    assert "m-1\n" == shell("resume", "agents.py", "r2").stdout
+    assert "red" == shell.json("show", "r2")["state"]["colour"]
+    assert "exists" in shell("fork", "r1", "1", "--id", "r2", code=1).stderr
+    assert "has no step 9" in shell("fork", "r1", "9", code=1).stderr
+    shell("fork", "r1", "1", "--state", "nonsense", code=2)

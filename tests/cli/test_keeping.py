@@ -1,0 +1,112 @@
+"""gc, export and import. In this process, through click's runner."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.shell import Shell
+
+# -- gc, export, import --------------------------------------------------------------------------
+
+
+def test_gc_deletes_only_what_has_ended_and_keeps_the_newest(shell: Shell) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        shell.run("recap", run_id, "to=sam")
+    shell.run("asking", "a1", code=1)
+
+    assert {"deleted": ["r2", "r1"], "dry_run": True} == shell.json(
+        "gc", "--keep", "1", "--dry-run"
+    )
+    assert [] == shell.json("gc", "--older-than", "1h", "--yes")["deleted"]
+    assert "nothing was done" in shell("gc", "--keep", "0", input="n\n", code=1).stderr
+    assert {"deleted": ["r2", "r1"], "dry_run": False} == shell.json("gc", "--keep", "1", "--yes")
+    assert ["a1", "r3"] == [run["id"] for run in shell.json("list")["runs"]]
+
+
+@pytest.mark.parametrize("words", [[], ["--older-than", "soon"], ["--keep", "-1"]])
+def test_gc_refuses_what_is_unclear(shell: Shell, words: list[str]) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    shell("gc", *words, "--yes", code=2)
+
+    assert 1 == len(shell.json("list")["runs"])
+
+
+def exported(shell: Shell, run_id: str) -> Path:
+    file = shell.folder / f"{run_id}.jsonl"
+    shell("export", run_id, "-o", str(file))
+    return file
+
+
+def test_an_exported_run_is_as_private_as_the_store(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    before = os.umask(0)
+    try:
+        file = exported(shell, "r1")
+    finally:
+        os.umask(before)
+
+    assert 0o600 == file.stat().st_mode & 0o777
+
+
+def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None:
+    """Chained as it was; what lies beside the log goes along."""
+    shell.run("recap", "r1", "to=sam", f"notes={'x' * 100_000}")
+    file, before = exported(shell, "r1"), shell.log("r1")
+    shell.db = shell.folder / "other.db"
+
+    assert {"run": "r1", "status": "completed", "events": len(before)} == shell.json(
+        "import", str(file)
+    )
+    assert before == shell.log("r1")
+    assert "m-1\n" == shell("resume", "agents.py", "r1").stdout
+    assert "exists already" in shell("import", str(file), code=1).stderr
+
+
+def test_an_imported_run_that_had_not_ended_executes_nothing_until_resumed(shell: Shell) -> None:
+    shell.run("asking", "r1", code=1)
+    shell("answer", "r1", "red", "--yes")
+    file = exported(shell, "r1")
+    shell.db = shell.folder / "other.db"
+
+    assert "paused" == shell.json("import", str(file))["status"]
+    assert {"executed": 0} == shell.json("worker", "agents.py", "--once")
+    assert "red\n" == shell("resume", "agents.py", "r1").stdout
+
+
+def _without(number: int) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [line for i, line in enumerate(lines) if i != number]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: [], "its first line"),
+        (lambda lines: ["hello", *lines], "its first line"),
+        (lambda lines: [lines[0].replace('"version":1', '"version":2'), *lines[1:]], "version 2"),
+        (lambda lines: [lines[0].replace("r1", "r2"), *lines[1:]], "damaged at event 0"),
+        (lambda lines: [line.replace("recap", "racap") for line in lines], "damaged at event 0"),
+        (_without(3), "damaged at event 2"),
+        (_without(-1), ""),
+        (lambda lines: lines[:-1], "is missing from it"),
+        (lambda lines: [*lines[:-1], lines[-1].replace('"data":"', '"data":"AAAA')], "has other bytes"),
+        (lambda lines: [*lines[:2], '{"seq": -1}', *lines[2:]], "line 3 does not read"),
+        (lambda lines: lines[:1], "does not begin with the creation"),
+    ],
+)  # fmt: skip
+def test_an_import_that_was_tampered_with_is_refused_whole(
+    shell: Shell, change: Callable[[list[str]], list[str]], said: str
+) -> None:
+    shell.run("recap", "r1", "to=sam", f"notes={'x' * 100_000}")
+    file = exported(shell, "r1")
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(change(lines)))
+    shell.db = shell.folder / "other.db"
+
+    result = shell("import", str(file), code=1 if said else 0)
+
+    assert said in result.stderr
+    if said:
+        assert not shell.db.exists()

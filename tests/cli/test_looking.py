@@ -1,0 +1,163 @@
+"""The verbs that look: list, show, trace, events, diff, verify, doctor. In this process, through click's runner."""
+
+import re
+
+import pytest
+
+from support.shell import Shell, damage
+
+# -- list ----------------------------------------------------------------------------------------
+
+
+def test_list_as_json_is_runs_and_next(shell: Shell) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        shell.run("recap", run_id, "to=sam")
+    shell.run("asking", "a1", code=1)
+
+    page = shell.json("list", "--limit", "2")
+    rest = shell.json("list", "--limit", "2", "--cursor", str(page["next"]))
+
+    assert ["a1", "r3", "r2", "r1"] == [run["id"] for run in page["runs"] + rest["runs"]]
+    assert None is rest["next"]
+    assert {"id", "agent", "status", "created_at", "updated_at", "waiting_for"} <= page["runs"][
+        0
+    ].keys()
+
+
+def test_list_filters_by_status_and_agent(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    shell.run("asking", "a1", code=1)
+
+    assert ["a1"] == [run["id"] for run in shell.json("list", "--status", "waiting")["runs"]]
+    assert ["r1"] == [run["id"] for run in shell.json("list", "--agent", "recap")["runs"]]
+    assert [] == shell.json("list", "--status", "interrupted")["runs"]
+    assert "no runs that match" in shell("list", "--status", "failed").stdout
+
+
+def test_list_for_people_is_an_aligned_table(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    shell.run("asking", "a-long-id", code=1)
+
+    head, first, second = shell("list").stdout.splitlines()
+
+    assert head.index("agent") == first.index("asking") == second.index("recap")
+
+
+@pytest.mark.parametrize("words", [["--status", "sleeping"], ["--limit", "0"], ["--limit", "many"]])
+def test_list_refuses_what_it_does_not_know(shell: Shell, words: list[str]) -> None:
+    shell("list", *words, code=2)
+
+
+# -- show, trace, events, diff, verify -----------------------------------------------------------
+
+
+def test_show_tells_where_a_run_is_and_what_happened(shell: Shell) -> None:
+    shell.run("careful", "r1", "to=sam", code=1)
+
+    said = shell("show", "r1").stdout
+
+    for part in ("r1  waiting", "step 2; 1 committed", "approval of send", f"holdfast approve r1 --db {shell.db}",
+                 '1     draft  done', "notes=\"hello\"", '"HELLO"'):  # fmt: skip
+        assert part in said
+
+
+def test_show_tells_attempts_decisions_state_and_the_failure_with_its_input(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=nobody", code=1)
+
+    said = shell("show", "r1").stdout
+
+    for part in ("attempt 1 failed: ConnectionError: nobody is there; next attempt after", "attempt 3 failed",
+                 'route: "email", because they asked', 'draft = "HELLO"', "drafting → [sending] → complete",
+                 "error at step 2, send", 'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}',
+                 "continue    holdfast resume FILE r1"):  # fmt: skip
+        assert part in said
+
+
+def test_show_as_json_is_the_whole_state(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    found = shell.json("show", "r1")
+
+    assert ("completed", "complete", "m-1") == (found["status"], found["stage"], found["result"])
+    assert {"step": 2, "of": None, "name": "", "committed": "1–2"} == found["position"]
+    assert [("draft", "done"), ("send", "done")] == [
+        (c["name"], c["status"]) for c in found["calls"]
+    ]
+    assert {"draft": "HELLO", "message_id": "m-1"} == found["state"]
+    assert [("route", "email", "they asked")] == [
+        (d["name"], d["choice"], d["why"]) for d in found["decisions"]
+    ]
+
+
+def test_show_at_a_step_is_the_state_as_it_was_then(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    assert {} == shell.json("show", "r1", "--step", "1", "--before")["state"]
+    assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "1")["state"]
+    assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "2", "--before")["state"]
+    assert "has no step 9; it has 2" in shell("show", "r1", "--step", "9", code=1).stderr
+
+
+def test_trace_is_a_timeline_in_words(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    said = shell("trace", "r1").stdout
+    found = shell.json("trace", "r1")
+
+    assert re.search(r"\+0\.\d+  step 2 send +begins \(keyed\): body=\"HELLO\" to=\"sam\"", said)
+    assert re.search(r"completed → \"m-1\"", said)
+    assert ("r1", list(range(len(found["timeline"])))) == (
+        found["run"],
+        [x["seq"] for x in found["timeline"]],
+    )
+
+
+def test_events_are_the_log_as_it_is_kept(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    found = shell.json("events", "r1", "--after", "1")["events"]
+
+    assert [(r.seq, r.kind, r.hash.hex()) for r in shell.log("r1")[2:]] == [
+        (x["seq"], x["kind"], x["hash"]) for x in found
+    ]
+    assert "run_completed" in shell("events", "r1").stdout
+
+
+def test_diff_names_what_changed_between_two_steps(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+
+    changes = shell.json("diff", "r1", "1", "2")["changes"]
+
+    assert {"path": "state.message_id", "before": None, "after": "m-1"} in changes
+    assert "state.message_id" in shell("diff", "r1", "1", "2").stdout
+    assert "nothing changed" in shell("diff", "r1", "1", "1").stdout
+    assert "has no step 7" in shell("diff", "r1", "1", "7", code=1).stderr
+    shell("diff", "r1", "one", "2", code=2)
+
+
+def test_verify_holds_for_a_log_as_written_and_fails_for_a_changed_one(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    assert {"run": "r1", "ok": True, "problem": ""}.items() <= shell.json("verify", "r1").items()
+
+    damage(shell.db, "r1")
+
+    assert not shell.json("verify", "r1", code=1)["ok"]
+    assert "DAMAGED: run 'r1' is damaged at event" in shell("verify", "r1", code=1).stdout
+    assert "damaged at event" in shell("show", "r1", code=1).stderr
+
+
+def test_doctor_names_weak_settings_and_damaged_runs(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    shell.run("recap", "r2", "to=sam")
+    found = shell.json("doctor")
+    assert (True, 2, []) == (found["ok"], found["runs"], found["damaged"])
+
+    damage(shell.db, "r1")
+    shell.db.chmod(0o644)
+
+    hurt = shell.json("doctor", code=1)
+    assert ["r1"] == [run["run"] for run in hurt["damaged"]]
+    assert ["file mode"] == [finding["name"] for finding in hurt["findings"] if not finding["ok"]]
+    said = shell("doctor", code=1).stdout
+    assert "WEAK" in said
+    assert "2 runs checked, 1 damaged" in said

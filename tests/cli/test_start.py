@@ -1,0 +1,190 @@
+"""The command itself: its verbs, where it finds its store, what it does not import."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import __version__, cli
+from holdfast.cli import VERBS
+from support.shell import HOLDFAST, Shell, copy_world, real
+
+
+def test_every_verb_loads_and_says_what_it_does() -> None:
+    """A verb that is listed exists, under its own name, with a sentence of help."""
+    for verb in VERBS:
+        result = CliRunner().invoke(cli.cli, [verb, "--help"])
+
+        assert 0 == result.exit_code, verb
+        assert f" {verb} " in result.stdout.splitlines()[0]
+
+
+BARE = """
+import click
+
+@click.group()
+@click.version_option("1", prog_name="bare")
+def cli(): pass
+
+cli()
+"""
+
+
+def imported_by(folder: Path, script: str, *words: str) -> set[str]:
+    """What a program imports, from the start of its process to its end."""
+    done = subprocess.run([sys.executable, "-X", "importtime", script, *words], cwd=folder,
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    return set(re.findall(r"^import time:.*\|\s+(\S+)$", done.stderr, re.M)) - {"package"}
+
+
+def test_the_version_costs_what_a_bare_click_program_costs(tmp_path: Path) -> None:
+    """Three modules of our own, and nothing else that a program that does nothing does not import."""
+    (tmp_path / "bare.py").write_text(BARE)
+
+    ours = imported_by(tmp_path, HOLDFAST, "--version")
+    bare = imported_by(tmp_path, "bare.py", "--version")
+
+    assert {"holdfast", "holdfast.cli", "holdfast.errors"} == ours - bare
+    assert not ours & {"asyncio", "msgspec", "apsw", "psycopg", "rich", "json", "sqlite3"}
+
+
+def test_who_only_looks_does_not_load_what_executes(world: Path) -> None:
+    """`list` reads a store: no event loop, no runtime, no other database, no tables for terminals."""
+    ours = imported_by(world, HOLDFAST, "list", "--db", "runs.db")
+
+    assert {"apsw", "msgspec", "holdfast.views"} <= ours
+    assert set() == {name for name in ours if name.split(".")[0] in ("asyncio", "psycopg", "rich", "ssl")
+                     or name.startswith(("holdfast.runtime", "holdfast.app", "holdfast.control"))}  # fmt: skip
+
+
+def test_people_decide_where_none_of_the_agents_code_is(world: Path, tmp_path: Path) -> None:
+    """A store is enough: to look, to approve, to answer, to settle a doubt. The runtime stays out."""
+    copy_world(world, tmp_path)
+    for file in tmp_path.glob("*.py"):
+        file.unlink()
+
+    ours = imported_by(tmp_path, HOLDFAST, "approve", "approval", "--yes", "--db", "runs.db")
+    for words in (["show", "approval"], ["trace", "doubt"], ["answer", "question", "red", "--yes"],
+                  ["resolve", "doubt", "2", "--retry", "--yes"], ["signal", "signal", "payment"],
+                  ["pause", "question"], ["fork", "done", "1"], ["cancel", "signal", "--yes"]):  # fmt: skip
+        assert 0 == real(tmp_path, *words, "--db", "runs.db").returncode, words
+
+    assert set() == {name for name in ours if name.startswith(("holdfast.runtime", "holdfast.app"))}
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = real(tmp_path, "--version")
+
+    assert (0, f"holdfast, version {__version__}\n") == (done.returncode, done.stdout)
+    assert __version__ == version("holdfast")
+
+
+def test_help_names_every_verb_the_exit_codes_and_completion(tmp_path: Path) -> None:
+    done = real(tmp_path, "--help")
+
+    assert [] == [verb for verb in VERBS if f"\n  {verb} " not in done.stdout]
+    for said in (
+        "  0    done",
+        "  1    refused",
+        "  2    called wrongly",
+        "  130  interrupted",
+        "_HOLDFAST_COMPLETE",
+    ):
+        assert said in done.stdout
+
+
+def test_every_verb_takes_json(tmp_path: Path) -> None:
+    """And every verb that works on a store takes --db."""
+    options = {verb: set() for verb in VERBS}
+    for verb in VERBS:
+        module, name, _ = VERBS[verb]
+        command = getattr(importlib.import_module(f"holdfast.cli.{module}"), name)
+        options[verb] = {option for param in command.params for option in param.opts}
+
+    assert [] == [verb for verb in VERBS if "--json" not in options[verb]]
+    assert {"demo", "test"} == {verb for verb in VERBS if "--db" not in options[verb]}
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("holdfast tr", {"trace"}),
+        ("holdfast show do", {"done", "doubt"}),
+        ("holdfast approve app", {"approval"}),
+        ("holdfast list --st", {"--status"}),
+        ("holdfast list --status wa", {"waiting"}),
+        ("holdfast run ag", {"file:ag"}),
+    ],
+)
+def test_a_shell_completes_verbs_options_files_and_run_ids(
+    world: Path, words: str, completed: set[str]
+) -> None:
+    """As bash asks for it: the installed command, told so by its environment."""
+    place = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = real(
+        world, _HOLDFAST_COMPLETE="bash_complete", HOLDFAST_URL=str(world / "runs.db"), **place
+    )
+
+    found = {line.removeprefix("plain,").replace("file,", "file:") for line in done.stdout.split()}
+    assert (0, completed) == (done.returncode, found)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_takes_the_completion_and_has_a_function_for_holdfast(tmp_path: Path) -> None:
+    line = 'eval "$(_HOLDFAST_COMPLETE=bash_source "$0")" && complete -p holdfast'
+    done = subprocess.run(
+        ["bash", "-c", line, HOLDFAST], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+    assert (0, True) == (done.returncode, "holdfast" in done.stdout), done.stderr
+
+
+def test_completion_where_there_is_no_store_is_silent_and_makes_none(tmp_path: Path) -> None:
+    done = real(
+        tmp_path, _HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast show d", COMP_CWORD="2"
+    )
+
+    assert ("", "", []) == (done.stdout.strip(), done.stderr, list(tmp_path.iterdir()))
+
+
+def test_an_unknown_verb_is_a_usage_error() -> None:
+    result = CliRunner().invoke(cli.cli, ["frobnicate"])
+
+    assert 2 == result.exit_code
+    assert "frobnicate" in result.stderr
+
+
+def test_a_url_of_an_unknown_kind_is_refused(shell: Shell) -> None:
+    result = CliRunner().invoke(cli.cli, ["list", "--url", "mongodb://x"])
+
+    assert 1 == result.exit_code
+    assert "not a kind of store" in result.stderr
+
+
+def test_a_file_that_is_no_store_is_refused_and_left_alone(shell: Shell) -> None:
+    shell.db.write_text("my shopping list, which is much longer than a hundred bytes " * 10)
+    before = shell.db.read_bytes()
+
+    assert "is not a SQLite database" in shell("list", code=1).stderr
+    assert before == shell.db.read_bytes()
+    shell.db = shell.folder
+    assert shell("list", code=1).stderr.startswith("error: ")
+
+
+def test_the_store_comes_from_the_environment(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.run("recap", "r1", "to=sam")
+    monkeypatch.setenv("HOLDFAST_URL", str(shell.db))
+
+    result = CliRunner().invoke(cli.cli, ["list", "--json"])
+
+    assert ["r1"] == [run["id"] for run in json.loads(result.stdout)["runs"]]
