@@ -294,7 +294,7 @@ class Engine:
             raise
         finally:
             self._awaiting.pop(session.run_id, None)
-            if session.settled:
+            if session.settled and session.stopped is None:
                 self._close(session)
             else:
                 await asyncio.shield(asyncio.to_thread(partial(self._close, session, died=died)))

@@ -66,17 +66,12 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     together = branch.together if branch is not None else None
     if together is None:
         return await asyncio.to_thread(fn, *args, **kwargs)
-    together.begin_call()
     try:
-        return await asyncio.to_thread(fn, *args, **kwargs)
+        with together.calling():
+            return await asyncio.to_thread(fn, *args, **kwargs)
     except Suspend:
-        over, together = together, None
-        over.end_call()
-        await over.quiet()
+        await together.quiet()
         raise
-    finally:
-        if together is not None:
-            together.end_call()
 
 
 def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from holdfast.errors import CallFailed
@@ -46,6 +47,15 @@ class Together:
         self._calls -= 1
         if not self._calls:
             self._quiet.set()
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """The two of them around a block."""
+        self.begin_call()
+        try:
+            yield
+        finally:
+            self.end_call()
 
     def watch(self, task: asyncio.Task[Any], line: Line, parent: Line) -> None:
         """A task that the agent has just started, its line, and the one that it was started from."""
