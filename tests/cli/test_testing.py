@@ -160,6 +160,68 @@ def test_crash_everywhere_passes_a_right_agent(folder: Folder) -> None:
     assert one["crashes"]["boundaries"] >= 14
 
 
+def test_crash_everywhere_with_real_tools_needs_a_yes_and_then_calls_them(folder: Folder) -> None:
+    refused = folder("test", "recap.py", "--crash-everywhere", code=2).stderr
+    assert "--mock" in refused and "--real" in refused
+    assert not (folder.path / "sent").exists()
+
+    found = folder.json("test", "recap.py", "--crash-everywhere", "--real")
+
+    assert found["scenarios"][0]["crashes"]["ok"]
+    assert (folder.path / "sent").read_text().startswith("sam ")
+
+
+def test_every_kind_of_mock_answers_as_it_says(folder: Folder) -> None:
+    folder.write(
+        "asking.py",
+        '''
+from holdfast import CallFailed, Run, agent, tool
+
+@tool
+def look(name: str) -> str:
+    return "real"
+
+@agent
+def asking(run: Run, names: list[str]) -> list[str]:
+    said = []
+    for name in names:
+        try:
+            said.append(look(name))
+        except CallFailed as error:
+            said.append(f"{error.error_type}: {error.message}")
+    return said
+
+MOCKS = {"look": {"when": [{"with": {"name": "sam"}, "returns": "seven"},
+                           {"if": lambda args: args["name"].startswith("x"), "raises": TimeoutError("gone")}],
+                  "error": "nobody by that name"}}
+SPEC = """
+Feature: asking
+  Scenario: by what is asked
+    Given the input names is ["sam", "xy", "ann"]
+    When the agent runs
+    Then the output should be ["seven", "TimeoutError: gone", "MockFailure: nobody by that name"]
+"""
+''',
+    )
+    folder.write(
+        "function.py",
+        (folder.path / "asking.py").read_text().split("MOCKS")[0]
+        + '''
+MOCKS = {"look": lambda name: name.upper()}
+SPEC = """
+Feature: asking
+  Scenario: a function
+    Given the input names is ["sam"]
+    When the agent runs
+    Then the output should be ["SAM"]
+"""
+''',
+    )
+
+    for file in ("asking.py", "function.py"):
+        assert folder("test", file, "--mock").stdout.endswith("1 passed, 0 failed\n")
+
+
 def test_crash_everywhere_finds_what_depends_on_the_order_of_a_set(folder: Folder) -> None:
     """Each life has another hash seed than the one before, as new processes have."""
     folder.write("everybody.py", SET_ORDER)
@@ -315,6 +377,19 @@ def test_check_agrees_with_code_that_goes_on_and_finds_code_that_breaks(waiting:
     assert [("the end of the agent", 2)] * 2 == [
         (run["attempted"], run["step"]) for run in shorter["runs"]
     ]
+
+
+def test_check_looks_at_failed_runs_when_asked(folder: Folder) -> None:
+    failing = OLD.replace('    return run.wait_for("go")', "    raise ValueError('no')")
+    folder.write("failing.py", failing)
+    folder("run", "failing.py:flow", "--id", "f-1", "--db", str(folder.db), code=1)
+    folder.write("new.py", failing.replace("first + 1", "first + 2"))
+
+    left_out = folder.json("check", "new.py", "--db", str(folder.db))
+    found = folder.json("check", "new.py", "--failed", "--db", str(folder.db), code=1)
+
+    assert 0 == left_out["checked"]
+    assert ["f-1"] == [run["run"] for run in found["runs"] if run["verdict"] == "diverges"]
 
 
 def test_check_reads_page_after_page_and_leaves_out_what_has_ended(
