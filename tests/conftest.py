@@ -5,6 +5,7 @@ and a short list at the end of what the house rules want somebody to look at.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,13 @@ FOREIGN_SERVER = "HOLDFAST_TEST_PG_DSN"
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, derandomize=False)
 hypothesis.settings.load_profile("default")
+
+
+def pytest_configure() -> None:
+    """Tests press Ctrl-C. Whoever is started in the background by a shell ignores it, and hands that
+    on to all that it starts, unless it says otherwise."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -212,7 +212,7 @@ class PostgresServer(_Databases):
         senders = [
             int(pid)
             for pid in children.read_text("ascii").split()
-            if b"walsender" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"walsender" in _command_of(pid)
         ]
         assert senders, "no standby is connected"
         for pid in senders:
@@ -429,6 +429,14 @@ def _reachable_folder() -> Path:
         ):
             return Path(tempfile.mkdtemp(prefix="hf-pg-", dir=parent.resolve()))
     raise RuntimeError("no temporary folder that the server's user can reach; set TMPDIR to one")
+
+
+def _command_of(pid: str) -> bytes:
+    """The command line of a process; empty if it is just gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _janitor(folder: Path) -> subprocess.Popen[bytes]:
