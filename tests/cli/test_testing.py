@@ -75,6 +75,36 @@ Feature: everybody
 '''
 
 
+DEVOPS = '''
+from holdfast import LLMAgent, tool
+from holdfast.agents.models import OpenAIModel
+
+@tool(risk="read")
+def check_disk(path: str) -> str:
+    return "97 % full"
+
+@tool
+def clean_logs(path: str, idempotency_key: str = "") -> str:
+    return "cleaned"
+
+devops = LLMAgent("devops", model=OpenAIModel("gpt-x"), instructions="Fix it.", tools=[check_disk, clean_logs])
+
+MOCKS = {"clean_logs": {"returns": "cleaned"}, "check_disk": {"returns": "97 % full"}}
+SPEC = """
+Feature: devops
+  Scenario: cleans once
+    Given the input goal is "I am out of disk space"
+    And the model answers in turn:
+      | {"tool": "check_disk", "with": {"path": "/"}} |
+      | {"tool": "clean_logs", "with": {"path": "/var/log"}} |
+      | All done |
+    When the agent runs
+    Then the clean_logs tool should be called exactly 1 time
+    And the output should be "All done"
+"""
+'''
+
+
 class Folder:
     """A folder with an agent's file, in which the real command runs."""
 
@@ -169,6 +199,18 @@ def test_crash_everywhere_with_real_tools_needs_a_yes_and_then_calls_them(folder
 
     assert found["scenarios"][0]["crashes"]["ok"]
     assert (folder.path / "sent").read_text().startswith("sam ")
+
+
+def test_a_model_agent_is_tested_without_its_model_and_crashed_everywhere(folder: Folder) -> None:
+    folder.write("devops.py", DEVOPS)
+
+    found = folder.json("test", "devops.py", "--mock", "--crash-everywhere")
+
+    (one,) = found["scenarios"]
+    assert one["ok"] and one["crashes"]["ok"]
+    assert ["model", "check_disk", "model", "clean_logs", "model"] == [
+        call["name"] for call in one["run"]["calls"]
+    ]
 
 
 def test_every_kind_of_mock_answers_as_it_says(folder: Folder) -> None:

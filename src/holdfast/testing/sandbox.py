@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import functools
 import inspect
+import itertools
 import json
 import mmap
 import os
@@ -33,9 +34,18 @@ from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import NotStorable
 from holdfast.runtime.context import Inside
-from holdfast.runtime.declare import CHECKED, KEYED, ONCE, TRANSACTIONAL, CallSpec, spec_of
+from holdfast.runtime.declare import (
+    CHECKED,
+    KEYED,
+    ONCE,
+    REPEATABLE,
+    TRANSACTIONAL,
+    CallSpec,
+    spec_of,
+)
 from holdfast.runtime.effects import Invoke
 from holdfast.runtime.engine import Options
+from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.mocks import Mock, MockMissing, Mocks
 
@@ -145,6 +155,8 @@ class Sandbox:
         self.clock = SkippingClock(folder / "clock")
         self.journal = Journal(folder / "journal")
         self.missing: MockMissing | None = None
+        self._store: Store | None = None
+        self._turns: dict[tuple[int, str], Iterator[int]] = {}
 
     def close(self) -> None:
         self.clock.close()
@@ -179,6 +191,7 @@ class Sandbox:
         if mock is None and self.strict and where.effect in ACTING:
             self.missing = MockMissing(name)
             raise self.missing
+        self._store = effect.session.store
         place = user_place(sys._getframe())
         fn = self._witnessed(effect, name, mock, place, is_check=is_check)
         return dataclasses.replace(
@@ -240,9 +253,26 @@ class Sandbox:
         if args:
             shown |= dict(zip(inspect.signature(real).parameters, args, strict=False))
         with self._executing(facts, kwargs) as answer:
-            count = sum(not did.get("again") for did in earlier)
+            if facts["effect"] == REPEATABLE:
+                count = next(self._turns_of(facts["name"]))
+            else:
+                count = sum(not did.get("again") for did in earlier)
             answer["result"] = mock(count, shown)
         return _typed(facts["name"], real, answer["result"])
+
+    def _turns_of(self, name: str) -> Iterator[int]:
+        """The numbers of the calls of something repeatable: as many as the log holds when a process first
+        asks, then one more each time. So one that a crash kept from being recorded is asked again."""
+        here = (os.getpid(), name)
+        if here not in self._turns:
+            assert self._store is not None
+            logs = (self._store.read(row.id) for row in self._store.runs(limit=1000))
+            ended = (
+                r.event for log in logs for r in log if r.kind in ("call_succeeded", "call_failed")
+            )
+            known = sum(getattr(event, "name", "") == name for event in ended)
+            self._turns.setdefault(here, itertools.count(known))
+        return self._turns[here]
 
     @contextmanager
     def _executing(self, facts: dict[str, Any], kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:
