@@ -7,6 +7,7 @@ modules beside this one: the request, and what an answer looks like.
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -25,7 +26,7 @@ class Pieces(Protocol):
         """The whole, or Malformed if it broke off."""
 
 
-class ClientModel:
+class ClientModel(ABC):
     """A model behind a provider's official client, whose own retries are off.
 
     `price` gives a cost to its tokens, for `Budget(max_cost_usd=…)`; `options` are sent with every
@@ -69,15 +70,17 @@ class ClientModel:
             base_url=self._address, api_key=self._api_key, timeout=self._timeout, max_retries=0
         )
 
+    @abstractmethod
     def _send(self, client: Any, prompt: Prompt) -> Any:
         """Send the request: an answer, a stream, or something to await for either."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _whole(self, answered: Any) -> Reply:
-        raise NotImplementedError
+        """An answer that came in one piece, in our words."""
 
+    @abstractmethod
     def _pieces(self) -> Pieces:
-        raise NotImplementedError
+        """What gathers an answer that comes in pieces."""
 
     def answer(self, prompt: Prompt) -> Reply:
         """Ask, and read the answer, piece by piece if somebody wants to see it come."""
