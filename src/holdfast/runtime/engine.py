@@ -37,12 +37,13 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime import checkpoints
+from holdfast.runtime.clock import elapsed
 from holdfast.runtime.commit import cancellation, commit, is_overdue, overdue
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
-from holdfast.runtime.lease import LeaseKeeper, elapsed
+from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
@@ -198,8 +199,7 @@ class Engine:
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
-            lease_left=lambda: self.leases.left(session), boundary=self.options.boundary,
-            stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
+            boundary=self.options.boundary, stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
         )  # fmt: skip
         self.leases.hold(session, taken.asked_at)
         try:
