@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "no intent is committed",
         "runtime/declare.py",
-        "return self.effect != REPEATABLE",
-        "return False",
+        "has_intent=self.effect != REPEATABLE",
+        "has_intent=False",
         (f"{KILLS}[careful]",),
     ),
     Mutant(
@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "the effect begins without a look at the lease",
         "runtime/session.py",
-        "if self._lease_left is not None and self._lease_left() <= 0:",
+        "if self.lease_ends <= elapsed():",
         "if False:",
         ("tests/runtime/test_zombie.py",),
     ),

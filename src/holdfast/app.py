@@ -399,9 +399,7 @@ class AsyncHoldfast:
         """Run or resume; see `Holdfast.run`."""
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
-        made = await asyncio.to_thread(
-            partial(self.sync.engine.create, spec, run_id, input, args=args)
-        )
+        made = await self.sync.engine.create_async(spec, run_id, input, args=args)
         if isinstance(made, RunRow):
             self.sync.engine.check_resumable(made, spec)
         return await self._go_on(made, spec, wait=wait)

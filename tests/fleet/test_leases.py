@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncRun, Holdfast, Options, Run, StoreUnavailable, agent, step, tool
-from holdfast.runtime import lease
+from holdfast.runtime import clock
 from support.workers import PATIENCE_SECONDS, STORES, until, url_of
 
 LEASE_SECONDS = 0.6
@@ -165,4 +165,4 @@ def test_time_that_the_machine_slept_counts_against_a_lease() -> None:
     """CLOCK_MONOTONIC stands still meanwhile; a laptop that wakes up must not believe it."""
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    assert before <= lease.elapsed() <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= clock.elapsed() <= time.clock_gettime(time.CLOCK_BOOTTIME)

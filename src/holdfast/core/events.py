@@ -27,8 +27,12 @@ from holdfast.core import values
 from holdfast.errors import InvalidInput
 
 
-class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A user's value: its JSON bytes, or the hash of an artifact that holds them when they are big."""
+class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A user's value: its JSON bytes, or the hash of an artifact that holds them when they are big.
+
+    (`gc=False`, here and below: facts hold no references that could come back to them, and the
+    collector has enough to walk without them.)
+    """
 
     json: Raw = Raw(b"")
     blob: str = ""
@@ -82,15 +86,18 @@ def _check_finite(name: str, number: float, advice: str) -> None:
         raise InvalidInput(f"{name} is {number}, which has no JSON form; {advice}")
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Base of all facts. `kind` and `version` name the JSON form; both are stored beside it."""
 
     kind: ClassVar[str] = ""
     version: ClassVar[int] = 1
+    stored_as: ClassVar[str] = ""
+    """The name under which it is stored: its kind, and its version when it is not the first."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.stored_as = cls.kind if cls.version == 1 else f"{cls.kind}.{cls.version}"
 
 
 # ── the run's own life ───────────────────────────────────────────────────────────────────────
@@ -573,8 +580,8 @@ class Unreadable(ValueError):
 
 
 def label(event: Event | type[Event]) -> str:
-    """The name under which an event is stored: its kind, and its version when it is not the first."""
-    return event.kind if event.version == 1 else f"{event.kind}.{event.version}"
+    """The name under which an event is stored."""
+    return event.stored_as
 
 
 _DECODERS: Final = {label(cls): msgspec.json.Decoder(cls).decode for cls in ALL.values()}

@@ -158,7 +158,8 @@ class Journal:
     """What the log holds, by place, as far as it has been read."""
 
     def __init__(self) -> None:
-        self._entries: dict[Place, Entry] = {}
+        self.entries: dict[Place, Entry] = {}
+        """Calls and waits that the log holds and the code has not been answered yet."""
         self._noted: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
         self._last_index: dict[str, int] = {}
         self._failed_steps: set[int] = set()
@@ -197,7 +198,7 @@ class Journal:
 
     def entry(self, branch: str, index: int) -> Entry | None:
         """What stands at this place."""
-        return self._entries.get((branch, index))
+        return self.entries.get((branch, index))
 
     def reaches(self, branch: str, index: int) -> bool:
         """Whether the log (as far as read) holds this place or a later one of the branch."""
@@ -205,7 +206,7 @@ class Journal:
 
     def forget(self, branch: str, index: int) -> None:
         """The code has been given the outcome of this place and will not ask again."""
-        entry = self._entries.pop((branch, index), None)
+        entry = self.entries.pop((branch, index), None)
         self._noted.pop((branch, index), None)
         if entry is not None and entry.granted_seq:
             self._retried[branch] = Retried(index, entry.granted_seq)
@@ -236,9 +237,7 @@ class Journal:
         goes_on = self.forgets and not self._unseen_patch
         if goes_on:
             self.restarted = seq
-            self._entries = {
-                p: x for p, x in self._entries.items() if not _is_before(p, event.index)
-            }
+            self.entries = {p: x for p, x in self.entries.items() if not _is_before(p, event.index)}
             self._noted = {p: x for p, x in self._noted.items() if not _is_before(p, event.index)}
             self._forks = {p: n for p, n in self._forks.items() if not _is_before(p, event.index)}
         return goes_on
@@ -253,16 +252,11 @@ class Journal:
         if state.iteration_index >= 0:
             self._last_index[""] = state.iteration_index
 
-    @property
-    def has_unasked(self) -> bool:
-        """Whether `unasked` may hold anything."""
-        return bool(self._entries)
-
     def unasked(self) -> list[tuple[Place, Entry]]:
         """Calls and waits that the log holds, and that the code should have asked for."""
         return [
             (place, x)
-            for place, x in self._entries.items()
+            for place, x in self.entries.items()
             if not place[0].startswith("undo") and not (self._retried and self._is_past(place, x))
         ]
 
@@ -274,7 +268,7 @@ class Journal:
 
     def accepts(self, branch: str, index: int) -> bool:
         """Whether calls may be added before what is recorded here."""
-        entry = self._entries.get((branch, index))
+        entry = self.entries.get((branch, index))
         return entry is not None and entry.first_seq < self.accepted
 
     def expects(self, name: str) -> bool:
@@ -284,7 +278,7 @@ class Journal:
         """
         return any(
             x.name == name and (not self.accepted or x.first_seq < self.accepted)
-            for x in self._entries.values()
+            for x in self.entries.values()
         )
 
     # ── paths that were left ─────────────────────────────────────────────────────────────
@@ -294,15 +288,20 @@ class Journal:
 
         It may after a call that was retried, if this was recorded before the run was resumed.
         """
-        entry = self._entries.get((branch, index))
+        entry = self.entries.get((branch, index))
         if entry is None or not self._is_past((branch, index), entry):
             return None
-        past = [(place, x) for place, x in self._entries.items() if self._is_past(place, x)]
+        past = [(place, x) for place, x in self.entries.items() if self._is_past(place, x)]
         for place, x in past:
-            del self._entries[place]
+            del self.entries[place]
             if place[0] == branch and x.final and not (x.is_wait or x.failed_finally):
                 self._left.setdefault(branch, []).append((place[1], x))
         return 1 + max(place[1] for place, _ in past if place[0] == branch)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether `done_before` may find anything."""
+        return bool(self._left)
 
     def done_before(self, branch: str, name: str, digest: str) -> tuple[int, Entry] | None:
         """The same call, finished on a path that the code has left: it is not made again."""
@@ -329,11 +328,14 @@ class Journal:
 
     def feed_answered(self, event: e.CallSucceeded | e.CallFailed) -> None:
         """Take in the receipt of a call that gets its answer as it is written, and never asks."""
-        self._reached(event.branch, event.index)
+        branch, index = event.branch, event.index
+        if index > self._last_index.get(branch, -1):
+            self._last_index[branch] = index
         if event.forks:
-            self._forks[event.branch, event.index] = event.forks
+            self._forks[branch, index] = event.forks
         self.steps = max(self.steps, event.step)
-        self.forget(event.branch, event.index)
+        if self.entries or self._noted:
+            self.forget(branch, index)
 
     def _nothing(self, _seq: int, _time: int, _epoch: int, _event: Event) -> None:
         """A fact that no call or wait is about."""
@@ -452,9 +454,9 @@ class Journal:
         place = (branch, index)
         if forks:
             self._forks[place] = forks
-        entry = self._entries.get(place)
+        entry = self.entries.get(place)
         if entry is None:
-            entry = self._entries[place] = Entry()
+            entry = self.entries[place] = Entry()
             entry.name, entry.first_seq = name, seq
         self._reached(branch, index)
         return entry
@@ -465,7 +467,7 @@ class Journal:
 
     def _reopen_failures(self, seq: int) -> None:
         """A failed run goes on from its failed step, which may be tried again."""
-        for entry in self._entries.values():
+        for entry in self.entries.values():
             if entry.step in self._failed_steps and entry.failed_finally:
                 entry.granted, entry.granted_seq = True, seq
                 entry.attempts_before = entry.attempts
@@ -473,7 +475,7 @@ class Journal:
 
     def _restart(self, seq: int) -> None:
         self.restarted = seq
-        self._entries.clear()
+        self.entries.clear()
         self._noted.clear()
         self._last_index.clear()
         self._retried.clear()

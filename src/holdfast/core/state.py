@@ -504,8 +504,9 @@ class Draft:
                 self.usage.cost_usd + x.usage.cost_usd,
             )
         if not self.keep_calls:
-            self._count(x.step)
-            self.open.calls.pop((x.branch, x.index), None)
+            self.steps = max(self.steps, x.step)
+            if self.open.calls:
+                self.open.calls.pop((x.branch, x.index), None)
             return
         call = self._receipt(x)
         self._store_call(

@@ -102,7 +102,7 @@ def encode(value: Any, *, typed: bool = False) -> bytes:
     and the like come back as they were (where the declared type says Any, they come back as JSON).
     Without it only plain JSON is accepted (tuples become lists).
     """
-    lowered = lower(value, typed=typed)
+    lowered = value if type(value) is str else lower(value, typed=typed)
     try:
         data = _encode(lowered)
     except UnicodeEncodeError:

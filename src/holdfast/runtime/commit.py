@@ -31,14 +31,15 @@ from holdfast.store.base import RowChange
 
 def gate(session: Session) -> None:
     """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
-    session.check_alive()
+    if session.stopped is not None:
+        raise session.stopped
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
     journal = session.journal
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))
-    if journal.is_undone:
+    if journal.undo is not None or journal.undoing:
         raise session.stop(Stop("undone", "what it did is taken back"))
     if journal.paused is not None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
@@ -121,14 +122,32 @@ def commit(
             receipt=evidence is not None,
         )
 
+    try:
+        session.committed((yield StoreEffect(session, build, label)))
+    except Refused as first:
+        refused = first
+    else:
+        return
+    yield from commit_again(refused, label, recheck, evidence)
+
+
+def commit_again(
+    refused: Refused,
+    label: str,
+    recheck: Callable[[Session], None] | None = None,
+    evidence: Asked | None = None,
+) -> Flow:
+    """The same for events whose first append was refused."""
+    session = refused.pending.session
     while True:
+        build = yield from _refused(refused, recheck, evidence)
         try:
             pending = yield StoreEffect(session, build, label)
-        except Refused as refused:
-            build = yield from _refused(refused, recheck, evidence)
+        except Refused as once_more:
+            refused = once_more
             continue
         session.committed(pending)
-        return None
+        return
 
 
 def _refused(

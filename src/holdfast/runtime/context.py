@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from holdfast.errors import Suspend
@@ -99,13 +101,12 @@ class Branch:
             branch = branch.parent
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(msgspec.Struct, frozen=True, eq=False):
     """The body of a step or tool is executing."""
 
     name: str
     effect: str
-    run_id: str = field(default="")
+    run_id: str = ""
     instead: Callable[..., Any] | None = None
     """Called with the spec and the arguments of what is called in this body: where tests mock."""
 

@@ -16,7 +16,7 @@ import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 from holdfast.core import values
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
@@ -61,6 +61,8 @@ class Params:
     all_names: frozenset[str]
     plain_names: bool
     """Whether the runtime fills none of them, and all are ASCII."""
+    exactly: int
+    """How many arguments by position are all there are; -1 if some cannot be given so."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
@@ -68,9 +70,10 @@ class Params:
         parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
         signature = signature.replace(parameters=parameters)
         kinds = {p.kind for p in parameters}
+        names = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         return cls(
             signature=signature,
-            names=tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD),
+            names=names,
             defaults={p.name: p.default for p in parameters if p.default is not p.empty},
             hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
             simple=kinds
@@ -78,6 +81,7 @@ class Params:
             types=_types(fn, parameters),
             all_names=frozenset(p.name for p in parameters),
             plain_names=all(p.name.isascii() and p.name not in HIDDEN for p in parameters),
+            exactly=len(names) if len(names) == len(parameters) else -1,
         )
 
     def by_name(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,6 +106,8 @@ class Params:
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults filled in; TypeError as Python would raise it."""
         names = self.names
+        if not kwargs and len(args) == self.exactly:
+            return dict(zip(names, args, strict=True))
         if self.simple and len(args) <= len(names):
             # dict.update takes pairs from zip in C; this is on the path of every call.
             bound = dict(self.defaults)
@@ -156,6 +162,13 @@ def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
         }
 
 
+class _Known(NamedTuple):
+    body: Callable[..., Any]
+    has_intent: bool
+    is_limited: bool
+    is_plain: bool
+
+
 @dataclass(frozen=True, slots=True)
 class CallSpec:
     """What is known of a step or tool."""
@@ -177,21 +190,25 @@ class CallSpec:
     version: str = ""
     rate: Rate | None = None
     max_running: int | None = None
+    body: Callable[..., Any] = field(init=False)
+    """The function, to be called with its arguments by name."""
+    has_intent: bool = field(init=False)
+    """Whether the log must know of a call before it begins."""
+    is_limited: bool = field(init=False)
+    """Whether a call may have to wait for others of its kind."""
+    is_plain: bool = field(init=False)
+    """Whether a call is its body and a receipt, and nothing else."""
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether a call may have to wait for others of its kind."""
-        return self.rate is not None or self.max_running is not None
-
-    @property
-    def body(self) -> Callable[..., Any]:
-        """The function, to be called with its arguments by name."""
-        return self.fn if self.effect == CHILD else self.params.by_name(self.fn)
-
-    @property
-    def has_intent(self) -> bool:
-        """Whether the log must know of a call before it begins."""
-        return self.effect != REPEATABLE
+    def __post_init__(self) -> None:
+        """What follows from the rest, known before the first call."""
+        known = _Known(
+            body=self.fn if self.effect == CHILD else self.params.by_name(self.fn),
+            has_intent=self.effect != REPEATABLE,
+            is_limited=self.rate is not None or self.max_running is not None,
+            is_plain=self.effect == REPEATABLE and self.timeout is None,
+        )
+        for name, value in known._asdict().items():
+            object.__setattr__(self, name, value)
 
     def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and kept."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 import queue
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import NotDurable, StoreError
 from holdfast.runtime.context import CURRENT
 from holdfast.runtime.effects import Effect, Flow, Invoke, Refused, StoreEffect
-from holdfast.runtime.session import Pending
+from holdfast.runtime.session import Pending, Session
 
 
 def drive(flow: Flow) -> Any:
@@ -58,33 +59,41 @@ async def drive_async(flow: Flow) -> Any:
 
 
 def _perform(effect: Effect) -> Any:
-    session = effect.session
-    watched = session.boundary is not None
     if isinstance(effect, StoreEffect):
-        if watched:
-            session.point(f"before commit {effect.label}")
-        pending, wait = session.submitted(effect.build, _submit)
-        try:
-            wait()
-        except StoreError as error:
-            raise Refused(pending, error) from error
-        if watched:
-            session.point(f"after commit {effect.label}")
-        return pending
+        return persist(effect.session, effect.build, effect.label)
     if isinstance(effect, Invoke):
-        effect = session.stood_in(effect)
-        if watched:
-            session.point(f"before {effect.fn.__name__}")
-        result = _invoke(effect)
-        if watched:
-            session.point(f"after {effect.fn.__name__}")
-        return result
-    session.sleep(effect.seconds)
+        return invoke(effect)
+    effect.session.sleep(effect.seconds)
     return None
+
+
+def persist(session: Session, build: Callable[[], Pending], label: str) -> Pending:
+    """Build an append and make it durable; Refused if it was not written."""
+    watched = session.is_watched
+    if watched:
+        session.point(f"before commit {label}")
+    pending, wait = session.submitted(build, _submit)
+    try:
+        wait()
+    except StoreError as error:
+        raise Refused(pending, error) from error
+    if watched:
+        session.point(f"after commit {label}")
+    return pending
 
 
 def _submit(pending: Pending) -> Callable[[], None]:
     return pending.session.store.submit(pending.work)
+
+
+def invoke(effect: Invoke) -> Any:
+    """Call a function of the user's, or what a test has put in its place."""
+    session = effect.session
+    effect = session.stood_in(effect)
+    session.point(f"before {effect.fn.__name__}")
+    result = _invoke(effect)
+    session.point(f"after {effect.fn.__name__}")
+    return result
 
 
 def _invoke(effect: Invoke) -> Any:
@@ -132,7 +141,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
         return finish(raw)
 
     if finish is not None:
-        effect = dataclasses.replace(effect, finish=in_time)
+        effect = msgspec.structs.replace(effect, finish=in_time)
 
     def work() -> None:
         try:
@@ -156,40 +165,48 @@ def _within(seconds: float, effect: Invoke) -> Any:
 
 
 async def _perform_async(effect: Effect) -> Any:
-    session = effect.session
-    watched = session.boundary is not None
     if isinstance(effect, StoreEffect):
-        if watched:
-            session.point(f"before commit {effect.label}")
-        pending, durable = session.submitted(effect.build, _append_async)
-        try:
-            await durable
-        except StoreError as error:
-            raise Refused(pending, error) from error
-        except asyncio.CancelledError:
-            # The append goes on without us; the session hears of it when it has arrived (below), or
-            # here if that was in the very turn in which we were cancelled.
-            if durable.done() and not durable.cancelled() and durable.exception() is None:
-                session.committed(pending)
-            raise
-        if watched:
-            session.point(f"after commit {effect.label}")
-        return pending
+        return await persist_async(effect.session, effect.build, effect.label)
     if isinstance(effect, Invoke):
-        effect = session.stood_in(effect)
-        if watched:
-            session.point(f"before {effect.fn.__name__}")
-        result = await _invoke_async(effect)
-        if watched:
-            session.point(f"after {effect.fn.__name__}")
-        return result
-    await asyncio.to_thread(session.sleep, effect.seconds)
+        return await invoke_async(effect)
+    await asyncio.to_thread(effect.session.sleep, effect.seconds)
     return None
+
+
+async def persist_async(session: Session, build: Callable[[], Pending], label: str) -> Pending:
+    """See `persist`."""
+    watched = session.is_watched
+    if watched:
+        session.point(f"before commit {label}")
+    pending, durable = session.submitted(build, _append_async)
+    try:
+        await durable
+    except StoreError as error:
+        raise Refused(pending, error) from error
+    except asyncio.CancelledError:
+        # The append goes on without us; the session hears of it when it has arrived, or here if that
+        # was in the very turn in which we were cancelled.
+        if durable.done() and not durable.cancelled() and durable.exception() is None:
+            session.committed(pending)
+        raise
+    if watched:
+        session.point(f"after commit {label}")
+    return pending
 
 
 def _append_async(pending: Pending) -> asyncio.Future[None]:
     session = pending.session
     return session.store.append_async(pending.work, partial(session.committed, pending))
+
+
+async def invoke_async(effect: Invoke) -> Any:
+    """See `invoke`."""
+    session = effect.session
+    effect = session.stood_in(effect)
+    session.point(f"before {effect.fn.__name__}")
+    result = await _invoke_async(effect)
+    session.point(f"after {effect.fn.__name__}")
+    return result
 
 
 async def _invoke_async(effect: Invoke) -> Any:

@@ -1,14 +1,15 @@
 """What a flow may ask its driver for, and what a call is while it flows.
 
 A flow is a generator that yields these effects; a driver performs them (`drivers.py`). Nothing here
-does anything.
+does anything. (Structs, because several are made for every call, and C makes them.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+import msgspec
 
 from holdfast.errors import (
     StoreError,
@@ -23,8 +24,7 @@ Flow = Generator["Effect", Any, Any]
 Never = Generator["Effect", Any, NoReturn]
 
 
-@dataclass(slots=True)
-class StoreEffect:
+class StoreEffect(msgspec.Struct, eq=False):
     """Build an append, make it durable, and return it."""
 
     session: Session
@@ -32,8 +32,7 @@ class StoreEffect:
     label: str
 
 
-@dataclass(slots=True)
-class Invoke:
+class Invoke(msgspec.Struct, eq=False):
     """Call a function, within a time limit if it has one. The only place where effects happen."""
 
     session: Session
@@ -47,8 +46,7 @@ class Invoke:
     """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
 
 
-@dataclass(slots=True)
-class Pause:
+class Pause(msgspec.Struct, eq=False):
     """Wait here, in the process."""
 
     session: Session
@@ -58,8 +56,7 @@ class Pause:
 Effect = StoreEffect | Invoke | Pause
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct, eq=False):
     """One call as it was asked for: who, where, with what."""
 
     spec: CallSpec

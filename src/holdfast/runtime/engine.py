@@ -37,17 +37,26 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime import checkpoints
+from holdfast.runtime.clock import elapsed
 from holdfast.runtime.commit import cancellation, commit, is_overdue, overdue
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
-from holdfast.runtime.lease import LeaseKeeper, elapsed
+from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
-from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
+from holdfast.store.base import (
+    TERMINAL_STATUSES,
+    Append,
+    Creation,
+    NewRun,
+    RowChange,
+    RunRow,
+    Store,
+)
 
 
 @dataclass(slots=True)
@@ -73,7 +82,7 @@ class Taken:
     spec: AgentSpec
     asked_at: float
     head: Head | None = None
-    records: list[Record] | None = None
+    records: Sequence[Record] | None = None
 
 
 CHECKS: Final = ("age", "version")
@@ -127,6 +136,27 @@ class Engine:
         parent: str = "", claim: bool = True, priority: int = 0,
     ) -> Taken | RunRow:  # fmt: skip
         """Create the run, claimed by us if it is new and `claim`; else its row as it is."""
+        asked_at = elapsed()
+        new, head = self._creation(spec, run_id, kwargs, args, parent, claim, priority)
+        row, fresh = self.store.create(
+            new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
+        )
+        return Taken(row, spec, asked_at, head, new.records) if fresh and claim else row
+
+    async def create_async(
+        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
+        parent: str = "",
+    ) -> Taken | RunRow:  # fmt: skip
+        """The same on this event loop, claimed."""
+        asked_at = elapsed()
+        new, head = self._creation(spec, run_id, kwargs, args, parent, claim=True, priority=0)
+        row, fresh = await self.store.create_async(new)
+        return Taken(row, spec, asked_at, head, new.records) if fresh else row
+
+    def _creation(
+        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...], parent: str,
+        claim: bool, priority: int,
+    ) -> tuple[Creation, Head]:  # fmt: skip
         log.check_run_id(run_id)
         self.learn(spec)
         data, digest = spec.encode_input(args, kwargs)
@@ -138,15 +168,14 @@ class Engine:
             budget=spec.budget.limits(), stages=spec.stages, parent=parent, loop=spec.body is not None,
         )  # fmt: skip
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
-        asked_at = elapsed()
-        row, fresh = self.store.create(
+        new = Creation(
             NewRun(run_id, spec.name, digest, spec.version, parent, priority),
             records,
-            blobs=[] if blob is None else [blob],
+            blobs=() if blob is None else (blob,),
             worker=self.worker if claim else "",
             lease_us=self.leases.lease_us if claim else 0,
         )
-        return Taken(row, spec, asked_at, head, records) if fresh and claim else row
+        return new, head
 
     def check_resumable(self, row: RunRow, spec: AgentSpec, override: Sequence[str] = ()) -> None:
         """Whether a run may be gone on with: NotResumable names the check that failed and the way around it.
@@ -198,8 +227,7 @@ class Engine:
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
-            lease_left=lambda: self.leases.left(session), boundary=self.options.boundary,
-            stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
+            boundary=self.options.boundary, stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
         )  # fmt: skip
         self.leases.hold(session, taken.asked_at)
         try:
@@ -385,11 +413,10 @@ class Engine:
     ) -> Taken | RunRow:
         args, by_name = spec.params.split(kwargs)
         made = self.create(spec, child_id, by_name, args=args, parent=parent)
-        if isinstance(made, Taken):
-            return made
-        return (
-            made if made.status in ("completed", "failed", "cancelled") else self.take(made, spec)
-        )
+        return made if isinstance(made, Taken) else self._taken_up(made, spec)
+
+    def _taken_up(self, row: RunRow, spec: AgentSpec) -> Taken | RunRow:
+        return row if row.status in TERMINAL_STATUSES else self.take(row, spec)
 
     def _run_child(
         self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
@@ -405,7 +432,10 @@ class Engine:
     async def _child_async(
         self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
     ) -> Any:
-        taken = await asyncio.to_thread(self._child_taken, spec, child_id, parent, kwargs)
+        args, by_name = spec.params.split(kwargs)
+        taken = await self.create_async(spec, child_id, by_name, args=args, parent=parent)
+        if not isinstance(taken, Taken):
+            taken = await asyncio.to_thread(self._taken_up, taken, spec)
         if isinstance(taken, Taken):
             return await self.execute_async(taken)
         return await asyncio.to_thread(self.result_of, taken, spec)

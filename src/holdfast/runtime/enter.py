@@ -12,7 +12,8 @@ from holdfast.errors import NotDurable
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.flow import ask, call, nested, proceed, recorded
-from holdfast.runtime.tasks import drive_async_here, drive_here
+from holdfast.runtime.straight import goes_straight, make, make_async
+from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -28,6 +29,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     asked, entry = ask(here, spec, bound)
     if entry is not None and entry.has_result:
         return recorded(asked, entry)  # as the flow would, without driving one: all of replay
+    if goes_straight(asked, entry):
+        return make(asked)
     return drive_here(here, proceed(asked, entry))
 
 
@@ -37,6 +40,8 @@ async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any
     asked, entry = ask(branch, spec, bound)
     if entry is not None and entry.has_result:
         return recorded(asked, entry)
+    if goes_straight(asked, entry):
+        return await awaited_here(branch, make_async(asked))
     return await drive_async_here(branch, proceed(asked, entry))
 
 

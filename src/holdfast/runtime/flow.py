@@ -12,7 +12,7 @@ Reading order: `call` is the pipeline, the functions below it are its stages. Ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Usage, Value
+from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState, fold
@@ -125,9 +126,10 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
 
     Only where no other branch can still be on its way: in the main one, when it is alone.
     """
-    journal, branch = branch.session.journal, branch.line
-    if not journal.has_unasked:
+    journal = branch.session.journal
+    if not journal.entries:
         return
+    branch = branch.line
     if not branch.path and (branch.together is None or branch.together.is_alone):
         for (path, index), entry in journal.unasked():
             if not is_main(path):
@@ -137,8 +139,11 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
 
 def _match(asked: Asked) -> Entry | None:
     """What the log holds at this place; Diverged if it is something else."""
-    branch, session = asked.branch, asked.session
-    left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
+    branch = asked.branch
+    session = branch.session
+    left = None
+    if session.journal.has_left:
+        left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
     if left is not None:
         branch.give_back(asked.index)
         asked.index = left[0]
@@ -335,20 +340,40 @@ def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
         yield from wait_until(
             asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}"
         )
-    while True:
-        attempt = partial(_attempt, asked, number, step, approval, tries)
-        limited = asked.spec.is_limited
-        outcome = yield from (within_limits(asked, number, attempt) if limited else attempt())
-        if not isinstance(outcome, e.CallFailed):
-            return outcome
-        step = outcome.step
+    outcome = yield from _limited(asked, number, step, approval, tries)
+    return (yield from _tried(asked, outcome, number, tries))
+
+
+def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
+    """What came of an attempt, and of those that follow it if it failed and others are due."""
+    while isinstance(outcome, e.CallFailed):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
             asked.session, outcome.retry_at, f"the next attempt of {asked.spec.name}"
         )
         number += 1
         tries += 1
-        approval = None
+        outcome = yield from _limited(asked, number, outcome.step, None, tries)
+    return outcome
+
+
+def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
+    if not asked.spec.is_limited:
+        return (yield from _attempt(asked, number, step, approval, tries))
+    attempt = partial(_attempt, asked, number, step, approval, tries)
+    return (yield from within_limits(asked, number, attempt))
+
+
+def first_failed(asked: Asked, error: Exception, started: int) -> Flow:
+    """The first attempt of a plain step was made elsewhere and raised this: go on from there."""
+    if isinstance(error, RunWaiting):
+        raise _suspended_with(error) from None
+    outcome = yield from _failed(asked, error, 1, 0, started, 1)
+    return (yield from _tried(asked, outcome, 1, 1))
+
+
+def _suspended_with(child: RunWaiting) -> Suspend:
+    return Suspend(f"child run {child.run_id}, which waits for {child.waiting_for}", child.how)
 
 
 def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
@@ -375,9 +400,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
             spec.timeout,
         )
     except RunWaiting as child:
-        raise Suspend(
-            f"child run {child.run_id}, which waits for {child.waiting_for}", child.how
-        ) from None
+        raise _suspended_with(child) from None
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if isinstance(error, TimeoutError) and spec.timeout is not None:
             settled = yield from _late(asked, intent, number)
@@ -576,8 +599,11 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
             return result
 
 
-def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
-    spec, session = asked.spec, asked.session
+def receipt_of(
+    asked: Asked, raw: Any, number: int, step: int, started: int
+) -> tuple[Any, e.CallSucceeded, Sequence[Blob]]:
+    """The result as code sees it, and the receipt with what is kept beside it."""
+    spec, session = asked.spec, asked.branch.session
     usage = getattr(raw, "usage", None)
     result, value, blobs, unavailable = encoded(asked, raw)
     has_intent = spec.has_intent
@@ -597,13 +623,19 @@ def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> 
         usage=usage if isinstance(usage, Usage) else None,
         unavailable=unavailable,
     )
+    return result, receipt, blobs
+
+
+def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
+    session, has_intent = asked.session, asked.spec.has_intent
+    result, receipt, blobs = receipt_of(asked, raw, number, step, started)
     if has_intent or is_due(session):
         yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
     else:
         session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
     session.journal.forget(asked.branch.path, asked.index)
-    if unavailable:
-        raise result_lost(asked, unavailable)
+    if receipt.unavailable:
+        raise result_lost(asked, receipt.unavailable)
     return result
 
 

@@ -12,10 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from holdfast.errors import Abandon, LeaseLost, StoreError
+from holdfast.runtime.clock import elapsed
 from holdfast.runtime.session import Session
 from holdfast.store.base import MICROSECONDS, Store
 
@@ -27,19 +27,12 @@ LOOK_SECONDS: Final = 1.0
 _log: Final = logging.getLogger("holdfast.lease")
 
 
-def elapsed() -> float:
-    """Seconds since some moment in the past; those of the machine's sleep too, where it can tell."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-@dataclass(slots=True)
-class _Held:
-    session: Session
-    ends: float
-
-
 class LeaseKeeper:
-    """Renews the leases of the sessions it is given, three times per lease."""
+    """Renews the leases of the sessions it is given, three times per lease.
+
+    It tells a session until when it surely owns its run (`lease_ends`), and one that it keeps no more
+    that it does not.
+    """
 
     def __init__(
         self, store: Store, lease_seconds: float, *, look: Callable[[], None] | None = None
@@ -48,7 +41,7 @@ class LeaseKeeper:
         self._look = look
         """Something else to look after, more often."""
         self.lease_seconds = lease_seconds
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, Session] = {}
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -62,7 +55,11 @@ class LeaseKeeper:
         """Keep this session's lease, which was asked for at `since` (see `elapsed`)."""
         ends = since + self.lease_seconds * (1 - MARGIN)
         with self._mutex:
-            self._held[session.run_id] = _Held(session, ends)
+            before = self._held.get(session.run_id)
+            if before is not None:
+                before.lease_ends = 0.0
+            self._held[session.run_id] = session
+            session.lease_ends = ends
             if self._thread is None or not self._thread.is_alive():  # as after a fork
                 self._thread = threading.Thread(
                     target=self._serve, name="holdfast-lease", daemon=True
@@ -72,21 +69,14 @@ class LeaseKeeper:
     def drop(self, session: Session) -> None:
         """The session is over."""
         with self._mutex:
-            held = self._held.get(session.run_id)
-            if held is not None and held.session is session:
+            session.lease_ends = 0.0
+            if self._held.get(session.run_id) is session:
                 del self._held[session.run_id]
 
     def sessions(self) -> list[Session]:
         """The runs that execute here."""
         with self._mutex:
-            return [held.session for held in self._held.values()]
-
-    def left(self, session: Session) -> float:
-        """Seconds for which the session surely owns its run; zero or less if it may not."""
-        held = self._held.get(session.run_id)
-        if held is None or held.session is not session:
-            return 0.0
-        return held.ends - elapsed()
+            return list(self._held.values())
 
     def close(self) -> None:
         with self._mutex:
@@ -106,7 +96,7 @@ class LeaseKeeper:
                 if time.monotonic() >= due:
                     due = time.monotonic() + every
                     self.renew()
-            except StoreError as error:  # try again in a moment; meanwhile `left` counts down
+            except StoreError as error:  # try again in a moment; meanwhile the leases run out
                 _log.warning("leases could not be renewed: %s", error)
             try:
                 if self._look is not None:
@@ -121,11 +111,12 @@ class LeaseKeeper:
         if not held:
             return
         asked_at = elapsed()
-        leases = [(run_id, h.session.epoch) for run_id, h in held.items()]
+        leases = [(run_id, session.epoch) for run_id, session in held.items()]
         lost = self._store.renew(leases, lease_us=self.lease_us)
-        for run_id, h in held.items():
+        ends = asked_at + self.lease_seconds * (1 - MARGIN)
+        for run_id, session in held.items():
             if run_id in lost:
-                h.session.stop(Abandon(LeaseLost(run_id, h.session.epoch, h.session.epoch + 1)))
-                h.ends = 0.0
-            else:
-                h.ends = asked_at + self.lease_seconds * (1 - MARGIN)
+                session.stop(Abandon(LeaseLost(run_id, session.epoch, session.epoch + 1)))
+            with self._mutex:
+                if self._held.get(run_id) is session:  # else it was given up meanwhile
+                    session.lease_ends = 0.0 if run_id in lost else ends

@@ -7,14 +7,14 @@ come back as `CallFailed`; no exception is ever rebuilt by its name.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Value
-from holdfast.core.log import Blob
+from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
     CallFailed,
     CallTimeout,
@@ -33,22 +33,20 @@ TRACEBACK_CHARS: Final = 8_000
 MESSAGE_CHARS: Final = 4_000
 
 
-def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, list[Blob], str]:
+def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, Sequence[Blob], str]:
     """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
-    spec, session = asked.spec, asked.session
+    spec = asked.spec
     try:
-        data = spec.result.encode(_redacted(raw, spec.redact))
+        data = spec.result.encode(_redacted(raw, spec.redact) if spec.redact else raw)
         result = spec.result.decode(data)
     except NotStorable as error:
-        return None, e.NULL, [], f"{error.reason} (at {error.path})"
-    value, blobs = session.wrap(data)
-    return result, value, blobs, ""
+        return None, e.NULL, (), f"{error.reason} (at {error.path})"
+    value, blob = wrap(data)
+    return result, value, () if blob is None else (blob,), ""
 
 
 def _redacted(value: Any, names: frozenset[str]) -> Any:
     """A result without the fields that were declared secret."""
-    if not names:
-        return value
     if isinstance(value, dict):
         return {k: REDACTED if k in names else _redacted(v, names) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -9,12 +9,15 @@ visible when the code's next call returns, which is the same place on every repl
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -34,6 +37,7 @@ from holdfast.errors import (
     NotFound,
     RunWaiting,
 )
+from holdfast.runtime.clock import elapsed
 from holdfast.store.base import Append, RowChange, RunRow, Store
 
 PAGE: Final = 1000
@@ -57,8 +61,7 @@ class Setting:
     undo_child: Callable[..., Any] | None = None
 
 
-@dataclass(slots=True)
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """An append on its way, and what is needed to build it again if the log has grown meanwhile."""
 
     session: Session
@@ -90,7 +93,6 @@ class Session:
         *,
         worker: str,
         setting: Setting,
-        lease_left: Callable[[], float] | None = None,
         boundary: Callable[[str], None] | None = None,
         stand_in: Callable[[Any], Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -103,6 +105,8 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
+        self.is_watched = boundary is not None or stand_in is not None
+        """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
         self.patience_us = patience_us
         """Waits up to this long stay in the process; longer ones suspend the run."""
@@ -114,7 +118,8 @@ class Session:
         self.specs: dict[str, Any] = {}
         self.secrets: set[str] = set()
         self.only_replay: HoldfastError | None = None
-        self._lease_left = lease_left
+        self.lease_ends = math.inf
+        """Until when the run is surely ours, by `elapsed`; the lease keeper says so."""
         self._mutex = threading.RLock()
         self._generation = 0
         self._steps = 0
@@ -423,9 +428,10 @@ class Session:
         with self._mutex:
             if not receipt:
                 self.check_alive()
-            self.read_all()
+            if not self._complete:
+                self.read_all()
             new, all_blobs = events, blobs
-            if self._first or self._noted:
+            if self._noted or self._first:
                 new = [*self._first, *self._noted, *events]
                 all_blobs = [*self._noted_blobs, *blobs]
                 self._flying += [x for x in self._noted if isinstance(x, Noted)]
@@ -446,10 +452,10 @@ class Session:
         self.head, records = log.seal(before, new, epoch=self.epoch, time=self.store.now())
         for record, event in zip(records, new, strict=True):
             self._mine[record.hash] = event
+            self.unsaved_bytes += len(record.data)
         work = Append(
             self.run_id, before.seq, records, self.epoch, change, blobs, claims_key, urgent, before.hash
         )  # fmt: skip
-        self.unsaved_bytes += sum(len(record.data) for record in records)
         return Pending(self, work, new, self._generation, own)
 
     def withdraw(self, *refused: Pending) -> None:
@@ -527,6 +533,8 @@ class Session:
         """The append is durable: the code may see it, and everything before it."""
         records = pending.work.records
         with self._mutex:
+            if len(records) == 1 and self._took_in_receipt(records[0]):
+                return
             for blob in pending.work.blobs:
                 self._not_yet_kept.pop(blob.hash, None)
             if records[0].seq == self._read_head.seq + 1 and records[0].hash in self._mine:
@@ -539,6 +547,26 @@ class Session:
             self.show(records[-1].seq)
             if self._held_usage:
                 self._held_usage = [x for x in self._held_usage if x[0] != UNWRITTEN]
+
+    def _took_in_receipt(self, record: Record) -> bool:
+        """The usual case, written out: one receipt of ours, next in the log, with nothing before it that
+        the code has not seen. Whether it was that, and is known and shown."""
+        event = self._mine.get(record.hash)
+        if (
+            type(event) is not e.CallSucceeded
+            or record.seq != self._read_head.seq + 1
+            or self._unseen
+            or self._arrived
+            or self._held_usage
+            or self._not_yet_kept
+            or record.hash in self._fed
+        ):
+            return False
+        del self._mine[record.hash]
+        self._read_head = Head(record.seq, record.hash, record.time)
+        self.journal.feed_answered(event)
+        self.draft.apply(record.seq, record.time, event)
+        return True
 
     def _set_apart(self, pending: Pending) -> None:
         """What stands before it is still unknown; the branch that wrote it goes on all the same."""
@@ -565,8 +593,9 @@ class Session:
 
     def check_lease(self) -> None:
         """Before an effect: the lease must still be ours, by a margin."""
-        self.check_alive()
-        if self._lease_left is not None and self._lease_left() <= 0:
+        if self.stopped is not None:
+            raise self.stopped
+        if self.lease_ends <= elapsed():
             raise self.stop(Abandon(LeaseLost(self.run_id, self.epoch, self.epoch + 1)))
 
     def hash_at(self, seq: int) -> bytes:

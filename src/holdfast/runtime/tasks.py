@@ -37,14 +37,23 @@ def drive_here(branch: Branch, flow: Flow) -> Any:
 
 
 async def drive_async_here(branch: Branch, flow: Flow) -> Any:
-    """The same on this event loop. A branch that has to wait lets the others finish their calls."""
+    """The same on this event loop."""
+    return await awaited_here(branch, drive_async(flow))
+
+
+async def awaited_here(branch: Branch, call: Coroutine[Any, Any, Any]) -> Any:
+    """Await a call of this branch. A branch that has to wait lets the others finish their calls."""
     together = branch.together
     if together is not None and together.loop is not asyncio.get_running_loop():
         together = None
     if together is not None:
-        together.begin_call()
+        try:
+            together.begin_call()
+        except BaseException:
+            call.close()
+            raise
     try:
-        return await drive_async(flow)
+        return await call
     except CallFailed:
         branch.call_failed = True
         raise

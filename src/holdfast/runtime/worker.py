@@ -33,9 +33,9 @@ from holdfast.errors import (
     RunWaiting,
     StoreError,
 )
+from holdfast.runtime.clock import elapsed
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.engine import Engine, Taken
-from holdfast.runtime.lease import elapsed
 from holdfast.runtime.schedules import fire_due
 from holdfast.store.base import MICROSECONDS, RunRow, Wanted
 

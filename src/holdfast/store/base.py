@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from holdfast.core.log import Blob, Record, check_run_id
-from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
+from holdfast.errors import Conflict, InputConflict, InvalidInput, LeaseLost, NotFound
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,6 +46,34 @@ class NewRun:
     code_version: str = ""
     parent: str = ""
     priority: int = 0
+
+
+class Creation(msgspec.Struct, eq=False):
+    """A run to be created with its first records, and what came of it."""
+
+    run: NewRun
+    records: Sequence[Record]
+    blobs: Sequence[Blob] = ()
+    worker: str = ""
+    lease_us: int = 0
+    row: RunRow | None = None
+    """The run as it is, when this has been carried out."""
+    is_new: bool = False
+
+    @property
+    def made(self) -> tuple[RunRow, bool]:
+        """The run, and whether it was created now."""
+        assert self.row is not None
+        return self.row, self.is_new
+
+    def settle(self, row: RunRow, is_new: bool) -> InputConflict | None:
+        """This came of it; if the run existed, it must have been meant."""
+        self.row, self.is_new = row, is_new
+        if not is_new and row.agent != self.run.agent:
+            return InputConflict(row.id, f"agent ({row.agent})")
+        if not is_new and row.input_digest != self.run.input_digest:
+            return InputConflict(row.id, "input")
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +115,7 @@ class RowChange(msgspec.Struct, frozen=True):
     wakes: tuple[str, ...] = ()
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Records to add to one run's log, and what changes with them, all or nothing.
 
     (A Struct: one is made for every step, in a fifth of the time of a frozen dataclass.)
@@ -275,6 +303,10 @@ class Store(Protocol):
         """
         ...
 
+    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
+        """The same for a caller on an event loop: those of many runs are committed together."""
+        ...
+
     def get(self, run_id: str) -> RunRow | None: ...
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
@@ -440,14 +472,15 @@ def check_text(what: str, text: str) -> str:
     return text
 
 
-def check_new_run(run: NewRun, records: Sequence[Record], *, worker: str = "") -> None:
+def check_new_run(creation: Creation) -> None:
     """InvalidInput if a store must not create this."""
+    run, records = creation.run, creation.records
     check_run_id(run.id)
     check_text("agent", run.agent)
     check_text("input digest", run.input_digest)
     check_text("code version", run.code_version)
     check_text("parent", run.parent)
-    check_text("worker", worker)
+    check_text("worker", creation.worker)
     check_priority(run.priority)
     if not run.agent:
         raise InvalidInput(f"run {run.id!r} names no agent")

@@ -5,7 +5,8 @@ at once, on its own thread. Those who arrive meanwhile form the next batch, whic
 for all. Callers on an event loop cannot do that work themselves; a thread of ours does it for them,
 started at the end of the loop's turn so that everything appended in that turn goes together.
 
-This module knows nothing of databases: the store gives it a function that commits a batch.
+This module knows nothing of databases: the store gives it a function that commits a batch. New runs
+are committed together in the same way.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from holdfast.core.log import Record
 from holdfast.errors import StoreUnavailable
-from holdfast.store.base import Append
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,16 +30,26 @@ one batch; on SQLite no difference)."""
 BYTES_MAX: Final = 16 * 1024 * 1024
 TURN_SECONDS_MAX: Final = 1.0
 
-CommitBatch = Callable[[Sequence[Append]], Sequence[Exception | None]]
-"""Commit a batch; for each append None, or why it was refused. Raises only if all were."""
+
+class Work(Protocol):
+    """What is committed: records, and whatever the store knows to do with them."""
+
+    @property
+    def records(self) -> Sequence[Record]: ...
 
 
-class _Ticket:
+W = TypeVar("W", bound=Work)
+
+CommitBatch = Callable[[Sequence[W]], Sequence[Exception | None]]
+"""Commit a batch; for each piece of work None, or why it was refused. Raises only if all were."""
+
+
+class _Ticket(Generic[W]):
     """One append on its way. `turn` is released when it is settled, or when its caller must lead."""
 
     __slots__ = ("abandoned", "error", "future", "loop", "settled", "turn", "work")
 
-    def __init__(self, work: Append, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, work: W, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
         self.settled = False
         self.error: BaseException | None = None
@@ -48,21 +59,21 @@ class _Ticket:
         self.abandoned: Callable[[], None] | None = None
 
 
-class GroupCommit:
+class GroupCommit(Generic[W]):
     """Collects concurrent appends into batches. Exactly one thread commits at a time."""
 
-    def __init__(self, commit: CommitBatch) -> None:
+    def __init__(self, commit: CommitBatch[W]) -> None:
         self._commit = commit
         self._mutex = threading.Lock()
-        self._queue: deque[_Ticket] = deque()
-        self._batch: list[_Ticket] = []
-        self._leader: _Ticket | threading.Thread | None = None
+        self._queue: deque[_Ticket[W]] = deque()
+        self._batch: list[_Ticket[W]] = []
+        self._leader: _Ticket[W] | threading.Thread | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._thread_leads = False
         self._wake_thread = threading.Semaphore(0)
 
-    def append(self, work: Append) -> None:
+    def append(self, work: W) -> None:
         """Commit `work`, alone or with others; returns when it is durable."""
         ticket = _Ticket(work)
         try:
@@ -72,18 +83,18 @@ class GroupCommit:
             self._leave(ticket)
             raise
 
-    def submit(self, work: Append) -> Callable[[], None]:
+    def submit(self, work: W) -> Callable[[], None]:
         """Take a place in the queue; call what is returned to commit it, or wait until it is."""
         ticket = _Ticket(work)
         self._enter(ticket)
         return partial(self._finish, ticket)
 
-    def _enter(self, ticket: _Ticket) -> None:
+    def _enter(self, ticket: _Ticket[W]) -> None:
         with self._mutex:
             self._refuse_if_closed()
             self._queue.append(ticket)
 
-    def _finish(self, ticket: _Ticket) -> None:
+    def _finish(self, ticket: _Ticket[W]) -> None:
         try:
             self._stand_in_line(ticket)
             if ticket.turn is not None:
@@ -97,7 +108,7 @@ class GroupCommit:
             raise ticket.error
 
     def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
+        self, work: W, abandoned: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """The same for a caller on an event loop. See `base.Store.append_async`."""
         import asyncio  # here, as commands that only look have no use for it
@@ -127,7 +138,7 @@ class GroupCommit:
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────
 
-    def _stand_in_line(self, ticket: _Ticket) -> None:
+    def _stand_in_line(self, ticket: _Ticket[W]) -> None:
         """Lead if nobody does. Not before: a caller that is interrupted until now must not be leading."""
         with self._mutex:
             if ticket.settled:
@@ -139,13 +150,13 @@ class GroupCommit:
                 ticket.turn = threading.Lock()
                 ticket.turn.acquire()
 
-    def _await_turn(self, ticket: _Ticket, turn: threading.Lock) -> None:
+    def _await_turn(self, ticket: _Ticket[W], turn: threading.Lock) -> None:
         while not turn.acquire(timeout=TURN_SECONDS_MAX):
             # Nobody forgets to wake us, unless an interrupt hit him in the middle of it.
             if ticket.settled or self._leader is ticket:
                 return
 
-    def _leave(self, ticket: _Ticket) -> None:
+    def _leave(self, ticket: _Ticket[W]) -> None:
         """Take an interrupted caller out of the queue; if it was leading, somebody else does."""
         with self._mutex:
             if ticket in self._queue:
@@ -163,7 +174,7 @@ class GroupCommit:
         if self._closed:
             raise StoreUnavailable("the store is closed")
 
-    def _lead(self, own: _Ticket | None) -> None:
+    def _lead(self, own: _Ticket[W] | None) -> None:
         """Commit batches until `own` is settled (a thread of ours: until none is left)."""
         while own is None or not own.settled:
             if not self._batch:
@@ -187,7 +198,7 @@ class GroupCommit:
                 rows += 1
                 size += len(record.data)
 
-    def _settle(self, batch: list[_Ticket]) -> None:
+    def _settle(self, batch: list[_Ticket[W]]) -> None:
         errors: Sequence[BaseException | None]
         try:
             errors = self._commit([ticket.work for ticket in batch])
@@ -196,8 +207,8 @@ class GroupCommit:
         self._resolve(batch, errors)
 
     @staticmethod
-    def _resolve(batch: list[_Ticket], errors: Sequence[BaseException | None]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+    def _resolve(batch: list[_Ticket[Any]], errors: Sequence[BaseException | None]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket[Any]]] = {}
         for ticket, error in zip(batch, errors, strict=True):
             ticket.error = error
             ticket.settled = True
@@ -256,7 +267,7 @@ class GroupCommit:
                 return
 
 
-def _wake(tickets: list[_Ticket]) -> None:
+def _wake(tickets: list[_Ticket[Any]]) -> None:
     for ticket in tickets:
         future = ticket.future
         if future is None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.core.log import Blob, Record
-from holdfast.errors import InputConflict, InvalidInput, NotFound, ReadOnlyStore
+from holdfast.errors import InvalidInput, NotFound, ReadOnlyStore, StoreError
 from holdfast.store import arrays, sql
 from holdfast.store.appends import Appends, columns
 from holdfast.store.base import (
@@ -30,6 +30,7 @@ from holdfast.store.base import (
     MICROSECONDS,
     NO_PROGRESS,
     Append,
+    Creation,
     Filter,
     Finding,
     Kind,
@@ -47,7 +48,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.history import History
-from holdfast.store.link import Connection, Link, Pool, Route
+from holdfast.store.link import Connection, Link, Pool, Route, is_about_one
 from holdfast.store.listen import ANY, Bell, Listener
 from holdfast.store.migrate import Schema
 from holdfast.store.postgres_fleet import PostgresLimits, PostgresSchedules
@@ -131,6 +132,7 @@ class PostgresStore:
         )  # fmt: skip
         self._leases = Link(self._route, answer_seconds_max=RENEWAL_SECONDS_MAX)
         self._group = GroupCommit(self._appends.commit)
+        self._creations = GroupCommit(self._create_batch)
 
     def _say(self, note: str) -> None:
         """Send a note to all who listen, on a connection that does not listen itself."""
@@ -159,6 +161,7 @@ class PostgresStore:
             self._leases,
             self._listener,
             self._group,
+            self._creations,
         ]
         self._set_out()
         self._pool.run(lambda db, _: db.rows("SELECT 1"))  # sets the clock
@@ -174,6 +177,7 @@ class PostgresStore:
         if os.getpid() != self._pid or self._closed:
             return
         self._closed = True
+        self._creations.close()
         self._group.close()
         self._route.close()
         self._listener.stop()
@@ -198,16 +202,71 @@ class PostgresStore:
         worker: str = "",
         lease_us: int = 0,
     ) -> tuple[RunRow, bool]:
-        check_new_run(run, records, worker=worker)
+        creation = Creation(run, records, blobs, worker, lease_us)
+        check_new_run(creation)
         self._check_writable()
-        epoch = 1 if worker else 0
-        params = {
+        refused = self._create_batch([creation])[0]
+        if refused is not None:
+            raise refused
+        return creation.made
+
+    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
+        check_new_run(creation)
+        self._check_writable()
+        await self._creations.append_async(creation)
+        return creation.made
+
+    def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
+        try:
+            made = self._pool.run(lambda db, unsure: self._create(db, batch, unsure))
+        except StoreError as error:
+            if len(batch) == 1 or not is_about_one(error):
+                return [error] * len(batch)
+            return [self._create_batch([creation])[0] for creation in batch]
+        outcome: list[Exception | None] = []
+        for creation, (row, is_new) in zip(batch, made, strict=True):
+            outcome.append(creation.settle(row, is_new))
+            if is_new:
+                self._history.remember(row.id, creation.records, 1 if creation.worker else 0)
+            self._bell.ring(row.id)
+        return outcome
+
+    def _create(
+        self, db: Connection, batch: Sequence[Creation], unsure: bool
+    ) -> list[tuple[RunRow, bool]]:
+        """All of them in one transaction and one round trip; and those that were there already."""
+        with db.pipeline():
+            db.begin()
+            # In one order everywhere, so that two batches with the same ids do not wait for each other.
+            answers = {
+                i: db.execute(self._q["create_run"], self._new_row(batch[i]))
+                for i in sorted(range(len(batch)), key=lambda i: batch[i].run.id)
+            }
+            db.execute("COMMIT")
+        return [
+            (RunRow(*made[:-1]), True)
+            if (made := answers[i].fetchone())
+            else self._found(db, batch[i], unsure)
+            for i in range(len(batch))
+        ]
+
+    def _found(self, db: Connection, creation: Creation, unsure: bool) -> tuple[RunRow, bool]:
+        """The run that was there already; with `unsure` it may be the one that we created."""
+        run_id = creation.run.id
+        row = RunRow(*db.rows(self._q["run"], (run_id,))[0])
+        ours = unsure and row.owner == creation.worker
+        asked = Append(run_id, -1, creation.records)
+        return row, ours and self._appends.are_stored(db, [asked])[0]
+
+    def _new_row(self, creation: Creation) -> dict[str, Any]:
+        run, worker, blobs = creation.run, creation.worker, creation.blobs
+        return {
             "id": run.id,
             "agent": run.agent,
             "worker": worker,
-            "epoch": epoch,
-            "lease": lease_us if worker else 0,
-            "claimed_seq": len(records) - 1 if worker else -1,
+            "epoch": 1 if worker else 0,
+            "lease": creation.lease_us if worker else 0,
+            "claimed_seq": len(creation.records) - 1 if worker else -1,
             "input_digest": run.input_digest,
             "code_version": run.code_version,
             "parent": run.parent,
@@ -216,27 +275,8 @@ class PostgresStore:
             "channel": self._channel,
             "blob_hashes": arrays.texts([blob.hash for blob in blobs]),
             "blob_datas": arrays.blobs([blob.data for blob in blobs]),
-            **columns(records),
+            **columns(creation.records),
         }
-
-        def create(db: Connection, unsure: bool) -> tuple[RunRow, bool]:
-            made = db.change(self._q["create_run"], params)
-            if made:
-                return RunRow(*made[0][:-1]), True
-            row = RunRow(*db.rows(self._q["run"], (run.id,))[0])
-            asked = Append(run.id, -1, records)
-            return row, unsure and row.owner == worker and self._appends.are_stored(db, [asked])[0]
-
-        row, created = self._pool.run(create)
-        if created:
-            self._history.remember(run.id, records, epoch)
-        if not created:
-            if row.agent != run.agent:
-                raise InputConflict(run.id, f"agent ({row.agent})")
-            if row.input_digest != run.input_digest:
-                raise InputConflict(run.id, "input")
-        self._bell.ring(run.id)
-        return row, created
 
     def append(self, work: Append) -> None:
         check_append(work)

@@ -19,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -26,7 +27,6 @@ import apsw
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import (
-    InputConflict,
     InvalidInput,
     KeyTaken,
     NotFound,
@@ -42,6 +42,7 @@ from holdfast.store.base import (
     MICROSECONDS,
     NO_PROGRESS,
     Append,
+    Creation,
     Filter,
     Finding,
     Kind,
@@ -66,7 +67,6 @@ from holdfast.store.sqlite_fleet import SQLiteLimits, SQLiteSchedules
 if TYPE_CHECKING:
     import asyncio
 
-ROWS_PER_INSERT: Final = 50
 POLL_SECONDS_MAX: Final = 0.25
 SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
 
@@ -74,8 +74,10 @@ Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
-_INSERT_ONE: Final = _Q["insert_event"]
-_INSERT_MANY: Final = _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (ROWS_PER_INSERT - 1)
+_INSERTS: Final = tuple(
+    (size, _Q["insert_event"] + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
+    for size in (128, 64, 32, 16, 8, 4, 2, 1)
+)
 
 
 def system_clock() -> int:
@@ -122,6 +124,7 @@ class SQLiteStore:
         self._connection: apsw.Connection | None = None
         self._connection, self._readonly = open_database(self.path, synchronous)
         self._group = GroupCommit(self._commit)
+        self._creations = GroupCommit(self._create_batch)
         self._reserve = Reserve(
             Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly)
         )
@@ -131,6 +134,7 @@ class SQLiteStore:
             _FORKS.watched.add(self)
 
     def close(self) -> None:
+        self._creations.close()
         self._group.close()
         with self._write:
             self._closed = True
@@ -197,6 +201,7 @@ class SQLiteStore:
         self._reading_ended = threading.Condition()
         self._readings = 0
         self._group = GroupCommit(self._commit)
+        self._creations = GroupCommit(self._create_batch)
         if not self._fork_is_safe:
             self._broken = StoreUnavailable(
                 f"{self.path}: this process was forked in the middle of a transaction; "
@@ -287,38 +292,48 @@ class SQLiteStore:
         worker: str = "",
         lease_us: int = 0,
     ) -> tuple[RunRow, bool]:
-        check_new_run(run, records, worker=worker)
-        now = self.now()
+        creation = Creation(run, records, blobs, worker, lease_us)
+        check_new_run(creation)
+        conflict = self._create_batch([creation])[0]
+        if conflict is not None:
+            raise conflict
+        return creation.made
+
+    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
+        check_new_run(creation)
+        await self._creations.append_async(creation)
+        return creation.made
+
+    def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         with self._transaction() as db:
-            key = db.execute(
-                _Q["create_run"],
-                {
-                    "id": run.id,
-                    "agent": run.agent,
-                    "status": "running" if worker else "pending",
-                    "now": now,
-                    "epoch": 1 if worker else 0,
-                    "owner": worker,
-                    "due_at": now + lease_us if worker else now,
-                    "claims": 1 if worker else 0,
-                    "claimed_seq": len(records) - 1 if worker else -1,
-                    "input_digest": run.input_digest,
-                    "code_version": run.code_version,
-                    "parent": run.parent,
-                    "priority": run.priority,
-                },
-            ).get
-            if key is not None:
-                self._insert(db, [(key, *record) for record in records])
-                self._insert_blobs(db, key, blobs)
-            row = RunRow(*db.execute(_Q["run"], (run.id,)).get)
-        if key is None:
-            if row.agent != run.agent:
-                raise InputConflict(run.id, f"agent ({row.agent})")
-            if row.input_digest != run.input_digest:
-                raise InputConflict(run.id, "input")
+            made = [self._create(db, creation) for creation in batch]
         self._notify()
-        return row, key is not None
+        return [creation.settle(*came) for creation, came in zip(batch, made, strict=True)]
+
+    def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
+        run, worker, now = creation.run, creation.worker, self.now()
+        key = db.execute(
+            _Q["create_run"],
+            {
+                "id": run.id,
+                "agent": run.agent,
+                "status": "running" if worker else "pending",
+                "now": now,
+                "epoch": 1 if worker else 0,
+                "owner": worker,
+                "due_at": now + creation.lease_us if worker else now,
+                "claims": 1 if worker else 0,
+                "claimed_seq": len(creation.records) - 1 if worker else -1,
+                "input_digest": run.input_digest,
+                "code_version": run.code_version,
+                "parent": run.parent,
+                "priority": run.priority,
+            },
+        ).get
+        if key is not None:
+            self._insert(db, [(key, *record) for record in creation.records])
+            self._insert_blobs(db, key, creation.blobs)
+        return RunRow(*db.execute(_Q["run"], (run.id,)).get), key is not None
 
     def append(self, work: Append) -> None:
         check_append(work)
@@ -358,8 +373,10 @@ class SQLiteStore:
             yield next(urgent) if work.urgent else None
 
     def _write_batch(self, batch: Sequence[Append]) -> list[Exception | None]:
-        if not all(work.urgent for work in batch):
-            self._reserve.hold()
+        for work in batch:
+            if not work.urgent:
+                self._reserve.hold()
+                break
         with self._write:  # written out, not `_transaction`: this is the hot path
             db = self._ready()
             try:
@@ -447,14 +464,18 @@ class SQLiteStore:
 
     @staticmethod
     def _insert(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Events with their runs' keys, many to a statement: SQLite is entered less often."""
-        full = len(rows) - len(rows) % ROWS_PER_INSERT
-        for i in range(0, full, ROWS_PER_INSERT):
-            db.execute(
-                _INSERT_MANY, [field for row in rows[i : i + ROWS_PER_INSERT] for field in row]
-            )
-        for row in rows[full:]:
-            db.execute(_INSERT_ONE, row)
+        """Events with their runs' keys, many to a statement.
+
+        At each statement the interpreter's lock is given away, and has to be won back from an event
+        loop that is busy making the next events. So there are as few as can be had with statements
+        of a few fixed sizes, which stay prepared.
+        """
+        at = 0
+        for size, statement in _INSERTS:
+            while len(rows) - at >= size:
+                chunk = rows[at] if size == 1 else list(chain.from_iterable(rows[at : at + size]))
+                db.execute(statement, chunk)
+                at += size
 
     @staticmethod
     def _insert_blobs(db: apsw.Connection, key: int, blobs: Sequence[Blob]) -> None:

@@ -9,7 +9,6 @@ held; the log itself is the real one, written by the real runtime.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -27,6 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.app import Holdfast
@@ -194,9 +195,7 @@ class Sandbox:
         self._store = effect.session.store
         place = user_place(sys._getframe())
         fn = self._witnessed(effect, name, mock, place, is_check=is_check)
-        return dataclasses.replace(
-            effect, fn=fn, where=dataclasses.replace(where, instead=self._instead)
-        )
+        return replace(effect, fn=fn, where=replace(where, instead=self._instead))
 
     def _witnessed(
         self, effect: Invoke, name: str, mock: Mock | None, place: str, *, is_check: bool

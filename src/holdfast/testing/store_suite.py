@@ -45,6 +45,7 @@ from holdfast.store.base import (
     MICROSECONDS,
     UNCLAIMABLE_STATUSES,
     Append,
+    Creation,
     Filter,
     Kind,
     NewRun,
@@ -1300,6 +1301,33 @@ def callers_on_an_event_loop_and_on_threads_share_a_store(bench: Bench) -> None:
     threads = [partial(write, f"run-{i}") for i in range(8, 16)]
     same([None] * 9, together(lambda: asyncio.run(write_all()), *threads))
     same([6] * 16, [bench.length(f"run-{i}") for i in range(16)])
+
+
+def runs_created_together_are_each_created_once(bench: Bench) -> None:
+    """Those that exist are found as they are, one that was meant otherwise fails alone."""
+    bench.create("there")
+
+    def wanted(run_id: str, digest: str = "digest") -> Creation:
+        records = sealed(origin(run_id), 1, epoch=1, time=bench.clock.now())
+        run = NewRun(run_id, "agent", digest)
+        return Creation(run, records, [Blob("aa", run_id.encode())], "w", LEASE_US)
+
+    async def create_all() -> list[Any]:
+        batch = [*map(wanted, "dcab"), wanted("a"), wanted("there"), wanted("b", "other")]
+        answers = map(bench.store.create_async, batch)
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    *answers, conflict = asyncio.run(create_all())
+    same("InputConflict", type(conflict).__name__)
+    same([*"dcab", "a", "there"], [row.id for row, _ in answers])
+    is_new = [new for _, new in answers]
+    same([True, True, True, False], [is_new[0], is_new[1], is_new[3], is_new[5]])
+    same(1, is_new[2] + is_new[4])
+    same(["w"] * 5 + [""], [row.owner for row, _ in answers])
+    same([b"d", b"c", b"a", b"b"], [bench.store.blob(run_id, "aa") for run_id in "dcab"])
+    same([1] * 4, [bench.length(run_id) for run_id in "dcab"])
+    for run_id in "dcab":
+        bench.append(run_id, epoch=1)
 
 
 def one_stale_append_in_a_batch_fails_alone(bench: Bench) -> None:
