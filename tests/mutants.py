@@ -81,6 +81,20 @@ MUTANTS = (
         ("tests/runtime/test_divergence.py", "-k", "accept"),
     ),
     Mutant(
+        "a call that the code cut off is answered when it is replayed",
+        "core/replay.py",
+        "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
+        "return False",
+        ("tests/runtime/test_cut_off.py",),
+    ),
+    Mutant(
+        "a run that is ended from outside looks as if its code had cut its calls off",
+        "runtime/session.py",
+        "return self.torn or self.stopped is not None",
+        "return False",
+        ("tests/runtime/test_cut_off.py", "-k", "outside"),
+    ),
+    Mutant(
         "the fence is not checked where the append is committed",
         "store/base.py",
         "if work.epoch is not None and work.epoch != at.epoch:",

@@ -13,7 +13,7 @@ from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.flow import ask, call, nested, proceed, recorded
 from holdfast.runtime.straight import goes_straight, make, make_async
-from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here
+from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here, stay_cut_off
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,6 +42,8 @@ async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any
         return recorded(asked, entry)
     if goes_straight(asked, entry):
         return await awaited_here(branch, make_async(asked))
+    if entry is not None and entry.is_cut_off:
+        return await stay_cut_off(asked.branch, asked.index)
     return await drive_async_here(branch, proceed(asked, entry))
 
 

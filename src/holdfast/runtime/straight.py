@@ -11,6 +11,7 @@ in common stands before them.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from holdfast.runtime.drivers import (
     invoke_async,
     persist,
     persist_async,
+    told,
 )
 from holdfast.runtime.effects import Asked, Flow, Invoke, Refused
 from holdfast.runtime.flow import check_all_replayed, first_failed, receipt_of
@@ -122,6 +124,10 @@ async def make_async(asked: Asked) -> Any:
     session, started = _begin(asked)
     try:
         raw = await _call_async(asked, session)
+    except asyncio.CancelledError as cancelled:
+        failed = told(session, cancelled)
+        if failed is cancelled:
+            raise
     except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
         failed = error
     else:

@@ -333,12 +333,11 @@ class Store(Protocol):
         """
         ...
 
-    def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: Append) -> asyncio.Future[None]:
         """The same for a caller on an event loop.
 
-        If the future is cancelled, the append goes on; when it is durable, `abandoned` is called.
+        The future cannot be cancelled: a task that is cancelled while it awaits one hears of that when
+        the append has come to its end.
         """
         ...
 

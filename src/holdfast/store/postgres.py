@@ -288,12 +288,10 @@ class PostgresStore:
         self._check_writable()
         return self._group.submit(work)
 
-    def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: Append) -> asyncio.Future[None]:
         check_append(work)
         self._check_writable()
-        return self._group.append_async(work, abandoned)
+        return self._group.append_async(work)
 
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[OpenAppend]:

@@ -343,11 +343,9 @@ class SQLiteStore:
         check_append(work)
         return self._group.submit(work)
 
-    def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: Append) -> asyncio.Future[None]:
         check_append(work)
-        return self._group.append_async(work, abandoned)
+        return self._group.append_async(work)
 
     def _commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
