@@ -43,6 +43,8 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── LogRegressed                 the store has forgotten events it had acknowledged
 └── NotDurable                       durability would silently be off
 
+NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
+
 Signal (BaseException)               not errors: they unwind an agent, and `except Exception` lets them pass
 ├── Suspend                          the run waits; it leaves memory until then
 ├── Stop                             the run ends here: deadline, budget or cancellation
@@ -427,6 +429,10 @@ class Diverged(HoldfastError):
             f"{accept}"
             f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
         )
+
+
+class NotRecorded(UserWarning):
+    """A step or tool was called outside a run while one is under way: perhaps in a thread of its agent."""
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────
