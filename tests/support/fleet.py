@@ -31,6 +31,7 @@ from support.ledger import Ledger
 
 AGENTS = Path(chaos_agents.__file__)
 ENDED = ("completed", "failed", "cancelled")
+TELL_SECONDS = 5.0
 
 
 # ── workers ──────────────────────────────────────────────────────────────────────────────────
@@ -82,7 +83,7 @@ class Fleet:
         self.lease_seconds = lease_seconds
         self.members: list[Member] = []
         self.died: list[str] = []
-        """Exit codes and last words of workers that ended without being told to."""
+        """Exit codes and all words of workers that ended without being told to."""
 
     def __enter__(self) -> Fleet:
         self.members = [self._spawn(place) for place in range(self._size)]
@@ -125,7 +126,9 @@ class Fleet:
                 member.frozen_until = 0.0
             code = member.process.poll()
             if code is not None:
-                self.died.append(f"exit code {code}: {_last_words(member.log)}")
+                said = member.log.read_text("utf-8", errors="replace")
+                self.died.append(f"{member.log.name} ended with exit code {code}, saying\n{said}")
+                sys.stdout.write(f"nobody asked for it: {self.died[-1]}\n")
                 self.members[place] = self._spawn(place)
 
     def place_of(self, pid: int) -> int:
@@ -285,6 +288,8 @@ class Report:
     seconds: float = 0.0
     people: Counter[str] = field(default_factory=Counter)
     claims: int = 0
+    logs_checked: int = 0
+    invariants_checked: int = 0
     evidence: int = 0
     twice: Counter[str] = field(default_factory=Counter)
     """Effects beyond the first, by tool, where nothing promises that there is only one."""
@@ -326,7 +331,7 @@ class Chaos:
                 self.report.seconds = time.monotonic() - began
                 codes = fleet.stop(self._plan.lease_seconds + 20)
                 assert codes == [0] * len(codes), f"workers ended with {codes}:\n{fleet.log()}"
-                assert not fleet.died, f"workers died by themselves: {fleet.died}"
+                assert not fleet.died, "workers died by themselves:\n" + "\n".join(fleet.died)
                 self.report.people = people.did
                 self._judge(hf.store, people)
         except AssertionError as broken:
@@ -337,6 +342,7 @@ class Chaos:
         kinds = tasks(self._plan.sleep_seconds)
         ended: set[str] = set()
         next_harm = dict.fromkeys(("kill", "freeze", "restart"), began + 1.0)
+        next_word = began
         while len(ended) < self._plan.runs:
             elapsed = time.monotonic() - began
             if elapsed > self._plan.limit_seconds:
@@ -351,9 +357,20 @@ class Chaos:
             fleet.look_after()
             if elapsed < self._plan.harm_seconds:
                 self._harm(fleet, next_harm)
+            if time.monotonic() >= next_word:
+                self._tell(elapsed, len(ended))
+                next_word += TELL_SECONDS
             time.sleep(0.05)
         if self._restarting is not None:
             self._restarting.join()
+
+    def _tell(self, elapsed: float, ended: int) -> None:
+        done, plan = self.report, self._plan
+        sys.stdout.write(
+            f"seed {plan.seed}, {elapsed:.0f} s: {ended} of {len(self._tasks)} started runs ended "
+            f"({plan.runs} in all); {done.kills} kills, {done.freezes} freezes, {done.restarts.total()} restarts\n"
+        )
+        sys.stdout.flush()
 
     def _start(self, hf: Holdfast, kinds: Sequence[Task], until: int) -> None:
         while len(self._tasks) < until:
@@ -428,7 +445,8 @@ class Chaos:
         for one in (run_id, *children):
             effects = [x for x in self._ledger.effects(run_id) if x["run"] == one]
             x = Evidence(store, one, effects, earlier_logs=people.earlier.get(one, []))
-            check_all(x)
+            self.report.invariants_checked += check_all(x)
+            self.report.logs_checked += 1
             assert not x.state.in_doubt, f"{one} has ended with a call in doubt"
             self.report.claims += _count(x.events, RunClaimed)
             self.report.evidence += sum(event.kind == "call_evidence" for event in x.events)
