@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import Holdfast, InvalidInput, NotFound, Run, StoreUnavailable, agent, cli, step
-from holdfast.store.base import MICROSECONDS, Store
-from holdfast.store.sqlite import SQLiteStore, system_clock
+from holdfast.store.base import MICROSECONDS, Store, system_clock
+from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
 from support.workers import STORES, until, url_of
 

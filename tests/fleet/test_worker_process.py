@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, Options, Run, agent, cli
 from holdfast.runtime.declare import agent_spec
-from holdfast.store.base import MICROSECONDS
-from holdfast.store.sqlite import SQLiteStore, system_clock
+from holdfast.store.base import MICROSECONDS, system_clock
+from holdfast.store.sqlite import SQLiteStore
 from support import fleet_agents
 from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
 
