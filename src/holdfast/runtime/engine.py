@@ -231,10 +231,17 @@ class Engine:
             session.settled = True
 
     def _set_aside_poison(self, session: Session, row: RunRow) -> None:
-        """A run that was claimed again and again without getting on has killed its workers."""
+        """A run whose leases ended again and again without its getting on has killed its workers.
+
+        Or has stopped them (a call into C that keeps the interpreter's lock): nobody can tell from outside,
+        and it would go on to stop one after the other.
+        """
         if row.claims <= self.options.quarantine_after:
             return
-        reason = f"it was taken up {row.claims} times and did not get on; it may kill its workers"
+        reason = (
+            f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
+            "longer than a lease"
+        )
         change = RowChange("quarantined", None, reason)
         drive(commit(session, [e.RunQuarantined(reason=reason)], change=change))
         session.settled = True

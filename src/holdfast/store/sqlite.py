@@ -253,7 +253,10 @@ class SQLiteStore:
         with self._reading_ended:
             self._readings += 1
         try:
-            connection = self._readers.pop() if self._readers else self._new_reader()
+            try:
+                connection = self._readers.pop()
+            except IndexError:  # asked for, not looked up before: another thread may take the last
+                connection = self._new_reader()
             try:
                 yield connection
             except apsw.Error as error:
