@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,10 +203,53 @@ def test_ten_thousand_timers_due_at_once_drain_in_order_and_in_batches(
     assert len(batches) <= MANY / 200 + 4
 
 
-def test_a_worker_that_idles_asks_less_and_less_often_and_is_woken_all_the_same(
+class Pauses(threading.Condition):
+    """In the place of what a store waits on: notes for how long, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        return False
+
+    def clear(self) -> None:
+        """As of an event."""
+
+
+def test_whoever_hears_nothing_looks_less_and_less_often(
     url: str, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a run that another process starts, which it hears of at once where the store can tell."""
+    """Behind a transaction pooler, and for what other processes do to a SQLite file."""
+    pauses = Pauses()
+    most = 0.25
+    if url.startswith("postgresql:"):
+        most = 1.0
+        monkeypatch.setattr(
+            hf.store, "_listener", SimpleNamespace(start=int, stop=int, hears=False)
+        )
+        bell = SimpleNamespace(waiting=lambda _: contextlib.nullcontext(pauses))
+        monkeypatch.setattr(hf.store, "_bell", bell)
+    else:
+        monkeypatch.setattr(hf.store, "_changed", pauses)
+
+    asked = hf.store.wait_due(
+        [Wanted("quick")], timeout=3600, or_when=lambda: len(pauses.seconds) == 20
+    )
+    monkeypatch.undo()
+
+    assert asked
+    first, last = pauses.seconds[:5], pauses.seconds[-5:]
+    assert max(first) < 0.1 < 0.8 * most <= min(last)
+    assert max(last) <= 1.2 * most
+
+
+def test_a_worker_that_idles_is_woken_by_a_run_that_another_process_starts(
+    url: str, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which it hears of at once where the store can tell."""
     worker = hf.worker()
     asked = Counted(monkeypatch, hf.store, "_next_to_do")
     working = threading.Thread(target=worker.run)
@@ -230,7 +275,7 @@ def test_postgresql_listens_once_notes_are_proven_to_arrive_and_then_hardly_poll
         store.wait_due([Wanted("x")], timeout=0.01)
         until(lambda: store._listener.hears, "a note of our own")
         asked = Counted(monkeypatch, store, "_next_to_do")
-        assert not store.wait_due([Wanted("x")], timeout=4)
+        assert not store.wait_due([Wanted("x")], timeout=1)
 
         assert asked.calls <= 2
     finally:
@@ -248,7 +293,7 @@ def test_runs_at_their_agents_limit_do_not_keep_a_worker_spinning(
 
     for i in range(3):
         hf.start(narrow, id=f"n{i}")
-    assert hf.store.claim("n0", worker="elsewhere", lease_us=3 * MICROSECONDS) is not None
+    assert hf.store.claim("n0", worker="elsewhere", lease_us=MICROSECONDS) is not None
     claimed = Counted(monkeypatch, hf.store, "claim_due")
     worker = hf.worker(agents=[narrow])
     working = threading.Thread(target=worker.run)
