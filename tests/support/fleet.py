@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,7 +310,7 @@ class Chaos:
     ) -> None:
         self._plan, self._url, self._ledger, self._folder = plan, url, ledger, folder
         self._restart = restart
-        self._dice = random.Random(plan.seed)
+        self._dice, self._other_dice = random.Random(plan.seed), random.Random(plan.seed)
         self._prefix = f"s{plan.seed}-{os.urandom(3).hex()}"
         self._tasks: dict[str, Task] = {}
         self._restarting: threading.Thread | None = None
@@ -327,7 +328,8 @@ class Chaos:
                 ) as fleet,
             ):  # fmt: skip
                 people = People(hf, self._ledger)
-                self._live_through(hf, fleet, people, began)
+                with self._harming(fleet, began):
+                    self._live_through(hf, fleet, people, began)
                 self.report.seconds = time.monotonic() - began
                 codes = fleet.stop(self._plan.lease_seconds + 20)
                 assert codes == [0] * len(codes), f"workers ended with {codes}:\n{fleet.log()}"
@@ -341,7 +343,6 @@ class Chaos:
     def _live_through(self, hf: Holdfast, fleet: Fleet, people: People, began: float) -> None:
         kinds = tasks(self._plan.sleep_seconds)
         ended: set[str] = set()
-        next_harm = dict.fromkeys(("kill", "freeze", "restart"), began + 1.0)
         next_word = began
         while len(ended) < self._plan.runs:
             elapsed = time.monotonic() - began
@@ -353,16 +354,11 @@ class Chaos:
                 people.round()
                 ended |= self._newly_ended(hf)
                 if self._tasks:
-                    people.remember(self._dice.choice(list(self._tasks)))
-            fleet.look_after()
-            if elapsed < self._plan.harm_seconds:
-                self._harm(fleet, next_harm)
+                    people.remember(self._other_dice.choice(list(self._tasks)))
             if time.monotonic() >= next_word:
                 self._tell(elapsed, len(ended))
                 next_word += TELL_SECONDS
             time.sleep(0.05)
-        if self._restarting is not None:
-            self._restarting.join()
 
     def _tell(self, elapsed: float, ended: int) -> None:
         done, plan = self.report, self._plan
@@ -385,6 +381,28 @@ class Chaos:
         return {row.id for row in rows if row.id in self._tasks}
 
     # ── harm ─────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def _harming(self, fleet: Fleet, began: float) -> Iterator[None]:
+        """Meanwhile harm is done, and undone, by a thread of its own: a worker that was frozen while it had
+        SQLite's write lock holds up everybody who would write, and has to be woken all the same."""
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            harm = pool.submit(self._do_harm, fleet, began, over)
+            try:
+                yield
+            finally:
+                over.set()
+                harm.result()
+
+    def _do_harm(self, fleet: Fleet, began: float, over: threading.Event) -> None:
+        at = dict.fromkeys(("kill", "freeze", "restart"), began + 1.0)
+        while not over.wait(0.05):
+            fleet.look_after()
+            if time.monotonic() - began < self._plan.harm_seconds:
+                self._harm(fleet, at)
+        if self._restarting is not None:
+            self._restarting.join()
 
     def _harm(self, fleet: Fleet, at: dict[str, float]) -> None:
         plan, now = self._plan, time.monotonic()
