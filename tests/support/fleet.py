@@ -356,7 +356,7 @@ class Chaos:
                 if self._tasks:
                     people.remember(self._other_dice.choice(list(self._tasks)))
             if time.monotonic() >= next_word:
-                self._tell(elapsed, len(ended))
+                self._tell(time.monotonic() - began, len(ended))
                 next_word += TELL_SECONDS
             time.sleep(0.05)
 
