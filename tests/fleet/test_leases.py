@@ -161,6 +161,9 @@ def test_workers_that_were_told_to_stop_do_not_count_against_a_run(
         hf.worker().run(once=True)
         assert "quarantined" == hf.handle("r").status
         NEVER.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("holdfast-worker"):
+                thread.join(PATIENCE_SECONDS)
 
 
 def test_every_start_and_every_fork_has_a_name_of_its_own(tmp_path: Path) -> None:

@@ -96,6 +96,11 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
         assert other.store.claim("r", worker="w", lease_us=1) is not None
 
 
+@pytest.mark.parametrize(
+    "fleet",
+    ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])],
+    indirect=True,
+)
 def test_a_run_that_kills_its_workers_is_quarantined_with_its_reason_and_others_go_on(
     fleet: Workers, hf: Holdfast
 ) -> None:

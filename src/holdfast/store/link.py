@@ -417,6 +417,8 @@ class Pool:
                 yield link
             finally:
                 self._idle.append(link)
+                if self._route.closed.is_set():  # meanwhile: then nobody else closes it
+                    self.close()
         finally:
             self._free.release()
 
@@ -425,8 +427,11 @@ class Pool:
             return link.run(work)
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        with contextlib.suppress(
+            IndexError
+        ):  # until there is none; another thread may take the last
+            while True:
+                self._idle.pop().close()
 
 
 def sever(connection: Connection) -> None:
