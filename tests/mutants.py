@@ -247,6 +247,20 @@ MUTANTS = (
         ("tests/fleet/test_clocks.py",),
     ),
     Mutant(
+        "a SQLite store goes by a clock that Python code can fake",
+        "store/base.py",
+        "return _clock_ns(time.CLOCK_REALTIME) // 1000",
+        "return time.time_ns() // 1000",
+        ("tests/fleet/test_clocks.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "a worker that was told to stop counts against the run",
+        "store/sql/sqlite/queries.sql",
+        "claims = max(0, claims - :forgiven)",
+        "claims = max(0, claims - 0 * :forgiven)",
+        ("tests/fleet/test_leases.py", "-k", "sqlite"),
+    ),
+    Mutant(
         "leases are not renewed while the code blocks",
         "runtime/lease.py",
         "every = self.lease_seconds / 3\n",

@@ -34,6 +34,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── KeyTaken                     a caller's own idempotency key belongs to another call
 │   ├── StorageFull                  no space left; nothing was written
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
+│   │   └── StoreRefused             it answers, and will not have us: trying again will not help
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
@@ -362,6 +363,10 @@ class StorageFull(StoreError):
 
 class StoreUnavailable(StoreError):
     """The database does not answer, or its answer was lost."""
+
+
+class StoreRefused(StoreUnavailable):
+    """The server will not have us: a wrong password, no such database. Trying again will not help."""
 
 
 class ReadOnlyStore(StoreError):
