@@ -172,11 +172,9 @@ class NotResumable(NotNow):
     """A check before a resume failed. `check` is age, status or version."""
 
     def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
-        self.run_id, self.check = run_id, check
-        super().__init__(
-            f"run {run_id!r} is not resumed: the check of its {check} failed: {what}\n"
-            f"  to override: {override}"
-        )
+        self.run_id, self.check, self.override = run_id, check, override
+        self.reason = f"the check of its {check} failed: {what}"
+        super().__init__(f"run {run_id!r} is not resumed: {self.reason}\n  to override: {override}")
 
 
 class AlreadyDecided(NotNow):

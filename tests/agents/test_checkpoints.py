@@ -21,6 +21,7 @@ from holdfast import (
     Checkpoint,
     Holdfast,
     InvalidInput,
+    LLMAgent,
     NotResumable,
     Options,
     Phase,
@@ -31,6 +32,7 @@ from holdfast import (
     step,
     tool,
 )
+from holdfast.agents.models import ScriptedModel, call
 from holdfast.core import events as e
 from holdfast.core.events import Usage
 from holdfast.core.policy import STRATEGIES
@@ -443,6 +445,46 @@ def test_a_run_of_another_version_is_not_resumed_unless_that_is_asked_for(hf: Ho
         hf.resume("r", override=["luck"])
 
     assert 1 == hf.resume("r", override=["version"])
+
+
+def test_a_run_of_a_version_that_its_agent_continues_is_resumed(hf: Holdfast) -> None:
+    with pytest.raises(RunWaiting):
+        hf.run(waiting(version="1"), id="r")
+    hf.signal("r", "go", 1)
+
+    assert 1 == hf.run(waiting(version="2", continues=("1",)), id="r")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "commits"),
+    [
+        ("every_step", ["call_succeeded", "call_succeeded", "iteration_ended"]),
+        ("every_iteration", ["iteration_ended"]),
+        ("on_state_change", []),
+    ],
+)
+def test_a_model_agent_ends_an_iteration_with_each_turn_and_commits_as_its_strategy_says(
+    strategy: Any, commits: list[str], tmp_path: Path
+) -> None:
+    """A turn that only reads, one that acts, and the answer."""
+    names: list[str] = []
+
+    @tool
+    def act(idempotency_key: str = "") -> str:
+        return "acted"
+
+    script = ScriptedModel(call("think", text="x"), call("act"), "done")
+    clerk = LLMAgent("clerk", model=script, tools=[think, act], checkpoint=strategy)
+    with Holdfast(tmp_path / "h.db", options=Options(boundary=names.append)) as hf:
+        assert "done" == hf.run(clerk, "go", id="r")
+        assert 2 == hf.get("r").iteration
+        assert hf.replay("r").reached_end
+
+    answered, ended = commits[:1] * (strategy == "every_step"), commits[-1:]
+    acted = ["call_started", "call_succeeded"]  # the intent takes the answer along
+    assert [*commits, *answered, *acted, *ended, *answered, "run_completed"] == [
+        name.removeprefix("after commit ") for name in names if name.startswith("after commit")
+    ]
 
 
 def test_a_cancelled_run_is_not_resumed_and_the_error_says_what_to_do(hf: Holdfast) -> None:
