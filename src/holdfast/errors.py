@@ -377,7 +377,8 @@ class LogDamaged(HoldfastError):
 
     says = (
         "run {run_id!r} is damaged at event {seq}: {what}. "
-        "The run is stopped and other runs are not affected; restore its log from a backup"
+        "The run is stopped and other runs are not affected; restore its log from a backup "
+        "(this check cannot be overridden)"
     )
 
     def __init__(self, run_id: str, seq: int, what: str) -> None:
