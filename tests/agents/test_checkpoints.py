@@ -479,12 +479,38 @@ def test_a_run_of_another_version_is_not_resumed_unless_that_is_asked_for(hf: Ho
     assert 1 == hf.resume("r", override=["version"])
 
 
-def test_a_run_of_a_version_that_its_agent_continues_is_resumed(hf: Holdfast) -> None:
-    with pytest.raises(RunWaiting):
-        hf.run(waiting(version="1"), id="r")
-    hf.signal("r", "go", 1)
+def looping(**options: Any) -> Any:
+    @loop(max_iterations=9, name="waiting", **options)
+    def body(run: Run, state: AgentState) -> AgentState:
+        return state.to_done(run.wait_for("go"))
 
-    assert 1 == hf.run(waiting(version="2", continues=("1",)), id="r")
+    return body
+
+
+def answering(**options: Any) -> Any:
+    @agent(name="ask")
+    def ask(run: Run) -> Any:
+        return run.wait_for("go")
+
+    return LLMAgent("waiting", model=ScriptedModel(call("ask"), "1"), tools=[ask], **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "given"), [(waiting, ()), (looping, ("go",)), (answering, ("go",))]
+)
+def test_a_run_of_a_version_that_its_agent_continues_is_resumed_here_and_by_workers(
+    make: Any, given: Any, hf: Holdfast
+) -> None:
+    for run_id in ("here", "there"):
+        with pytest.raises(RunWaiting):
+            hf.run(make(version="1"), *given, id=run_id)
+        (waits,) = [row.id for row in hf.runs(parent=run_id)] or [run_id]
+        hf.signal(waits, "go", 1)
+
+    hf.run(make(version="2", continues=("1",)), *given, id="here")
+    hf.worker().run(once=True)
+
+    assert ["completed"] * 2 == [hf.handle(run_id).status for run_id in ("here", "there")]
 
 
 @pytest.mark.parametrize(

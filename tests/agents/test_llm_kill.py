@@ -16,7 +16,15 @@ import openai
 import pytest
 
 from holdfast import LLMAgent, Retry, tool
-from holdfast.agents.models import AnthropicModel, OpenAIModel, ScriptedModel, call, say
+from holdfast.agents.models import (
+    AnthropicModel,
+    AsyncAnthropicModel,
+    AsyncOpenAIModel,
+    OpenAIModel,
+    ScriptedModel,
+    call,
+    say,
+)
 from holdfast.core import events as e
 from holdfast.core.policy import STRATEGIES
 from holdfast.core.values import decode
@@ -78,6 +86,14 @@ def over_anthropic(url: str, name: str) -> AnthropicModel:
     return AnthropicModel(name, client=anthropic.Anthropic(base_url=url, api_key=KEY))
 
 
+def over_async_openai(url: str, name: str) -> AsyncOpenAIModel:
+    return AsyncOpenAIModel(name, base_url=f"{url}/v1", api_key=KEY)
+
+
+def over_async_anthropic(url: str, name: str) -> AsyncAnthropicModel:
+    return AsyncAnthropicModel(name, base_url=url, api_key=KEY)
+
+
 def silent(_: str) -> None:
     """Whoever listens is given a stream."""
 
@@ -105,6 +121,10 @@ KINDS = (
     Kind("openai-streamed", over_openai, silent),
     Kind("anthropic", over_anthropic),
     Kind("anthropic-streamed", over_anthropic, silent),
+)
+ASYNC_KINDS = (
+    Kind("async-openai", over_async_openai),
+    Kind("async-anthropic-streamed", over_async_anthropic, silent),
 )
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
@@ -204,6 +224,15 @@ def test_killed_at_every_boundary_each_effect_happens_once(
     scenario = kind.scenario(provider, checkpoint=strategy)
 
     assert kill(scenario, make_store, ledger, record_property) >= 20
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ASYNC_KINDS, ids=lambda kind: kind.name)
+def test_an_async_model_killed_at_every_boundary_lets_each_effect_happen_once(
+    kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore, record_property: Count
+) -> None:
+    assert kill(kind.scenario(provider), make_store, ledger, record_property) >= 20
 
 
 @pytest.mark.nightly

@@ -102,6 +102,7 @@ class LLMAgent:
         on_text: OnText | None = None, max_context_tokens: int = CONTEXT_TOKENS,
         keep_last: int = dialogue.KEEP_LAST, counter: TokenCounter = ESTIMATE,
         max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
+        continues: Iterable[str] = (), max_running: int | None = None,
         checkpoint: Strategy | Checkpoint = "every_step",
     ) -> None:  # fmt: skip
         what = f"LLMAgent {name!r}"
@@ -120,7 +121,8 @@ class LLMAgent:
         is_async = self._model_is_async or any(use.spec.is_async for use in self._tools.values())
         self._enter = agent(
             name=name, approve=tuple(approve), approval_ttl=approval_ttl, budget=budget,
-            deadline=deadline, on_failure=on_failure, version=version, checkpoint=checkpoint,
+            deadline=deadline, on_failure=on_failure, version=version, continues=continues,
+            max_running=max_running, checkpoint=checkpoint,
         )(self._run_async if is_async else self._run)  # fmt: skip
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name
