@@ -41,7 +41,7 @@ def test_a_loop_that_goes_on_from_snapshots_ends_as_if_nothing_had_happened(
 ) -> None:
     make = on_sqlite(tmp_path)
 
-    assert kill(scenario, make, ledger, record_property, first=5, stride=11) >= 2
+    assert kill(scenario, make, ledger, record_property, first=5, stride=17) >= 2
 
 
 @pytest.mark.nightly

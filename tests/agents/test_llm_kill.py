@@ -134,10 +134,10 @@ def test_killed_at_some_boundaries_each_effect_happens_once(
     kind: Kind, provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     """At others for each kind of model; the night takes all of each, on both stores."""
-    first = 1 + 3 * KINDS.index(kind)
+    first = 1 + 4 * KINDS.index(kind)
     make = on_sqlite(tmp_path)
 
-    assert kill(kind.scenario(provider), make, ledger, record_property, first=first, stride=12) >= 2
+    assert kill(kind.scenario(provider), make, ledger, record_property, first=first, stride=16) >= 2
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
@@ -147,7 +147,7 @@ def test_under_a_coarser_checkpoint_strategy_each_effect_happens_once_all_the_sa
     """Answers may be asked for again; what an effect rests on never."""
     scenario = OPENAI.scenario(provider, checkpoint=strategy)
 
-    assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=3, stride=9) >= 2
+    assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=3, stride=13) >= 2
 
 
 def test_a_model_that_says_something_else_each_time_is_held_to_what_was_recorded(
@@ -156,7 +156,7 @@ def test_a_model_that_says_something_else_each_time_is_held_to_what_was_recorded
     """Arguments come only from the recorded answer, keys never from the model's words."""
     scenario = OPENAI.scenario(provider, "moody")
 
-    assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=2, stride=9) >= 3
+    assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=2, stride=13) >= 3
 
 
 def test_a_crash_between_answer_and_record_repeats_the_question_only(
@@ -207,7 +207,7 @@ def test_an_async_agent_with_approvals_survives_kills(
 ) -> None:
     make = on_sqlite(tmp_path)
 
-    assert kill(async_clerk(), make, ledger, record_property, first=2, stride=9) >= 4
+    assert kill(async_clerk(), make, ledger, record_property, first=2, stride=14) >= 3
 
 
 # ── the night ────────────────────────────────────────────────────────────────────────────────

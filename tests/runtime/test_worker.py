@@ -19,7 +19,7 @@ from holdfast import (
     step,
 )
 from holdfast.runtime.worker import Report
-from holdfast.store.base import RunRow
+from holdfast.store.base import RunRow, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
 
@@ -115,10 +115,16 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def aging(tmp_path: Path, clock: ManualClock) -> Iterator[Holdfast]:
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
+def aging(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Holdfast]:
     """A store whose time is the test's, for agents that go on within an hour or not by themselves."""
-    store = SQLiteStore(tmp_path / "h.db", clock=clock.now)
+    store: Store
+    if request.param == "sqlite":
+        store = SQLiteStore(tmp_path / "h.db", clock=clock.now)
+    else:
+        from holdfast.store.postgres import PostgresStore
+
+        store = PostgresStore(request.getfixturevalue("postgres_dsn"), clock=clock.now)
     with Holdfast(store, agents=[counting, sleeping, delegating, asking]) as hf:
         yield hf
 
