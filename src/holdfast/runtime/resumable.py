@@ -44,10 +44,10 @@ def check(store: Store, row: RunRow, spec: AgentSpec, override: Sequence[str] = 
 def check_claimed(
     store: Store, row: RunRow, spec: AgentSpec, due_at: Iterable[int | None] = ()
 ) -> None:
-    """The same for one that was claimed because it was due: of the status and version that were asked for.
+    """The same for one that a worker has claimed: only of a status and version that it may go on with.
 
-    A claim leaves no trace in the row of when that was last written, but the log has it. `due_at` is when
-    the run's time is up, whatever it waits for.
+    A claim overwrites when the row was last written, but the log has it. `due_at` is when the run's time
+    is up, whatever it waits for.
     """
     if spec.checkpoint.max_age_us is None or row.epoch <= 1:
         return
