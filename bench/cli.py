@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.harness import Report, Series, folder
@@ -40,7 +41,8 @@ def worker(run) -> int:
 """
 
 
-def main(*, rounds: int, quick: bool) -> None:
+def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:
+    _ = databases  # its runs are in a file of their own
     with folder() as here:
         _prepare(here)
         holdfast = str(Path(sys.executable).parent / "holdfast")
@@ -59,7 +61,7 @@ def main(*, rounds: int, quick: bool) -> None:
             for name, command in commands.items():
                 series[name].values.append(_milliseconds(here, command))
     bare = series["bare click --version"]
-    report = Report("cli", len(bare.values))
+    report = Report("cli", len(bare.values), results)
     for name, figure in series.items():
         if figure is not bare:
             goal = GOAL if name == "holdfast --version" else None

@@ -14,6 +14,7 @@ import pytest
 
 # psycopg costs a third of a second to import: only tests that ask for PostgreSQL pay for it.
 if TYPE_CHECKING:
+    from support.ledger import Ledger
     from support.postgres import Postgres, PostgresServer
 
 POSTGRES_FIXTURES = {"postgres_server", "killable_postgres", "postgres_dsn"}
@@ -70,6 +71,18 @@ def postgres_dsn(postgres_server: "Postgres") -> Iterator[str]:
     name = postgres_server.create_database()
     yield postgres_server.dsn(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def ledger() -> "Iterator[Ledger]":
+    """A process outside that remembers every effect; the scenarios' tools write to it."""
+    from support import scenarios
+    from support.ledger import Ledger
+
+    server = Ledger().start()
+    scenarios.use(server)
+    yield server
+    server.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

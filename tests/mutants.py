@@ -267,6 +267,70 @@ MUTANTS = (
         "every = self.lease_seconds * 30\n",
         ("tests/fleet/test_takeover.py", "-k", "sqlite"),
     ),
+    Mutant(
+        "a loop goes on from a snapshot that does not fit its log",
+        "runtime/checkpoints.py",
+        "(at[0].seq, at[0].hash) == (kept.seq, kept.hash)",
+        "at[0].seq == kept.seq",
+        ("tests/agents/test_loop.py",),
+    ),
+    Mutant(
+        "a loop takes a patch from outside in again after each iteration",
+        "core/state.py",
+        "            self.open.queued.pop(taken, None)\n",
+        "            pass\n",
+        ("tests/agents/test_loop.py",),
+    ),
+    Mutant(
+        "what the model answered is not recorded",
+        "agents/llm.py",
+        'declared = step(name="model", retry=self._retry)',
+        "declared: Any = lambda fn: fn",
+        ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "something_else_each_time"),
+    ),
+    Mutant(
+        "under a coarser checkpoint strategy an effect begins before its intent is committed",
+        "runtime/flow.py",
+        "    try:\n        yield from commit(\n            session,\n            [intent],\n",
+        "    if not session.setting.checkpoint.at_step:\n"
+        "        session.hold(intent, blobs)\n"
+        "        return intent\n"
+        "    try:\n        yield from commit(\n            session,\n            [intent],\n",
+        ("tests/agents/test_checkpoints.py", "-k", "intent or model_agent"),
+    ),
+    Mutant(
+        "a tool call may be cut off from its answer",
+        "core/dialogue.py",
+        "        if message.tool_calls:\n"
+        "            found.append(_exchange(message, _answers(given[i + 1 :]), ids))\n"
+        "        elif message.role != Role.TOOL and",
+        "        if message.tool_calls:\n"
+        "            asked, *said = _exchange(message, _answers(given[i + 1 :]), ids).messages\n"
+        "            found += [Turn((asked,)), *(Turn((answer,)) for answer in said)]\n"
+        "        elif message.role != Role.TOOL and",
+        ("tests/agents/test_dialogue.py",),
+    ),
+    Mutant(
+        "the context ends with the first thing that does not fit",
+        "core/context.py",
+        "        if self.used + size > self.limit:\n",
+        "        if self.used + size > self.limit:\n            self.limit = self.used\n",
+        ("tests/agents/test_context.py",),
+    ),
+    Mutant(
+        "a stream that breaks off is taken for the whole answer",
+        "agents/models/openai.py",
+        "if not self._finish:",
+        "if False:",
+        ("tests/agents/test_providers.py", "-k", "tried_again_by_the_log"),
+    ),
+    Mutant(
+        "a worker goes on with a run that is too old",
+        "runtime/engine.py",
+        "if taken.unchecked:",
+        "if False:",
+        ("tests/runtime/test_worker.py",),
+    ),
 )
 
 

@@ -112,7 +112,7 @@ def serve(make: Callable[[], Engine]) -> None:
     extra = getattr(engine, method)(*numbers)
     figures["seconds"] = time.perf_counter() - started
     figures |= _from_marks(what, began, opened)
-    figures["peak_mb"] = _peak_mb()
+    figures["peak_mb"] = peak_mb()
     if isinstance(extra, dict):
         figures |= extra
     engine.teardown()
@@ -121,7 +121,7 @@ def serve(make: Callable[[], Engine]) -> None:
     os._exit(0)  # threads of an engine must not keep the benchmark waiting
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
     """The most memory that this process has had; `ru_maxrss` also counts its parent's, at the fork."""
     status = Path("/proc/self/status")
     if status.exists():

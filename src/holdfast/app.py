@@ -23,6 +23,7 @@ from holdfast.errors import NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.engine import Engine, Options, Taken
 from holdfast.runtime.replay import Replayed, replay
+from holdfast.runtime.resumable import check as check_resumable
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.worker import Report, Worker
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Schedule, Store
@@ -112,7 +113,7 @@ class Holdfast:
         run_id = id if id is not None else _new_id(spec)
         made = self.engine.create(spec, run_id, input, args=args)
         if isinstance(made, RunRow):
-            self.engine.check_resumable(made, spec)
+            check_resumable(self.store, made, spec)
         return self._go_on(made, spec, wait=wait)
 
     def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
@@ -167,7 +168,7 @@ class Holdfast:
         """
         row = views.row_of(self.store, run_id)
         spec = self.engine.agent_of(row)
-        self.engine.check_resumable(row, spec, override)
+        check_resumable(self.store, row, spec, override)
         if accept_new_steps:
             control.accept_new_steps(self.store, run_id, by=by, why=why)
         control.reopen(self.store, run_id, by=by, why=why)
@@ -181,9 +182,11 @@ class Holdfast:
 
     def drive(self, run_id: str) -> Any:
         """Execute a run if it can go on and nobody else does: for engines that deliver work at least
-        once. A second delivery is harmless."""
+        once. A second delivery is harmless. What may be resumed is as for `resume`."""
         row = views.row_of(self.store, run_id)
-        return self._go_on(row, self.engine.agent_of(row), wait=False)
+        spec = self.engine.agent_of(row)
+        check_resumable(self.store, row, spec)
+        return self._go_on(row, spec, wait=False)
 
     def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """Wait until somebody has brought the run to its end; its result, or the error it ended with."""
@@ -401,14 +404,14 @@ class AsyncHoldfast:
         run_id = id if id is not None else _new_id(spec)
         made = await self.sync.engine.create_async(spec, run_id, input, args=args)
         if isinstance(made, RunRow):
-            self.sync.engine.check_resumable(made, spec)
+            check_resumable(self.sync.store, made, spec)
         return await self._go_on(made, spec, wait=wait)
 
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
                      override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
-        self.sync.engine.check_resumable(row, self.sync.engine.agent_of(row), override)
+        check_resumable(self.sync.store, row, self.sync.engine.agent_of(row), override)
         if accept_new_steps:
             accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)
             await asyncio.to_thread(accept)

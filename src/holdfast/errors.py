@@ -175,11 +175,9 @@ class NotResumable(NotNow):
     """A check before a resume failed. `check` is age, status or version."""
 
     def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
-        self.run_id, self.check = run_id, check
-        super().__init__(
-            f"run {run_id!r} is not resumed: the check of its {check} failed: {what}\n"
-            f"  to override: {override}"
-        )
+        self.run_id, self.check, self.override = run_id, check, override
+        self.reason = f"the check of its {check} failed: {what}"
+        super().__init__(f"run {run_id!r} is not resumed: {self.reason}\n  to override: {override}")
 
 
 class AlreadyDecided(NotNow):
@@ -386,7 +384,8 @@ class LogDamaged(HoldfastError):
 
     says = (
         "run {run_id!r} is damaged at event {seq}: {what}. "
-        "The run is stopped and other runs are not affected; restore its log from a backup"
+        "The run is stopped and other runs are not affected; restore its log from a backup "
+        "(this check cannot be overridden)"
     )
 
     def __init__(self, run_id: str, seq: int, what: str) -> None:

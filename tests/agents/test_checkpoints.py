@@ -21,6 +21,7 @@ from holdfast import (
     Checkpoint,
     Holdfast,
     InvalidInput,
+    LLMAgent,
     NotResumable,
     Options,
     Phase,
@@ -31,6 +32,7 @@ from holdfast import (
     step,
     tool,
 )
+from holdfast.agents.models import ScriptedModel, call
 from holdfast.core import events as e
 from holdfast.core.events import Usage
 from holdfast.core.policy import STRATEGIES
@@ -115,8 +117,22 @@ class Work:
         return killed, self.counted()
 
 
-def measured(strategy: Any, folder: Path) -> str:
-    """One row: commits of an undisturbed run, and the worst that any kill made it do again."""
+@dataclass(frozen=True)
+class Measured:
+    """Commits of an undisturbed run, and the worst that a kill made it do again."""
+
+    strategy: str
+    commits: int
+    calls: int
+    again: Counter[str]
+
+    def __str__(self) -> str:
+        again = " | ".join(str(self.again[what]) for what in ("step", "iteration", "effect"))
+        return f"| `{self.strategy}` | {self.commits} | {self.commits / self.calls:.2f} | {again} |"
+
+
+def measured(strategy: Any, folder: Path, *, first: int = 1, stride: int = 1) -> Measured:
+    """Killed at every boundary, or at some."""
     work = Work(strategy, folder)
     names: list[str] = []
     with Holdfast(folder / f"count-{strategy}.db", options=Options(boundary=names.append)) as hf:
@@ -125,33 +141,51 @@ def measured(strategy: Any, folder: Path) -> str:
         assert hf.verify("r").ok
     commits = sum(name.startswith("after commit") for name in names)
     worst: Counter[str] = Counter()
-    for number in range(1, len(names) + 1):
+    for number in range(first, len(names) + 1, stride):
         killed, again = work.run_killed_at(number)
         assert killed, f"boundary {number} was not reached"
         worst |= again
-    return (
-        f"| `{strategy}` | {commits} | {commits / calls:.2f} | {worst['step']} | "
-        f"{worst['iteration']} | {worst['effect']} |"
-    )
+    return Measured(strategy, commits, calls, worst)
 
 
+def table_in_the_docs() -> tuple[str, str, str]:
+    """What stands before it, the table, what stands after it."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    table, _, after = rest.partition(END)
+    return before, table.strip(), after
+
+
+@pytest.mark.nightly
 def test_the_table_in_the_docs_is_what_is_measured(tmp_path: Path) -> None:
-    """`HOLDFAST_WRITE_DOCS=1` writes the table into the page."""
+    """Killed at every boundary. `HOLDFAST_WRITE_DOCS=1` writes the table into the page."""
     rows = [
         "| strategy | commits | commits per call | steps done again, at most | iterations begun again, "
         "at most | effects sent again (same key), at most |",
         "|---|---|---|---|---|---|",
-        *(measured(strategy, tmp_path) for strategy in STRATEGIES),
+        *(str(measured(strategy, tmp_path)) for strategy in STRATEGIES),
     ]
     table = "\n".join(rows)
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, written, after = table_in_the_docs()
     if os.environ.get("HOLDFAST_WRITE_DOCS"):
         PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
         return
 
-    assert table == rest.partition(END)[0].strip()
+    assert table == written
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_kill_costs_more_than_the_table_in_the_docs_says(strategy: Any, tmp_path: Path) -> None:
+    """The commits are as it says; of the kills, some: the night takes all."""
+    _, table, _ = table_in_the_docs()
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| `{strategy}`")]
+    commits, _, *again = [cell.strip() for cell in row.strip("| ").split("|")[1:]]
+
+    found = measured(strategy, tmp_path, first=4, stride=8)
+
+    assert int(commits) == found.commits
+    worst = zip(("step", "iteration", "effect"), map(int, again), strict=True)
+    assert all(found.again[what] <= most for what, most in worst), (found, row)
+    assert found.again.total() > 0
 
 
 # ── strategies ───────────────────────────────────────────────────────────────────────────────
@@ -443,6 +477,72 @@ def test_a_run_of_another_version_is_not_resumed_unless_that_is_asked_for(hf: Ho
         hf.resume("r", override=["luck"])
 
     assert 1 == hf.resume("r", override=["version"])
+
+
+def looping(**options: Any) -> Any:
+    @loop(max_iterations=9, name="waiting", **options)
+    def body(run: Run, state: AgentState) -> AgentState:
+        return state.to_done(run.wait_for("go"))
+
+    return body
+
+
+def answering(**options: Any) -> Any:
+    @agent(name="ask")
+    def ask(run: Run) -> Any:
+        return run.wait_for("go")
+
+    return LLMAgent("waiting", model=ScriptedModel(call("ask"), "1"), tools=[ask], **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "given"), [(waiting, ()), (looping, ("go",)), (answering, ("go",))]
+)
+def test_a_run_of_a_version_that_its_agent_continues_is_resumed_here_and_by_workers(
+    make: Any, given: Any, hf: Holdfast
+) -> None:
+    for run_id in ("here", "there"):
+        with pytest.raises(RunWaiting):
+            hf.run(make(version="1"), *given, id=run_id)
+        (waits,) = [row.id for row in hf.runs(parent=run_id)] or [run_id]
+        hf.signal(waits, "go", 1)
+
+    hf.run(make(version="2", continues=("1",)), *given, id="here")
+    hf.worker().run(once=True)
+
+    assert ["completed"] * 2 == [hf.handle(run_id).status for run_id in ("here", "there")]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "commits"),
+    [
+        ("every_step", ["call_succeeded", "call_succeeded", "iteration_ended"]),
+        ("every_iteration", ["iteration_ended"]),
+        ("on_state_change", []),
+    ],
+)
+def test_a_model_agent_ends_an_iteration_with_each_turn_and_commits_as_its_strategy_says(
+    strategy: Any, commits: list[str], tmp_path: Path
+) -> None:
+    """A turn that only reads, one that acts, and the answer."""
+    names: list[str] = []
+
+    @tool
+    def act(idempotency_key: str = "") -> str:
+        return "acted"
+
+    script = ScriptedModel(call("think", text="x"), call("act"), "done")
+    clerk = LLMAgent("clerk", model=script, tools=[think, act], checkpoint=strategy)
+    with Holdfast(tmp_path / "h.db", options=Options(boundary=names.append)) as hf:
+        assert "done" == hf.run(clerk, "go", id="r")
+        assert 2 == hf.get("r").iteration
+        assert hf.replay("r").reached_end
+
+    answered, ended = commits[:1] * (strategy == "every_step"), commits[-1:]
+    acted = ["call_started", "call_succeeded"]  # the intent takes the answer along
+    assert [*commits, *answered, *acted, *ended, *answered, "run_completed"] == [
+        name.removeprefix("after commit ") for name in names if name.startswith("after commit")
+    ]
 
 
 def test_a_cancelled_run_is_not_resumed_and_the_error_says_what_to_do(hf: Holdfast) -> None:

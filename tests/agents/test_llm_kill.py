@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,22 @@ import anthropic
 import openai
 import pytest
 
-from holdfast import Holdfast, LLMAgent, Retry, tool
-from holdfast.agents.models import AnthropicModel, OpenAIModel, ScriptedModel, call, say
+from holdfast import LLMAgent, Retry, tool
+from holdfast.agents.models import (
+    AnthropicModel,
+    AsyncAnthropicModel,
+    AsyncOpenAIModel,
+    OpenAIModel,
+    ScriptedModel,
+    call,
+    say,
+)
 from holdfast.core import events as e
+from holdfast.core.policy import STRATEGIES
 from holdfast.core.values import decode
 from holdfast.runtime.context import CURRENT, Inside
-from holdfast.store.sqlite import SQLiteStore
 from support import scenarios
-from support.kill import Clock, Scenario, explore, run_schedule
+from support.kill import Count, MakeStore, Scenario, kill, on_postgres, on_sqlite, run_schedule
 from support.ledger import Ledger
 from support.provider import KEY, Provider, Said
 from support.scenarios import book, read_notes, send, send_async
@@ -55,73 +64,99 @@ def pay_once(amount: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ledger() -> Iterator[Ledger]:
-    server = Ledger().start()
-    scenarios.use(server)
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
     server = Provider(brain).start()
     yield server
     server.stop()
 
 
-def over_openai(provider: Provider, name: str) -> LLMAgent:
-    client = openai.OpenAI(
-        base_url=f"{provider.url}/v1", api_key=KEY
-    )  # no connection yet: safe to fork
-    return agent_on(OpenAIModel(name, client=client))
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
+    if request.param == "sqlite":
+        return on_sqlite(tmp_path)
+    return on_postgres(request.getfixturevalue("postgres_dsn"))
 
 
-def over_anthropic(provider: Provider, name: str) -> LLMAgent:
-    client = anthropic.Anthropic(base_url=provider.url, api_key=KEY)
-    return agent_on(AnthropicModel(name, client=client), on_text=lambda _: None)  # streamed
+def over_openai(url: str, name: str) -> OpenAIModel:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)  # no connection yet: safe to fork
+    return OpenAIModel(name, client=client)
 
 
-def agent_on(model: Any, **more: Any) -> LLMAgent:
-    tools = [read_notes, send, book, pay_once]
-    return LLMAgent("clerk", model=model, instructions="Do it.", tools=tools, retry=QUICK, **more)
+def over_anthropic(url: str, name: str) -> AnthropicModel:
+    return AnthropicModel(name, client=anthropic.Anthropic(base_url=url, api_key=KEY))
 
 
-def kill_everywhere(
-    agent: Any, ledger: Ledger, folder: Path, *, same: bool, stride: int = 1, **more: Any
-) -> int:
-    def make_store(clock: Clock) -> SQLiteStore:
-        return SQLiteStore(folder / "h.db", clock=clock)
-
-    scenario = Scenario("clerk", agent, {"goal": "Send it"}, same_result=same, **more)
-    prefix = f"clerk-{uuid.uuid4().hex[:6]}"
-    return explore(scenario, make_store, ledger, prefix, stride=stride).schedules
+def over_async_openai(url: str, name: str) -> AsyncOpenAIModel:
+    return AsyncOpenAIModel(name, base_url=f"{url}/v1", api_key=KEY)
 
 
-def test_killed_at_every_boundary_each_effect_happens_once(
-    provider: Provider, ledger: Ledger, tmp_path: Path
+def over_async_anthropic(url: str, name: str) -> AsyncAnthropicModel:
+    return AsyncAnthropicModel(name, base_url=url, api_key=KEY)
+
+
+def silent(_: str) -> None:
+    """Whoever listens is given a stream."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A provider's real client, and whether its answers come in one piece."""
+
+    name: str
+    model: Callable[[str, str], Any]
+    on_text: Callable[[str], None] | None = None
+
+    def scenario(self, provider: Provider, mood: str = "calm", **options: Any) -> Scenario:
+        """A clerk on a model that nobody else asks; `moody` never says the same."""
+        clerk = LLMAgent(
+            "clerk", model=self.model(provider.url, f"{mood}-{uuid.uuid4().hex[:6]}"), retry=QUICK,
+            instructions="Do it.", tools=[read_notes, send, book, pay_once], on_text=self.on_text, **options,
+        )  # fmt: skip
+        return Scenario("clerk", clerk, {"goal": "Send it"}, same_result=mood == "calm")
+
+
+OPENAI = Kind("openai", over_openai)
+KINDS = (
+    OPENAI,
+    Kind("openai-streamed", over_openai, silent),
+    Kind("anthropic", over_anthropic),
+    Kind("anthropic-streamed", over_anthropic, silent),
+)
+ASYNC_KINDS = (
+    Kind("async-openai", over_async_openai),
+    Kind("async-anthropic-streamed", over_async_anthropic, silent),
+)
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+@every_kind
+def test_killed_at_some_boundaries_each_effect_happens_once(
+    kind: Kind, provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    """The real OpenAI client, answers in one piece."""
-    agent = over_openai(provider, f"calm-{uuid.uuid4().hex[:6]}")
+    """At others for each kind of model; the night takes all of each, on both stores."""
+    first = 1 + 4 * KINDS.index(kind)
+    make = on_sqlite(tmp_path)
 
-    assert kill_everywhere(agent, ledger, tmp_path, same=True) >= 25
+    assert kill(kind.scenario(provider), make, ledger, record_property, first=first, stride=16) >= 2
 
 
-def test_killed_at_every_boundary_of_a_stream_each_effect_happens_once(
-    provider: Provider, ledger: Ledger, tmp_path: Path
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_under_a_coarser_checkpoint_strategy_each_effect_happens_once_all_the_same(
+    strategy: Any, provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
-    """The real Anthropic client, answers streamed."""
-    agent = over_anthropic(provider, f"calm-{uuid.uuid4().hex[:6]}")
+    """Answers may be asked for again; what an effect rests on never."""
+    scenario = OPENAI.scenario(provider, checkpoint=strategy)
 
-    assert kill_everywhere(agent, ledger, tmp_path, same=True, stride=3) >= 10
+    assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=3, stride=13) >= 2
 
 
 def test_a_model_that_says_something_else_each_time_is_held_to_what_was_recorded(
-    provider: Provider, ledger: Ledger, tmp_path: Path
+    provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     """Arguments come only from the recorded answer, keys never from the model's words."""
-    agent = over_openai(provider, f"moody-{uuid.uuid4().hex[:6]}")
+    scenario = OPENAI.scenario(provider, "moody")
 
-    assert kill_everywhere(agent, ledger, tmp_path, same=False, stride=4) >= 8
+    assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=2, stride=13) >= 3
 
 
 def test_a_crash_between_answer_and_record_repeats_the_question_only(
@@ -129,17 +164,15 @@ def test_a_crash_between_answer_and_record_repeats_the_question_only(
 ) -> None:
     """Some kill falls there; the question comes once more, and what was sent is what was recorded."""
     name = f"moody-{uuid.uuid4().hex[:6]}"
-    agent = over_openai(provider, name)
-
-    def make_store(clock: Clock) -> SQLiteStore:
-        return SQLiteStore(tmp_path / "h.db", clock=clock)
-
-    scenario = Scenario("clerk", agent, {"goal": "Send it"}, same_result=False)
+    make = on_sqlite(tmp_path)
+    model = over_openai(provider.url, name)
+    clerk = LLMAgent("clerk", model=model, tools=[read_notes, send, book, pay_once], retry=QUICK)
+    scenario = Scenario("clerk", clerk, {"goal": "Send it"}, same_result=False)
     asked = []
-    for kill_at in range(1, 6):
+    for kill_at in range(2, 5):
         before = len(provider.requests(name))
         run_id = f"one-{uuid.uuid4().hex[:6]}"
-        _, _, evidence = run_schedule(scenario, make_store, ledger, run_id, [kill_at])
+        _, _, evidence = run_schedule(scenario, make, ledger, run_id, [kill_at])
         asked.append(len(provider.requests(name)) - before)
         sent = [x for x in evidence.effects if x["tool"] == "send"]
         reply = next(
@@ -152,37 +185,80 @@ def test_a_crash_between_answer_and_record_repeats_the_question_only(
     assert {3, 4} == set(asked)
 
 
-def _approve_all(hf: Holdfast, run_id: str, ledger: Ledger) -> None:
-    scenarios.approve_all(hf, run_id, ledger)
-
-
-def test_an_async_agent_with_approvals_survives_every_kill(ledger: Ledger, tmp_path: Path) -> None:
+def async_clerk() -> Scenario:
+    """Both kinds of tools at once, and a person who says yes to each effect."""
     model = ScriptedModel(
         say("Both at once.", call("send", to="ann"), call("send_async", to="bob")),
         call("book", room="red"),
         "sent",
     )
-    agent = LLMAgent(
+    clerk = LLMAgent(
         "clerk",
         model=model,
         tools=[send, send_async, book],
         approve=("external_action",),
         retry=QUICK,
     )
+    return Scenario("clerk", clerk, {"goal": "Send it"}, act=scenarios.approve_all)
 
-    assert kill_everywhere(agent, ledger, tmp_path, same=True, act=_approve_all, stride=3) >= 12
+
+def test_an_async_agent_with_approvals_survives_kills(
+    ledger: Ledger, tmp_path: Path, record_property: Count
+) -> None:
+    make = on_sqlite(tmp_path)
+
+    assert kill(async_clerk(), make, ledger, record_property, first=2, stride=14) >= 3
+
+
+# ── the night ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_killed_again_while_it_recovers_each_effect_happens_once(
-    provider: Provider, ledger: Ledger, tmp_path: Path
+@every_kind
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_killed_at_every_boundary_each_effect_happens_once(
+    strategy: Any, kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore,
+    record_property: Count,
+) -> None:  # fmt: skip
+    scenario = kind.scenario(provider, checkpoint=strategy)
+
+    assert kill(scenario, make_store, ledger, record_property) >= 20
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ASYNC_KINDS, ids=lambda kind: kind.name)
+def test_an_async_model_killed_at_every_boundary_lets_each_effect_happen_once(
+    kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore, record_property: Count
 ) -> None:
-    def make_store(clock: Clock) -> SQLiteStore:
-        return SQLiteStore(tmp_path / "h.db", clock=clock)
+    assert kill(kind.scenario(provider), make_store, ledger, record_property) >= 20
 
-    agent = over_anthropic(provider, f"calm-{uuid.uuid4().hex[:6]}")
-    scenario = Scenario("clerk", agent, {"goal": "Send it"})
-    prefix = f"pairs-{uuid.uuid4().hex[:6]}"
 
-    assert explore(scenario, make_store, ledger, prefix, pairs=True, stride=2).schedules >= 100
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@every_kind
+def test_a_moody_model_killed_at_every_boundary_is_held_to_what_was_recorded(
+    kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore, record_property: Count
+) -> None:
+    assert kill(kind.scenario(provider, "moody"), make_store, ledger, record_property) >= 20
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_an_async_agent_with_approvals_survives_every_kill(
+    ledger: Ledger, make_store: MakeStore, record_property: Count
+) -> None:
+    assert kill(async_clerk(), make_store, ledger, record_property) >= 30
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@every_kind
+def test_killed_again_while_it_recovers_each_effect_happens_once(
+    kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore, record_property: Count
+) -> None:
+    """At every third boundary, and then at every third of the next life."""
+    scenario = kind.scenario(provider)
+
+    assert kill(scenario, make_store, ledger, record_property, pairs=True, stride=3) >= 100

@@ -287,6 +287,27 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
     assert hf.replay("r").reached_end
 
 
+def test_a_patch_is_taken_in_once_however_long_the_loop_goes_on_and_is_resumed(
+    hf: Holdfast,
+) -> None:
+    @loop(max_iterations=9)
+    def listening(run: Run, state: AgentState) -> AgentState:
+        if state.iteration in (1, 4):
+            run.wait_for("go")
+        return state.to_done() if state.iteration == 6 else state
+
+    with pytest.raises(RunWaiting):
+        hf.run(listening, "go", id="r")
+    hf.patch("r", StatePatch(facts={"namespace": "prod"}))
+    hf.signal("r", "go")
+    with pytest.raises(RunWaiting):
+        hf.resume("r")
+    hf.signal("r", "go")
+
+    assert ["namespace"] == [fact.key for fact in hf.resume("r").memory.facts]
+    assert hf.replay("r").reached_end
+
+
 def test_a_patch_that_no_longer_fits_is_told_and_changes_nothing(hf: Holdfast) -> None:
     @loop(max_iterations=9)
     def moving(run: Run, state: AgentState) -> AgentState:

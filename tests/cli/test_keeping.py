@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.shell import Shell
+from holdfast import Holdfast
+from holdfast.store.base import LIVE, Snapshot
+from support.shell import Shell, everything
 
 # -- gc, export, import --------------------------------------------------------------------------
 
@@ -25,13 +27,53 @@ def test_gc_deletes_only_what_has_ended_and_keeps_the_newest(shell: Shell) -> No
     assert ["a1", "r3"] == [run["id"] for run in shell.json("list")["runs"]]
 
 
-@pytest.mark.parametrize("words", [[], ["--older-than", "soon"], ["--keep", "-1"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--older-than", "soon"],
+        ["--keep", "-1"],
+        ["--snapshots", "0"],
+        ["--snapshot-age", "soon"],
+    ],
+)
 def test_gc_refuses_what_is_unclear(shell: Shell, words: list[str]) -> None:
     shell.run("recap", "r1", "to=sam")
 
     shell("gc", *words, "--yes", code=2)
 
     assert 1 == len(shell.json("list")["runs"])
+
+
+def snapshots(shell: Shell, *days_old: int) -> None:
+    """Leave snapshots of r1 of these ages, at its events from the first on."""
+    with Holdfast(shell.db) as hf:
+        for seq, days in enumerate(days_old):
+            made_at = hf.store.now() - days * 86_400_000_000
+            kept = Snapshot(seq, b"h", f"{LIVE}1", made_at, b"")
+            hf.store.save_snapshot("r1", kept, keep=100)
+
+
+def ends_of_snapshots(shell: Shell) -> list[int]:
+    rows = everything(shell.db)["snapshots"]
+    return sorted(row[1] for row in rows if str(row[3]).startswith(LIVE))
+
+
+def test_gc_rotates_snapshots_by_number_and_by_age_and_no_run_goes_with_them(shell: Shell) -> None:
+    shell.run("recap", "r1", "to=sam")
+    snapshots(shell, 40, 30, 20, 10)
+    unharmed = shell.log("r1")
+
+    assert "left alone" in shell("gc", "--snapshots", "1", "--dry-run").stdout
+    assert [0, 1, 2, 3] == ends_of_snapshots(shell)
+    rotated = shell.json("gc", "--snapshots", "3")
+    assert {"deleted": [], "dry_run": False, "snapshots": 1} == rotated
+    assert [1, 2, 3] == ends_of_snapshots(shell)
+    assert 1 == shell.json("gc", "--snapshot-age", "25d")["snapshots"]
+    assert [2, 3] == ends_of_snapshots(shell)
+    assert "1 snapshots deleted" in shell("gc", "--snapshot-age", "1h").stdout  # never the newest
+    assert [3] == ends_of_snapshots(shell)
+    assert unharmed == shell.log("r1")
 
 
 def exported(shell: Shell, run_id: str) -> Path:

@@ -311,3 +311,19 @@ def test_the_verbs_are_the_same_on_postgresql_and_no_password_is_printed(
     checked = hf("doctor", "--json")
     assert [] == json.loads(checked.stdout)["damaged"]
     assert not password or password not in waits.output + checked.output
+
+
+def test_a_resume_that_a_check_refuses_says_which_and_goes_on_with_override(shell: Shell) -> None:
+    file = shell.folder / "versions.py"
+    text = "from holdfast import agent\n@agent(version='1')\ndef asking(run):\n    return run.wait_for('go')\n"
+    file.write_text(text)
+    shell("run", "versions.py", "--id", "r1", code=1)
+    shell("signal", "r1", "go", "7")
+    file.write_text(text.replace("'1'", "'2'"))
+
+    refused = shell("resume", "versions.py", "r1", code=1).stderr
+
+    assert "the check of its version failed: it was begun with version '1' of asking" in refused
+    assert "holdfast resume FILE r1 --override version" in refused
+    shell("resume", "versions.py", "r1", "--override", "luck", code=2)
+    assert "7\n" == shell("resume", "versions.py", "r1", "--override", "version").stdout

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Run, StoreUnavailable, agent, step
-from holdfast.store.base import RunRow
+from holdfast import (
+    Checkpoint,
+    Holdfast,
+    NotResumable,
+    Run,
+    RunWaiting,
+    StoreUnavailable,
+    agent,
+    step,
+)
+from holdfast.runtime.worker import Report
+from holdfast.store.base import RunRow, Store
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.clock import ManualClock
 
 
 @step
@@ -65,3 +78,101 @@ def test_a_run_that_kills_its_workers_is_set_aside_and_others_go_on(tmp_path: Pa
         assert (poison.status, other.status) == ("quarantined", "completed")
         assert "may kill its workers" in hf.get("poison").waiting_for
         assert hf.resume("poison") == 2
+
+
+# ── before a resume ──────────────────────────────────────────────────────────────────────────
+
+HOUR = 3600
+
+
+def within_an_hour(body: Any) -> Any:
+    return agent(checkpoint=Checkpoint(max_age=HOUR))(body)
+
+
+@within_an_hour
+def counting(run: Run) -> int:
+    return double(4)
+
+
+@within_an_hour
+def sleeping(run: Run) -> str:
+    run.sleep(3 * HOUR)
+    return "slept"
+
+
+@agent
+def asking(run: Run) -> Any:
+    return run.wait_for("go")
+
+
+@within_an_hour
+def delegating(run: Run) -> Any:
+    return asking()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
+def aging(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Holdfast]:
+    """A store whose time is the test's, for agents that go on within an hour or not by themselves."""
+    store: Store
+    if request.param == "sqlite":
+        store = SQLiteStore(tmp_path / "h.db", clock=clock.now)
+    else:
+        from holdfast.store.postgres import PostgresStore
+
+        store = PostgresStore(request.getfixturevalue("postgres_dsn"), clock=clock.now)
+    with Holdfast(store, agents=[counting, sleeping, delegating, asking]) as hf:
+        yield hf
+
+
+def test_a_worker_sets_a_run_aside_that_is_too_old_and_says_how_to_go_on(
+    aging: Holdfast, clock: ManualClock
+) -> None:
+    reports: list[Report] = []
+    left = aging.start(counting, id="left")
+    aging.store.claim("left", worker="dead", lease_us=1)
+    clock.advance(2 * HOUR)
+    with pytest.raises(NotResumable, match="check of its age failed"):
+        aging.drive("left")
+
+    first = aging.worker(report=reports.append).run(once=True)
+    again = aging.worker(report=reports.append).run(once=True)
+
+    said = "the check of its age failed: it was last heard of 7,200 s ago, and its agent says max_age=3600"
+    assert ("quarantined", 1, 0) == (left.status, first, again)
+    assert [("waiting", True)] == [(x.status, said in x.detail) for x in reports]
+    assert said in aging.get("left").waiting_for
+    with pytest.raises(RunWaiting, match=r"hf.resume\('left', override=\['age'\]\)"):
+        aging.run(counting, id="left")
+    assert 8 == aging.resume("left", override=["age"])
+
+
+def test_a_run_is_not_too_old_for_a_worker_because_of_what_it_waited_for(
+    aging: Holdfast, clock: ManualClock
+) -> None:
+    """Not in the queue, not for its own timer, not for a child that has just ended."""
+    slept, parent = aging.start(sleeping, id="s"), aging.start(delegating, id="p")
+    aging.worker().run(once=True)
+    queued = aging.start(counting, id="q")
+    clock.advance(3 * HOUR + 1)
+    (child,) = aging.runs(parent="p")
+    aging.signal(child.id, "go", "went")
+
+    aging.worker().run(once=True)
+
+    assert ("slept", "went", 8) == (slept.result(), parent.result(), queued.result())
+
+
+def test_a_run_that_is_being_executed_is_busy_however_long_ago_it_was_taken_up(
+    aging: Holdfast, clock: ManualClock
+) -> None:
+    aging.start(counting, id="r")
+    aging.store.claim("r", worker="busy", lease_us=5 * HOUR * 1_000_000)
+    clock.advance(2 * HOUR)
+
+    with pytest.raises(RunWaiting, match="busy, which is executing it"):
+        aging.run(counting, id="r")

@@ -12,14 +12,17 @@ import os
 import pickle
 import signal
 import traceback
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from holdfast import Holdfast, HoldfastError, Options, RunWaiting, control, views
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import Call
 from holdfast.store.base import Store
+from holdfast.store.sqlite import SQLiteStore
 from support.invariants import Evidence, check_all, is_of
 from support.ledger import Ledger
 
@@ -59,6 +62,28 @@ class Clock:
 
 
 MakeStore = Callable[[Clock], Store]
+Count = Callable[[str, object], None]
+"""pytest's record_property; conftest.py adds the counts up."""
+
+
+def on_sqlite(folder: Path) -> MakeStore:
+    """Every life opens the same file."""
+
+    def make_store(clock: Clock) -> SQLiteStore:
+        return SQLiteStore(folder / "h.db", clock=clock)
+
+    return make_store
+
+
+def on_postgres(dsn: str) -> MakeStore:
+    """Every life opens the same database, whose schema is made here, and not under the knife."""
+    from holdfast.store.postgres import PostgresStore  # which takes a while to import
+
+    def make_store(clock: Clock) -> PostgresStore:
+        return PostgresStore(dsn, clock=clock)
+
+    make_store(Clock()).close()
+    return make_store
 
 
 @dataclass
@@ -222,20 +247,23 @@ def explore(
     scenario: Scenario,
     make_store: MakeStore,
     ledger: Ledger,
-    prefix: str,
     *,
     pairs: bool = False,
+    first: int = 1,
     stride: int = 1,
 ) -> Explored:
-    """Kill at every boundary (and at every pair); check every invariant each time."""
-    found = Explored()
+    """Kill at every boundary (and at every pair); check every invariant each time.
+
+    The runs' names are new each time, because the ledger remembers all of them.
+    """
+    found, prefix = Explored(), f"{scenario.name}-{uuid.uuid4().hex[:6]}"
     reference, points, evidence = run_schedule(scenario, make_store, ledger, f"{prefix}-ref", [])
     found.points = sum(points)
     wanted = logical(evidence)
     _judge(scenario, evidence, reference, None, wanted, [])
     lives = len(points)
     for life in range(lives):
-        for k in range(1, points[life] + 1, stride):
+        for k in range(first, points[life] + 1, stride):
             kills = [10**9] * life + [k]
             seconds: list[int | None] = [None]
             if pairs:
@@ -248,6 +276,15 @@ def explore(
                 evidence.store.close()
                 found.schedules += 1
     return found
+
+
+def kill(
+    scenario: Scenario, make_store: MakeStore, ledger: Ledger, count: Count, **how: Any
+) -> int:
+    """Explore, and let the suite's summary count the schedules; how many there were."""
+    found = explore(scenario, make_store, ledger, **how)
+    count("kill schedules", found.schedules)
+    return found.schedules
 
 
 def _judge(

@@ -7,6 +7,9 @@ question only. Tools are called as the recorded answer says, through the same ca
 so intents, keys, approvals, doubts, budgets and replay are what they always are. What a model gets wrong
 becomes an observation that it can learn from; what an agent may not do ends or suspends the run.
 
+A turn that called tools is an iteration: `checkpoint="every_iteration"` commits at its end. An effect rests on
+a recorded answer under every strategy, because its intent takes along everything that waits.
+
 The loop is written once, as a generator; a small sync and a small async driver do what it asks for.
 """
 
@@ -25,7 +28,7 @@ from holdfast.agents.schemas import ToolUse, WrongArguments, tool_uses
 from holdfast.core import dialogue, values
 from holdfast.core.events import Usage
 from holdfast.core.parts import Message, Role, ToolCall
-from holdfast.core.policy import Budget, Retry
+from holdfast.core.policy import Budget, Checkpoint, Retry
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.errors import (
     CallFailed,
@@ -36,7 +39,7 @@ from holdfast.errors import (
     OutOfTurns,
     Rejected,
 )
-from holdfast.runtime.declare import SPEC, Risk, spec_of
+from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
 from holdfast.runtime.enter import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
 from holdfast.runtime.tasks import in_thread
@@ -70,7 +73,12 @@ class _Observed:
     failed: bool = False
 
 
-_Loop = Generator[_Ask | _Act, Any, str]
+@dataclasses.dataclass(frozen=True, slots=True)
+class _EndTurn:
+    """What the tools answered has been said: an iteration is over."""
+
+
+_Loop = Generator[_Ask | _Act | _EndTurn, Any, str]
 
 
 class LLMAgent:
@@ -94,6 +102,8 @@ class LLMAgent:
         on_text: OnText | None = None, max_context_tokens: int = CONTEXT_TOKENS,
         keep_last: int = dialogue.KEEP_LAST, counter: TokenCounter = ESTIMATE,
         max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
+        continues: Iterable[str] = (), max_running: int | None = None,
+        checkpoint: Strategy | Checkpoint = "every_step",
     ) -> None:  # fmt: skip
         what = f"LLMAgent {name!r}"
         _check(what, name, max_turns, on_reject, max_observation_chars)
@@ -111,7 +121,8 @@ class LLMAgent:
         is_async = self._model_is_async or any(use.spec.is_async for use in self._tools.values())
         self._enter = agent(
             name=name, approve=tuple(approve), approval_ttl=approval_ttl, budget=budget,
-            deadline=deadline, on_failure=on_failure, version=version,
+            deadline=deadline, on_failure=on_failure, version=version, continues=continues,
+            max_running=max_running, checkpoint=checkpoint,
         )(self._run_async if is_async else self._run)  # fmt: skip
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name
@@ -166,15 +177,18 @@ class LLMAgent:
             for call, seen in zip(reply.tool_calls, observed, strict=True):
                 failed = {"error": True} if seen.failed else None
                 said.add(Message(Role.TOOL, seen.text, metadata=failed, tool_call_id=call.id))
+            yield _EndTurn()
         raise OutOfTurns(self.__name__, self._max_turns)
 
     def _run(self, run: Run, goal: str) -> str:
         loop = self._loop(run, goal)
         wanted = next(loop)
         while True:
-            done: Any
+            done: Any = None
             if isinstance(wanted, _Ask):
                 done = self._question(run)(wanted.turn)
+            elif isinstance(wanted, _EndTurn):
+                run.checkpoint()
             elif len(wanted.calls) == 1:
                 done = [self._act(wanted.calls[0])]
             else:
@@ -188,10 +202,12 @@ class LLMAgent:
         loop = self._loop(run, goal)
         wanted = next(loop)
         while True:
-            done: Any
+            done: Any = None
             if isinstance(wanted, _Ask):
                 ask = self._question(run)
                 done = await _called(ask, self._model_is_async, turn=wanted.turn)
+            elif isinstance(wanted, _EndTurn):
+                await run.checkpoint()
             elif len(wanted.calls) == 1:
                 done = [await self._act_async(wanted.calls[0])]
             else:

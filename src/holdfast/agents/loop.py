@@ -51,6 +51,8 @@ def loop(
     approval_ttl: float | None = None,
     on_failure: Literal["", "undo"] = "",
     version: str = "",
+    continues: Iterable[str] = (),
+    max_running: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
     """A function from state to state, applied until the state is done (or failed).
 
@@ -61,6 +63,7 @@ def loop(
     options = {
         "checkpoint": checkpoint, "name": name, "stages": stages, "deadline": deadline, "budget": budget,
         "approve": approve, "approval_ttl": approval_ttl, "on_failure": on_failure, "version": version,
+        "continues": continues, "max_running": max_running,
     }  # fmt: skip
 
     def declare(fn: Callable[..., Any]) -> Any:

@@ -171,7 +171,8 @@ def gc(
     ids = [row.id for row in doomed] if dry_run else deleted
     word = "would be deleted" if dry_run else "deleted"
     lines = [f"{len(ids)} runs {word}"] if of_runs else []
-    lines += [f"{rotated} snapshots deleted"] if of_snapshots else []
+    if of_snapshots:
+        lines.append("snapshots were left alone" if dry_run else f"{rotated} snapshots deleted")
     of_caches = {"snapshots": rotated} if of_snapshots else {}
     say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
 

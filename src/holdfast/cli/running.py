@@ -38,6 +38,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound, RunBusy, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
+from holdfast.runtime.resumable import CHECKS
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
@@ -77,6 +78,8 @@ class Job:
     url: str | None
     as_json: bool
     wait: bool
+    override: tuple[str, ...] = ()
+    """The checks before a resume that need not hold."""
 
     @property
     def asks(self) -> bool:
@@ -121,8 +124,10 @@ class Job:
                     raise
             go = self.go_on
 
-    def go_on(self) -> Any:
-        return self.hf.resume(self.run_id, wait=self.wait, by=who())
+    def go_on(self, *, accept_new_steps: bool = False) -> Any:
+        return self.hf.resume(
+            self.run_id, wait=self.wait, by=who(), override=self.override, accept_new_steps=accept_new_steps
+        )  # fmt: skip
 
     def _await_lease(self, busy: RunBusy) -> None:
         """A worker that died holds its runs until their lease ends: wait for that, once. One that
@@ -242,13 +247,19 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
 @lease_option
 @wait_option
 @click.option(
+    "--override",
+    multiple=True,
+    type=click.Choice(CHECKS),
+    help="Go on although this check fails: the run is too old, or of another version of its agent.",
+)
+@click.option(
     "--accept-new-steps",
     is_flag=True,
     help="Make calls that the code has added among what the run has done; a renamed one counts as added.",
 )
 @store_option
 @json_option
-def resume(target: str, run_id: str, lease: float, wait: bool, accept_new_steps: bool,
+def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[str, ...], accept_new_steps: bool,
            url: str | None, as_json: bool) -> None:  # fmt: skip
     """Go on with a run that waits, was interrupted or failed. A failed one goes on from its failed step."""
     target, run_id = _in_order(target, run_id)
@@ -256,9 +267,8 @@ def resume(target: str, run_id: str, lease: float, wait: bool, accept_new_steps:
     with existing_store(url) as store:
         _check_agent(loaded, views.row_of(store, run_id))
     with _open(url, loaded, lease) as hf:
-        job = Job(hf, run_id, target, url, as_json, wait)
-        accept = partial(hf.resume, run_id, wait=wait, by=who(), accept_new_steps=True)
-        job.carry(accept if accept_new_steps else job.go_on)
+        job = Job(hf, run_id, target, url, as_json, wait, override)
+        job.carry(partial(job.go_on, accept_new_steps=accept_new_steps))
 
 
 @click.command()

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.log import Head, Record
-from holdfast.core.policy import MICROSECONDS, microseconds
+from holdfast.core.policy import microseconds
 from holdfast.errors import (
     Abandon,
     HoldfastError,
@@ -41,9 +41,10 @@ from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.execute import cancelled_error, execute, outcome_error
+from holdfast.runtime.execute import cancelled_error, ends, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.lookout import Lookout
+from holdfast.runtime.resumable import check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
@@ -83,14 +84,8 @@ class Taken:
     asked_at: float
     head: Head | None = None
     records: Sequence[Record] | None = None
-
-
-CHECKS: Final = ("age", "version")
-"""What is checked before a resume and may be overridden."""
-
-
-def _override(row: RunRow, check: str) -> str:
-    return f"hf.resume({row.id!r}, override=[{check!r}]); or hf.rerun({row.id!r}) to begin anew"
+    unchecked: bool = False
+    """It was taken because it was due, without a look whether it may be resumed."""
 
 
 class Engine:
@@ -177,30 +172,6 @@ class Engine:
         )
         return new, head
 
-    def check_resumable(self, row: RunRow, spec: AgentSpec, override: Sequence[str] = ()) -> None:
-        """Whether a run may be gone on with: NotResumable names the check that failed and the way around it.
-
-        Its chain is checked when its log is read, and cannot be overridden.
-        """
-        unknown = [name for name in override if name not in CHECKS]
-        if unknown:
-            raise InvalidInput(
-                f"{unknown[0]!r} is no check; those that can be overridden are {', '.join(CHECKS)}"
-            )
-        if row.status in TERMINAL_STATUSES:
-            return  # a failed one is reopened, of the others the end is told
-        max_age, age = spec.checkpoint.max_age_us, self.store.now() - row.updated_at
-        if "age" not in override and max_age is not None and age > max_age:
-            what = (
-                f"it was last written {age // MICROSECONDS:,} s ago, and its agent says "
-                f"max_age={spec.checkpoint.max_age:g}"
-            )
-            raise NotResumable(row.id, "age", what, _override(row, "age"))
-        known = bool(row.code_version and spec.version)
-        if "version" not in override and known and row.code_version != spec.version:
-            what = f"it was begun with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
-            raise NotResumable(row.id, "version", what, _override(row, "version"))
-
     def take(self, row: RunRow, spec: AgentSpec) -> Taken:
         """Claim a run that is not at its end, or say why that is impossible."""
         if row.status == "paused":
@@ -236,6 +207,8 @@ class Engine:
             else:
                 self._load(session, spec)
                 self._set_aside_poison(session, row)
+                if taken.unchecked:
+                    self._set_aside_not_resumable(session, row, spec)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
         except BaseException:
             self._close(session)
@@ -270,10 +243,21 @@ class Engine:
             f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
             "longer than a lease"
         )
+        raise self._set_aside(session, reason, f"hf.resume({row.id!r})")
+
+    def _set_aside_not_resumable(self, session: Session, row: RunRow, spec: AgentSpec) -> None:
+        """A run that is too old is not gone on with by itself, and not claimed again and again either."""
+        try:
+            check_claimed(self.store, row, spec, ends(session))
+        except NotResumable as refused:
+            reason = f"{refused.reason}; to override: {refused.override}"
+            raise self._set_aside(session, reason, refused.override) from None
+
+    def _set_aside(self, session: Session, reason: str, how: str) -> RunWaiting:
         change = RowChange("quarantined", None, reason)
         drive(commit(session, [e.RunQuarantined(reason=reason)], change=change))
         session.settled = True
-        raise RunWaiting(row.id, f"a person: {reason}", f"hf.resume({row.id!r})")
+        return RunWaiting(session.run_id, f"a person: {reason}", how)
 
     def _close(self, session: Session, *, died: bool = False) -> None:
         """Give the lease back, unless the run's last event has ended it."""

@@ -186,7 +186,7 @@ def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
 def _suspended(session: Session, signal: Suspend) -> Flow:
     """The run waits. If something came in the meantime, it is due at once."""
     session.stopped = None
-    times = [t for t in (signal.wake_at, *_ends(session)) if t is not None]
+    times = [t for t in (signal.wake_at, *ends(session)) if t is not None]
     event = e.RunSuspended(waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at)
     paused = session.journal.paused is not None
     seen = session.read_to
@@ -199,7 +199,7 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
 
 
-def _ends(session: Session) -> list[int | None]:
+def ends(session: Session) -> list[int | None]:
     """When the run's time is up, whoever may be there to see it."""
     created = session.journal.created
     if created is None:

@@ -211,7 +211,9 @@ class Worker:
             if known:
                 has = ", ".join(repr(version) for version in sorted(known))
                 detail = (
-                    f"they were begun under version {kind.code_version!r}, this worker runs {has}"
+                    f"they were begun under version {kind.code_version!r}, this worker runs {has}; "
+                    f"to go on with them: @agent(continues=({kind.code_version!r},)), or for one run "
+                    "hf.resume(id, override=['version'])"
                 )
             self._say(Report("unknown", kind.agent, detail=detail))
 
@@ -223,7 +225,7 @@ class Worker:
             self._busy.update({row.id: row for row in rows})
         self.taken += len(rows)
         for row in rows:
-            self._hands.take(Taken(row, known[row.agent], asked_at))
+            self._hands.take(Taken(row, known[row.agent], asked_at, unchecked=True))
 
     def _execute(self, taken: Taken) -> None:
         began, outcome = elapsed(), None

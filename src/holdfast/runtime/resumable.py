@@ -1,0 +1,77 @@
+"""What is checked before a run is gone on with: its status, its age, the version of its code.
+
+Each check that fails says which it was and how to override it. The chain of the log is not checked here but
+where the log is read, and cannot be overridden.
+
+A run's age counts from when it was last heard of: written to, woken, or due by itself (a timer is not late
+because it is long). A run that was never begun has no age: it is not resumed, but started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from holdfast.core import events as e
+from holdfast.core import log
+from holdfast.core.policy import MICROSECONDS
+from holdfast.errors import InvalidInput, NotResumable
+from holdfast.runtime.declare import AgentSpec
+from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
+
+CHECKS: Final = ("age", "version")
+"""What is checked before a resume and may be overridden."""
+
+
+def check(store: Store, row: RunRow, spec: AgentSpec, override: Sequence[str] = ()) -> None:
+    """Whether a run, whose row was not claimed yet, may be gone on with; else NotResumable."""
+    unknown = [name for name in override if name not in CHECKS]
+    if unknown:
+        raise InvalidInput(
+            f"{unknown[0]!r} is no check; those that can be overridden are {', '.join(CHECKS)}"
+        )
+    if row.status in TERMINAL_STATUSES or row.is_live(store.now()):
+        return  # a failed one is reopened; of others the end is told, or who is executing them
+    if "age" not in override and row.epoch > 0:
+        _check_age(store, row.id, spec, [row.updated_at, row.due_at])
+    versions = (spec.version, *spec.continues)
+    known = bool(row.code_version and spec.version)
+    if "version" not in override and known and row.code_version not in versions:
+        what = f"it was begun with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
+        raise NotResumable(row.id, "version", what, _way_around(row.id, "version"))
+
+
+def check_claimed(
+    store: Store, row: RunRow, spec: AgentSpec, due_at: Iterable[int | None] = ()
+) -> None:
+    """The same for one that a worker has claimed: only of a status and version that it may go on with.
+
+    A claim overwrites when the row was last written, but the log has it. `due_at` is when the run's time
+    is up, whatever it waits for.
+    """
+    if spec.checkpoint.max_age_us is None or row.epoch <= 1:
+        return
+    last = store.read(row.id, after=store.heads([row.id])[row.id] - 1, limit=1)[0]
+    event = log.read_event(row.id, last)
+    wake_at = event.wake_at if isinstance(event, e.RunSuspended) else None
+    children = store.runs(Filter(parent=row.id), limit=1000)  # the end of one wakes its parent
+    heard = [last.time, wake_at, *due_at, *(child.updated_at for child in children)]
+    _check_age(store, row.id, spec, heard)
+
+
+def _check_age(store: Store, run_id: str, spec: AgentSpec, heard_at: Iterable[int | None]) -> None:
+    now, max_age = store.now(), spec.checkpoint.max_age_us
+    age = now - max(at for at in heard_at if at is not None and at <= now)
+    if max_age is not None and age > max_age:
+        what = (
+            f"it was last heard of {age // MICROSECONDS:,} s ago, and its agent says "
+            f"max_age={spec.checkpoint.max_age:g}"
+        )
+        raise NotResumable(run_id, "age", what, _way_around(run_id, "age"))
+
+
+def _way_around(run_id: str, check: str) -> str:
+    return (
+        f"hf.resume({run_id!r}, override=[{check!r}]), or `holdfast resume FILE {run_id} --override {check}`; "
+        f"hf.rerun({run_id!r}) begins anew"
+    )
