@@ -132,6 +132,35 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+# ── what need not be installed ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("pytest", "has test functions, which pytest runs, and pytest is not installed: pip install"),
+        ("gherkin", "a spec in Gherkin needs the package gherkin-official: pip install 'holdfast[test]'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_installed_is_named_with_the_way_to_get_it(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, missing: str, said: str
+) -> None:
+    folder.write(
+        "alone.py",
+        AGENT if missing == "gherkin" else f"{AGENT.split('MOCKS')[0]}\ndef test_it(): pass\n",
+    )
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    names = [name for name in sys.modules if name.split(".")[0] == missing] or [missing]
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
+
+    done = CliRunner().invoke(cli.cli, ["test", "alone.py"])
+
+    assert 1 == done.exit_code
+    assert said in done.stderr
+
+
 # ── test ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -5,6 +5,7 @@ of the agent's code.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
+from holdfast.cli.progress import counted
 from holdfast.cli.timeline import sentence
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import Filter, RunRow, Store
@@ -130,6 +132,11 @@ def show(
         data["continue"] = steps
         click.echo(text.as_json(data))
         return
+    if step is not None:
+        when = f"{'before' if before else 'after'} step {step}"
+        click.echo(f"as it was {when}, at {text.clock(state.updated_at)}; "
+                   f"it is {text.status(standing(row, now))} now")  # fmt: skip
+        now = state.updated_at
     _head(state, place, waits, steps, now)
     if short:
         return
@@ -399,7 +406,7 @@ def diff(run_id: str, step_a: int, step_b: int, url: str | None, as_json: bool) 
 def verify(run_id: str, url: str | None, as_json: bool) -> None:
     """Check a run's log against its hash chain. Exit code 1 if it does not hold."""
     with existing_store(url) as store:
-        found = views.verify(store, run_id)
+        found = views.verify(store, run_id, through=partial(counted, what="checking event"))
     data = {
         "run": run_id,
         "ok": found.ok,
@@ -408,7 +415,11 @@ def verify(run_id: str, url: str | None, as_json: bool) -> None:
         "problem": found.problem,
     }
     if found.ok:
-        say(as_json, data, f"ok: {run_id}, {found.events} events, chained to {found.head[:16]}…")
+        say(
+            as_json,
+            data,
+            f"ok: {run_id}, {text.count(found.events, 'event')}, chained to {found.head[:16]}…",
+        )
         return
     say(as_json, data, f"DAMAGED: {found.problem}")
     raise click.exceptions.Exit(1)
