@@ -147,7 +147,9 @@ def test_what_is_not_installed_is_named_with_the_way_to_get_it(
 ) -> None:
     folder.write(
         "alone.py",
-        AGENT if missing == "gherkin" else f"{AGENT.split('MOCKS')[0]}\ndef test_it(): pass\n",
+        AGENT
+        if missing == "gherkin"
+        else f"{AGENT.split('MOCKS', maxsplit=1)[0]}\ndef test_it(): pass\n",
     )
     monkeypatch.chdir(folder.path)
     monkeypatch.setattr(sys, "path", sys.path[:])
