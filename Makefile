@@ -13,6 +13,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
+# Many tests wait more than they compute, so that two cores take three; worksteal lets the tests of
+# one folder, which are alike in that, not all come at once.
+PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
@@ -23,7 +26,7 @@ demo: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n 2 -m "not nightly" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not nightly" $(ARGS)
 
 lint: $(VENV)/.dev
 	@echo "== lint"
