@@ -6,6 +6,7 @@
 #   make nightly   all tests, long ones too, with many more random examples; then planted bugs
 #   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
 #   make bench     how fast it is here, beside the raw databases and the neighbours that are installed
+#   make pictures  draw the README's pictures anew, from real output
 #   make neighbours   install those that bench can measure Holdfast against
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench neighbours chaos nightly format clean
+.PHONY: demo test lint types check bench neighbours pictures chaos nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -59,6 +60,9 @@ bench: $(VENV)/.dev
 # Never by itself: they bring some sixty packages that nothing else here needs.
 neighbours: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
+
+pictures: $(VENV)/.dev
+	@$(BIN)/python docs/pictures/draw.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
