@@ -1,5 +1,7 @@
 """The verbs with which people decide. In this process, through click's runner."""
 
+import re
+
 import pytest
 
 from support.shell import Shell
@@ -154,6 +156,20 @@ def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
     )
     assert {"executed": 1} == shell.json("worker", "agents.py", "--once")
     assert "cancelled" == shell.json("show", "r1")["status"]
+
+
+def test_a_cancelled_run_waits_for_a_worker_and_then_says_once_that_it_was_cancelled(
+    shell: Shell,
+) -> None:
+    shell.run("asking", "r1", code=1)
+    assert "an answer: Which colour?" == shell.json("list")["runs"][0]["waiting_for"]
+    shell("cancel", "r1", "--yes", "--by", "ann", "--why", "no need")
+
+    listed = shell("list").stdout
+    said = shell("resume", "agents.py", "r1", code=1).stderr
+
+    assert re.search(r"r1 +asking +pending .* a worker\n", listed)
+    assert said.startswith("run r1 cancelled by ann: no need\n")
 
 
 def test_undo_takes_back_what_was_done_and_says_so_before(shell: Shell) -> None:

@@ -47,7 +47,10 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         found, after = _page(store, status or "", Filter(agent=agent, parent=parent), limit, cursor)
         now = store.now()
     if as_json:
-        data = [{**_fields(row), "status": standing(row, now)} for row in found]
+        data = [
+            {**_fields(row), "status": standing(row, now), "waiting_for": _waits_for(row)}
+            for row in found
+        ]
         click.echo(text.as_json({"runs": data, "next": after}))
         return
     if not found:
@@ -57,7 +60,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         ("id", "agent", "status", "changed", "waits for"),
         [
             (row.id, text.visible(row.agent), standing(row, now), f"{text.span(now - row.updated_at)} ago",
-             text.visible(row.waiting_for) or "–")
+             text.visible(_waits_for(row)) or "–")
             for row in found
         ],
     )  # fmt: skip
@@ -70,6 +73,11 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
 def standing(row: RunRow, now: int) -> str:
     """The row's status; `interrupted` if its worker has let the lease end."""
     return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+
+
+def _waits_for(row: RunRow) -> str:
+    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    return "a worker" if row.status == "pending" else row.waiting_for
 
 
 def _fields(row: RunRow) -> dict[str, Any]:
