@@ -6,6 +6,7 @@
 #   make nightly   all tests, long ones too, with many more random examples; then planted bugs
 #   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
 #   make bench     how fast it is here, beside the raw databases and the neighbours that are installed
+#   make pictures  draw the README's pictures anew, from real output
 #   make neighbours   install those that bench can measure Holdfast against
 
 PYTHON ?= python3
@@ -13,17 +14,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
+# Many tests wait more than they compute, so that two cores take three; worksteal lets the tests of
+# one folder, which are alike in that, not all come at once.
+PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench neighbours chaos nightly format clean
+.PHONY: demo test lint types check bench neighbours pictures chaos nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
 
 test: $(VENV)/.dev
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n 2 -m "not nightly" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not nightly" $(ARGS)
 
 lint: $(VENV)/.dev
 	@echo "== lint"
@@ -56,6 +60,9 @@ bench: $(VENV)/.dev
 # Never by itself: they bring some sixty packages that nothing else here needs.
 neighbours: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
+
+pictures: $(VENV)/.dev
+	@$(BIN)/python docs/pictures/draw.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .

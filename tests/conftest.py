@@ -5,8 +5,12 @@ and a short list at the end of what the house rules want somebody to look at.
 """
 
 import os
+import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -24,6 +28,26 @@ FOREIGN_SERVER = "HOLDFAST_TEST_PG_DSN"
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, derandomize=False)
 hypothesis.settings.load_profile("default")
+
+
+def keep_bytecode() -> None:
+    """Let hundreds of processes not compile the same source anew: bytecode is kept as where Holdfast is
+    installed, also if the environment says not to, but out of the checkout."""
+    cache = Path(tempfile.gettempdir()) / f"holdfast-tests-{os.getuid()}-bytecode"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    if cache.stat().st_uid != os.getuid():
+        return  # somebody else's: what lies there is not executed
+    for folder in (Path(tempfile.gettempdir()), *Path(tempfile.gettempdir()).glob("pytest-of-*")):
+        for kept in (cache / folder.relative_to("/")).glob("*"):
+            if not (folder / kept.name).exists():  # of a test of long ago
+                shutil.rmtree(kept, ignore_errors=True)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(cache)
+    sys.dont_write_bytecode = False
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has it from the process that started it
+    keep_bytecode()
 
 
 def pytest_configure() -> None:

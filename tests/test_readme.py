@@ -1,7 +1,15 @@
 """The README: short, to the point, and complete. That all of it works is `test_docs.py`."""
 
+import importlib.util
 import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
 
+import pytest
+
+from holdfast import Holdfast, Run, agent, step, tool
 from support.pages import ROOT, Block, blocks
 
 PAGE = ROOT / "README.md"
@@ -33,3 +41,92 @@ def test_every_verb_of_the_command_line_is_named() -> None:
     from holdfast.cli import VERBS
 
     assert [] == [verb for verb in VERBS if not re.search(rf"(`|holdfast |make ){verb}\b", README)]
+
+
+# -- its pictures --------------------------------------------------------------------------------
+
+
+def drawing() -> ModuleType:
+    """docs/pictures/draw.py, which is no module of ours."""
+    path = ROOT / "docs" / "pictures" / "draw.py"
+    spec = importlib.util.spec_from_file_location("draw", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def words(picture: str) -> list[str]:
+    """The text of a picture, line by line, without what is another each time."""
+    lines: dict[float, str] = {}
+    for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
+        y = float(text.get("y", "0"))
+        lines[y] = lines.get(y, "") + (text.text or "").replace("\xa0", " ")
+    changing = r"\d{4}-\d\d-\d\d [\d:]+|[\d.]+\s(?:ms|s)\b|last by \S+|\s+"
+    return [re.sub(changing, " ", lines[y]).strip() for y in sorted(lines)]
+
+
+def test_the_pictures_are_files_that_ask_no_other_host() -> None:
+    """Three badges that say what pyproject.toml says, and one of a terminal; all that there are."""
+    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
+    found = {ROOT / name: (ROOT / name).read_text("utf-8") for name in shown}
+
+    assert set(found) == set((ROOT / "docs" / "pictures").glob("*.svg"))
+    assert drawing().badges() == {
+        path.name: text for path, text in found.items() if path.stem != "show"
+    }
+    assert [] == [
+        text for text in found.values() if re.search(r"url\(['\"]?http|href=['\"]http", text)
+    ]
+    assert (
+        "step 6: attempt 1 began and left no receipt: its process died, or lost the run"
+        in words(found[ROOT / "docs" / "pictures" / "show.svg"])
+    )
+
+
+@pytest.mark.nightly
+def test_the_picture_of_a_terminal_is_what_the_command_says_today() -> None:
+    draw = drawing()
+
+    assert words((ROOT / "docs/pictures/show.svg").read_text("utf-8")) == words(
+        draw.drawn(draw.session())
+    )
+
+
+# -- with your stack -----------------------------------------------------------------------------
+
+
+def test_a_run_of_a_pydantic_ai_agent_is_one_step() -> None:
+    """The README's own lines, called."""
+    (block,) = [block for block in blocks(PAGE) if "pydantic_ai" in block.text]
+
+    @tool
+    def send_email(to: str) -> str:
+        return to
+
+    names: dict[str, Any] = {"send_email": send_email}
+    exec(block.text, names)
+
+    assert "success (no tool calls)" == names["think"]("Is it sent?")
+
+
+def test_a_langgraph_graph_is_one_recorded_step(tmp_path: Path) -> None:
+    """As the README says. LangGraph brings some twenty packages, so it is there with `make neighbours`."""
+    graphs = pytest.importorskip("langgraph.graph")
+    built = graphs.StateGraph(dict)
+    built.add_node("answer", lambda state: {**state, "answer": state["text"].upper()})
+    built.add_edge(graphs.START, "answer")
+    built.add_edge("answer", graphs.END)
+    graph = built.compile()
+
+    @step
+    def think(text: str) -> str:
+        return str(graph.invoke({"text": text})["answer"])
+
+    @agent
+    def asking(run: Run, text: str) -> str:
+        return think(text)
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert "HELLO" == hf.run(asking, id="r", text="hello")
+        assert ["think"] == [call.name for call in hf.get("r").calls]

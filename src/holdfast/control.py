@@ -420,9 +420,15 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Take back what the run did, newest first. A worker with the agent's code does it."""
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> Act:
         if row.is_live(store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
+        if not state.to_undo:
+            end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
+            raise NotNow(
+                f"run {run_id!r} has nothing to undo: no finished call of it says how (@tool(undo=…)), "
+                f"or it is undone already{end}"
+            )
         return [e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()), []
 
     act(store, run_id, decide)

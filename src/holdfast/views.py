@@ -7,7 +7,7 @@ always a fold of the log; here it also learns from the lease whether an open cal
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -22,6 +22,11 @@ from holdfast.store.base import RunRow, Snapshot, Store
 
 SNAPSHOT_AFTER: Final = 1000
 """A log that grew by this many events since the last snapshot gets a new one when it is read."""
+PAGE: Final = 5000
+"""So many events of a long log are read at once."""
+
+Through = Callable[[Iterable[Record]], Iterable[Record]]
+"""What the events of a long log pass on their way, one by one: where somebody may count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,22 @@ def row_of(store: Store, run_id: str) -> RunRow:
     return row
 
 
-def records(store: Store, run_id: str, *, upto: int | None = None) -> list[Record]:
-    """The run's log, checked, from the beginning (to the event `upto`)."""
-    limit = None if upto is None else upto + 1
-    found = store.read(run_id, limit=limit)
+def records(store: Store, run_id: str, through: Through = iter) -> list[Record]:
+    """The run's log, checked, from the beginning."""
+    found = list(log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))))
     if not found:
         row_of(store, run_id)
-    return list(log.verify(run_id, log.origin(run_id), found))
+    return found
+
+
+def _in_pages(store: Store, run_id: str) -> Iterator[Record]:
+    """The run's log as it is kept."""
+    after = -1
+    while page := store.read(run_id, after=after, limit=PAGE):
+        yield from page
+        if len(page) < PAGE or page[-1].seq <= after:
+            return
+        after = page[-1].seq
 
 
 def get(store: Store, run_id: str) -> RunState:
@@ -186,7 +200,9 @@ def at(
         end = call.last_seq + 1
         while end < len(found) and found[end].kind in _NOTED:
             end += 1
-    return fold(RunState(), found[:end])
+    then = fold(RunState(), found[:end])
+    # Who creates a run and executes it at once does not say that he takes it up.
+    return msgspec.structs.replace(then, status="running") if then.status == "pending" else then
 
 
 _NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))
@@ -262,19 +278,21 @@ def _blob(store: Store, run_id: str, hash: str) -> bytes:
     return data
 
 
-def events(store: Store, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
+def events(
+    store: Store, run_id: str, *, after: int = -1, through: Through = iter
+) -> Iterator[tuple[Record, Event]]:
     """The run's log: each record with its event."""
-    for record in records(store, run_id):
+    for record in records(store, run_id, through):
         if record.seq > after:
             yield record, log.read_event(run_id, record)
 
 
-def verify(store: Store, run_id: str) -> Verdict:
+def verify(store: Store, run_id: str, *, through: Through = iter) -> Verdict:
     """Check the run's whole log against its hash chain."""
     row_of(store, run_id)
     count, head = 0, ""
     try:
-        for record in log.verify(run_id, log.origin(run_id), store.read(run_id)):
+        for record in log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))):
             log.read_event(run_id, record)
             count, head = count + 1, record.hash.hex()
     except LogDamaged as damage:

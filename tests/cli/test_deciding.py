@@ -1,5 +1,7 @@
 """The verbs with which people decide. In this process, through click's runner."""
 
+import re
+
 import pytest
 
 from support.shell import Shell
@@ -156,6 +158,20 @@ def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
     assert "cancelled" == shell.json("show", "r1")["status"]
 
 
+def test_a_cancelled_run_waits_for_a_worker_and_then_says_once_that_it_was_cancelled(
+    shell: Shell,
+) -> None:
+    shell.run("asking", "r1", code=1)
+    assert "an answer: Which colour?" == shell.json("list")["runs"][0]["waiting_for"]
+    shell("cancel", "r1", "--yes", "--by", "ann", "--why", "no need")
+
+    listed = shell("list").stdout
+    said = shell("resume", "agents.py", "r1", code=1).stderr
+
+    assert re.search(r"r1 +asking +pending .* a worker\n", listed)
+    assert said.startswith("run r1 cancelled by ann: no need\n")
+
+
 def test_undo_takes_back_what_was_done_and_says_so_before(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
@@ -165,6 +181,22 @@ def test_undo_takes_back_what_was_done_and_says_so_before(shell: Shell) -> None:
     assert 'would undo step 2, send {"body": "HELLO", "to": "sam"}' in asked.stderr
     assert ["sam"] == shell.lines("undone")
     assert "undone" in shell("show", "r1").stdout
+    assert "1 call will be undone" in asked.stdout
+
+
+def test_undo_refuses_a_run_with_nothing_to_undo_and_changes_nothing(shell: Shell) -> None:
+    """Never anything, not any more, and not yet: a run that has not ended can be cancelled."""
+    shell.run("asking", "a1", code=1)
+    shell.run("recap", "r1", "to=sam")
+    shell("undo", "r1", "--yes")
+    shell("resume", "agents.py", "r1", code=1)
+    before = [shell.log(run_id) for run_id in ("a1", "r1")]
+
+    refused = [shell("undo", run_id, "--yes", code=1).stderr for run_id in ("a1", "r1")]
+
+    assert ["has nothing to undo" in said for said in refused] == [True, True]
+    assert ["`holdfast cancel a1` ends it" in said for said in refused] == [True, False]
+    assert before == [shell.log(run_id) for run_id in ("a1", "r1")]
 
 
 def test_fork_begins_with_the_first_steps_and_goes_its_own_way(shell: Shell) -> None:

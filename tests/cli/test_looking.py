@@ -2,6 +2,7 @@
 
 import re
 
+import apsw
 import pytest
 
 from support.shell import Shell, damage
@@ -95,6 +96,9 @@ def test_show_at_a_step_is_the_state_as_it_was_then(shell: Shell) -> None:
     assert {} == shell.json("show", "r1", "--step", "1", "--before")["state"]
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "1")["state"]
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "2", "--before")["state"]
+    assert "running" == shell.json("show", "r1", "--step", "1")["status"]
+    assert re.search(r"as it was after step 1, at .*; it is completed now\nrun +r1  running",
+                     shell("show", "r1", "--step", "1").stdout)  # fmt: skip
     assert "has no step 9; it has 2" in shell("show", "r1", "--step", "9", code=1).stderr
 
 
@@ -161,3 +165,17 @@ def test_doctor_names_weak_settings_and_damaged_runs(shell: Shell) -> None:
     said = shell("doctor", code=1).stdout
     assert "WEAK" in said
     assert "2 runs checked, 1 damaged" in said
+
+
+def test_doctor_names_a_sqlite_library_that_can_lose_commits(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.run("recap", "r1", "to=sam")
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
+
+    found = shell.json("doctor", code=1)
+
+    assert [("SQLite library", "3.51.2", "this version can lose commits; update apsw")] == [
+        (f["name"], f["value"], f["advice"]) for f in found["findings"] if not f["ok"]
+    ]
+    assert "1 run checked, 0 damaged" in shell("doctor", code=1).stdout

@@ -188,17 +188,37 @@ def test_colour_is_for_terminals_and_for_those_who_want_it(
     assert "\x1b" not in piped.stdout + piped.stderr
 
 
-def test_long_work_is_counted_on_a_line_that_goes_away(
-    terminal: Open, folder: Path, world: Path
-) -> None:
-    """Only at a terminal, only on stderr."""
-    copy_world(world, folder)
-    session = terminal("doctor", "--db", "runs.db")
-    session.end()
+LONG = {
+    "doctor": ("doctor", ["examining the store", "checking run 1"]),
+    "verify": ("verify done", ["checking event 1"]),
+    "export": ("export done -o again.jsonl", ["reading event 1", "packing event 1"]),
+    "import": ("import foreign.jsonl", ["reading line 1", "checking event 1", "writing 11 events"]),
+    "check": ("check agents.py", ["checking run 1"]),
+    "gc": ("gc --keep 0 --snapshots 1 --yes",
+           ["looking at the snapshots of run 1", "looking at run 1", "deleting run 1"]),
+}  # fmt: skip
 
-    assert "checking run 1 …" in session.said
-    assert re.search(r"checking run \d+ …\r\x1b\[K", session.said)
-    assert "checking" not in real(folder, "doctor", "--db", "runs.db").stderr
+
+@pytest.mark.parametrize("verb", LONG)
+def test_long_work_says_how_far_it_is_on_a_line_that_goes_away(
+    terminal: Open, folder: Path, world: Path, verb: str
+) -> None:
+    """Only at a terminal; where stderr is none, it holds nothing but what the verb has to say."""
+    line, expected = LONG[verb]
+    words = [*line.split(), "--db", "runs.db"]
+    copy_world(world, folder)
+    if verb == "import":
+        real(folder, "export", "done", "-o", "foreign.jsonl", "--db", "runs.db")
+        words = [*line.split(), "--db", "new.db"]
+    session = terminal(*words)
+    session.end()
+    (folder / "new.db").unlink(missing_ok=True)
+    piped = real(folder, *words)
+
+    shown = [part for part in expected if f"\r\x1b[K{part} …" in session.said]
+    assert expected == shown, session.said
+    assert session.said.count(" …\r\x1b[K") >= len(expected)  # and each is wiped away again
+    assert [] == [part for part in expected if part in piped.stdout + piped.stderr]
 
 
 def test_run_says_what_it_does_while_it_does_it(terminal: Open, folder: Path) -> None:

@@ -6,7 +6,7 @@
   `# name.py` is also that file. `__name__` is not `"__main__"`.
 - In a console block, `$ holdfast …`, `$ python …` and `$ pytest …` run the real program, and the lines
   below are its output, where `…` stands for whatever is not the same twice. `$ NAME=value holdfast …`,
-  `$ export NAME=value` and `$ rm …` work as in a shell. `$ make …` must be a target of the Makefile.
+  `$ export NAME=value`, `$ rm …` and `$ sed …` work as in a shell. `$ make …` must be a target of the Makefile.
 - A block marked `notest` (```` ```console notest ````) is not executed: because it needs a server, a
   key, or does not end. Its `holdfast` commands must still exist, with the options that it shows.
 - A block in an HTML comment is executed and not shown.
@@ -153,6 +153,7 @@ class Reader:
             "python": [sys.executable],
             "pytest": [sys.executable, "-m", "pytest"],
             "rm": ["rm"],
+            "sed": ["sed"],
         }
         if words[0] == "make":
             return

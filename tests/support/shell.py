@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,9 @@ HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This one without what would change what commands do. Bytecode is kept, as where Holdfast is
-    installed, but out of the checkout: hundreds of processes need not compile it anew."""
-    ours = ("HOLDFAST_URL", "NO_COLOR", "CI", "PYTHONDONTWRITEBYTECODE")
-    kept = {name: value for name, value in os.environ.items() if name not in ours}
-    cache = Path(tempfile.gettempdir()) / f"holdfast-tests-{os.getuid()}-bytecode"
-    return {**kept, "PYTHONPYCACHEPREFIX": str(cache), **more}
+    """This one without what would change what commands do."""
+    ours = ("HOLDFAST_URL", "NO_COLOR", "CI")
+    return {**{name: value for name, value in os.environ.items() if name not in ours}, **more}
 
 
 AGENTS = """

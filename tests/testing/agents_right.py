@@ -69,6 +69,11 @@ def with_people(run: Run) -> list[Any]:
 
 
 @agent
+def asks_once(run: Run) -> list[Any]:
+    return [run.ask("Which colour?", options=["red", "blue"]), bool(send("sam"))]
+
+
+@agent
 def in_threads(run: Run) -> list[bool]:
     return [bool(x) for x in run.map(send, ["ann", "bob"])]
 

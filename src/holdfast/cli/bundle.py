@@ -16,11 +16,13 @@ import binascii
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from holdfast import views
+from holdfast.cli.progress import counted
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import Event, Value, bytes_of
@@ -82,7 +84,7 @@ class Packed:
 
 def pack(store: Store, run_id: str) -> list[str]:
     """The lines of a run's file."""
-    found = list(views.events(store, run_id))
+    found = list(views.events(store, run_id, through=partial(counted, what="reading event")))
     lines: list[dict[str, Any]] = [{"format": FORMAT, "version": 1, "id": run_id}]
     lines += [
         {
@@ -93,9 +95,9 @@ def pack(store: Store, run_id: str) -> list[str]:
             "data": r.data.decode(),
             "hash": r.hash.hex(),
         }
-        for r, _ in found
+        for r, _ in counted(found, "packing event")
     ]
-    for name in sorted(_blobs_of(event for _, event in found)):
+    for name in counted(sorted(_blobs_of(event for _, event in found)), "packing value"):
         data = store.blob(run_id, name)
         if data is None:
             raise NotFound(f"run {run_id!r}: the value with hash {name} is missing from the store")
@@ -121,7 +123,7 @@ def _blobs_of(events: Iterable[Event]) -> set[str]:
 
 def unpack(file: Iterable[str]) -> Packed:
     """Read and check a run's file; NotABundle or LogDamaged if anything is wrong with it."""
-    lines = _bounded(file)
+    lines = _bounded(counted(file, "reading line"))
     first = _read(next(lines, ""), _First, "its first line")
     if first.format != FORMAT or first.version != 1:
         raise NotABundle(
@@ -134,7 +136,8 @@ def unpack(file: Iterable[str]) -> Packed:
             blobs.append(_blob(_read(line, _Blob, f"line {number}")))
         else:
             records.append(_record(_read(line, _Event, f"line {number}"), number))
-    checked = list(log.verify(run_id, log.origin(run_id), records))
+    chained = counted(records, "checking event")
+    checked = list(log.verify(run_id, log.origin(run_id), chained))
     events = [log.read_event(run_id, record) for record in checked]
     created = events[0] if events else None
     if not isinstance(created, e.RunCreated) or created.run_id != run_id:
@@ -184,7 +187,7 @@ def _blob(x: _Blob) -> Blob:
 def _status(records: list[Record]) -> str:
     """What the log adds up to. Events of the right shape may still be nonsense in each other's company."""
     try:
-        status = fold(RunState(), records).status
+        status = fold(RunState(), counted(records, "adding up event")).status
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NotABundle(
             f"its events do not add up to a run: {type(error).__name__}: {error}"

@@ -21,6 +21,7 @@ from holdfast.app import Holdfast
 from holdfast.cli import text
 from holdfast.cli.common import command, existing_store, json_option, store_option
 from holdfast.cli.load import load
+from holdfast.cli.progress import counted
 from holdfast.errors import Diverged, HoldfastError, LogDamaged
 from holdfast.store.base import Filter, RunRow, Store
 
@@ -68,11 +69,8 @@ def check(
         agents |= {loaded.name: loaded.chosen()} if loaded.name else loaded.agents
     statuses = (*UNFINISHED, "failed") if failed else UNFINISHED
     with existing_store(url) as store, Holdfast(store, agents=agents.values()) as hf:
-        found = []
-        for number, row in enumerate(_rows(store, agent, statuses), 1):
-            _progress(number, as_json)
-            found.append(_checked(hf, agents, row))
-        _progress(0, as_json)
+        rows = counted(_rows(store, agent, statuses), "checking run")
+        found = [_checked(hf, agents, row) for row in rows]
     found.sort(key=lambda one: one.row.created_at)
     counts = Counter(one.verdict for one in found)
     if as_json:
@@ -95,15 +93,6 @@ def _rows(store: Store, agent: str, statuses: tuple[str, ...]) -> Iterator[RunRo
             if len(page) < PAGE:
                 break
             cursor = page[-1].cursor
-
-
-def _progress(number: int, as_json: bool) -> None:
-    if as_json or not sys.stderr.isatty():
-        return
-    if not number:
-        click.echo("\r\033[K", nl=False, err=True)
-    elif number % 10 == 1:
-        click.echo(f"\rchecking run {number} …", nl=False, err=True)
 
 
 def _checked(hf: Holdfast, agents: dict[str, Any], row: RunRow) -> Checked:
@@ -159,7 +148,7 @@ def _print(found: list[Checked], counts: Counter[str], url: str | None) -> None:
         )
     said = ", ".join(f"{counts[v]} {v}" for v in ("agrees", *BAD, "unknown") if counts[v])
     click.echo(
-        f"{len(found)} unfinished runs: {said}; nothing was executed"
+        f"{text.count(len(found), 'unfinished run')}: {said}; nothing was executed"
         if found
         else "no unfinished runs"
     )

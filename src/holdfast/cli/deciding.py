@@ -278,19 +278,17 @@ def cancel(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: 
 def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Take back what a run did, newest first; a worker with the agent's code does it."""
     with existing_store(url) as store:
-        steps = [
-            c
-            for c in views.get(store, run_id).calls
-            if c.undoable and c.status == "done" and not c.undone
-        ]
-        for call in reversed(steps):
+        calls = views.get(store, run_id).to_undo
+        for call in calls:
             shown = text.compact(describe.content(store, run_id, call.args), 200)
+            first = "" if call.status == "done" else ", once it is known whether it happened"
             click.echo(
-                f"  would undo step {call.step}, {text.visible(call.name)} {shown}", err=True
+                f"  would undo step {call.step}, {text.visible(call.name)} {shown}{first}", err=True
             )
-        confirm(f"undo {len(steps)} calls of {_summary(store, run_id)}?", yes=yes)
+        if calls:  # else it is refused, with the reason
+            confirm(f"undo {text.count(len(calls), 'call')} of {_summary(store, run_id)}?", yes=yes)
         control.undo(store, run_id, by=by, why=why)
-        _report(store, run_id, f"{len(steps)} calls will be undone", url, as_json)
+        _report(store, run_id, f"{text.count(len(calls), 'call')} will be undone", url, as_json)
 
 
 @click.command()

@@ -21,7 +21,7 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
-from holdfast.cli.progress import counted
+from holdfast.cli.progress import counted, said
 from holdfast.errors import HoldfastError
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
 from holdfast.store.opening import open_store
@@ -50,7 +50,8 @@ def doctor(url: str | None, as_json: bool) -> None:
     Also says which runs are due and taken up by no worker.
     """
     with existing_store(url) as store:
-        findings = store.examine()
+        with said("examining the store"):
+            findings = store.examine()
         checked, damaged = 0, {}
         for row in counted(every_run(store), "checking run"):
             checked += 1
@@ -77,7 +78,7 @@ def doctor(url: str | None, as_json: bool) -> None:
                 for f in findings
             ],
         )
-        click.echo(f"{checked} runs checked, {len(damaged)} damaged")
+        click.echo(f"{text.count(checked, 'run')} checked, {len(damaged)} damaged")
         for run_id, problem in damaged.items():
             click.echo(f"  {click.style(run_id, fg='red')}: {text.visible(problem)}")
         for kind in overdue:
@@ -156,23 +157,24 @@ def gc(
             count = snapshots or sys.maxsize >> 1
             rotated = sum(
                 store.rotate_snapshots(row.id, keep=count, max_age_us=oldest)
-                for row in every_run(store)
+                for row in counted(every_run(store), "looking at the snapshots of run")
             )
         doomed = _doomed(store, store.now() - age, keep or 0) if of_runs else []
         deleted: list[str] = []
         if doomed and not dry_run:
             oldest = min(row.updated_at for row in doomed)
             confirm(
-                f"delete {len(doomed)} runs that have ended, the oldest on {text.clock(oldest)}?",
+                f"delete {text.count(len(doomed), 'run')} that ended, the oldest on {text.clock(oldest)}?",
                 yes=yes,
             )
             going = counted(doomed, "deleting run")
             deleted = [row.id for row in going if store.delete(row.id)]
     ids = [row.id for row in doomed] if dry_run else deleted
     word = "would be deleted" if dry_run else "deleted"
-    lines = [f"{len(ids)} runs {word}"] if of_runs else []
+    lines = [f"{text.count(len(ids), 'run')} {word}"] if of_runs else []
     if of_snapshots:
-        lines.append("snapshots were left alone" if dry_run else f"{rotated} snapshots deleted")
+        left = "snapshots were left alone"
+        lines.append(left if dry_run else f"{text.count(rotated, 'snapshot')} deleted")
     of_caches = {"snapshots": rotated} if of_snapshots else {}
     say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
 
@@ -186,7 +188,8 @@ def _age(given: str | None, option: str) -> int | None:
 
 
 def _doomed(store: Store, before: int, keep: int) -> list[RunRow]:
-    ended = [row for status in TERMINAL_STATUSES for row in every_run(store, status)]
+    found = (row for status in TERMINAL_STATUSES for row in every_run(store, status))
+    ended = list(counted(found, "looking at run"))
     ended.sort(key=lambda row: row.updated_at, reverse=True)
     return [row for row in ended[keep:] if row.updated_at < before and not _is_needed(store, row)]
 
@@ -224,7 +227,10 @@ def export(run_id: str, output: Path | None, url: str | None, as_json: bool) -> 
     if as_json:
         click.echo(text.as_json({"run": run_id, "file": str(output), "lines": len(lines)}))
     else:
-        click.echo(f"{run_id}: {len(lines)} lines written to {text.visible(str(output))}", err=True)
+        click.echo(
+            f"{run_id}: {text.count(len(lines), 'line')} written to {text.visible(str(output))}",
+            err=True,
+        )
 
 
 @click.command("import")
@@ -235,14 +241,15 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
     """Take in a run from a file that `export` wrote. It is checked and not trusted: a run that had
     not ended is paused, and nothing executes until somebody resumes it."""
     try:
-        packed = bundle.unpack(counted(file, "reading line"))
+        packed = bundle.unpack(file)
     except UnicodeDecodeError:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url)
     try:
-        status = bundle.take_in(store, packed)
+        with said(f"writing {text.count(len(packed.records), 'event')}"):
+            status = bundle.take_in(store, packed)
     finally:
         store.close()
     data = {"run": packed.run.id, "status": status, "events": len(packed.records)}
-    say(as_json, data, f"{packed.run.id}: {len(packed.records)} events, {status}",
+    say(as_json, data, f"{packed.run.id}: {text.count(len(packed.records), 'event')}, {status}",
         f"  see it: {command(url, 'show', packed.run.id)}")  # fmt: skip

@@ -5,6 +5,7 @@ of the agent's code.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
+from holdfast.cli.progress import counted
 from holdfast.cli.timeline import sentence
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import Filter, RunRow, Store
@@ -45,7 +47,10 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         found, after = _page(store, status or "", Filter(agent=agent, parent=parent), limit, cursor)
         now = store.now()
     if as_json:
-        data = [{**_fields(row), "status": standing(row, now)} for row in found]
+        data = [
+            {**_fields(row), "status": standing(row, now), "waiting_for": _waits_for(row)}
+            for row in found
+        ]
         click.echo(text.as_json({"runs": data, "next": after}))
         return
     if not found:
@@ -55,7 +60,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         ("id", "agent", "status", "changed", "waits for"),
         [
             (row.id, text.visible(row.agent), standing(row, now), f"{text.span(now - row.updated_at)} ago",
-             text.visible(row.waiting_for) or "–")
+             text.visible(_waits_for(row)) or "–")
             for row in found
         ],
     )  # fmt: skip
@@ -68,6 +73,11 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
 def standing(row: RunRow, now: int) -> str:
     """The row's status; `interrupted` if its worker has let the lease end."""
     return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+
+
+def _waits_for(row: RunRow) -> str:
+    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    return "a worker" if row.status == "pending" else row.waiting_for
 
 
 def _fields(row: RunRow) -> dict[str, Any]:
@@ -130,6 +140,11 @@ def show(
         data["continue"] = steps
         click.echo(text.as_json(data))
         return
+    if step is not None:
+        when = f"{'before' if before else 'after'} step {step}"
+        click.echo(f"as it was {when}, at {text.clock(state.updated_at)}; "
+                   f"it is {text.status(standing(row, now))} now")  # fmt: skip
+        now = state.updated_at
     _head(state, place, waits, steps, now)
     if short:
         return
@@ -399,7 +414,7 @@ def diff(run_id: str, step_a: int, step_b: int, url: str | None, as_json: bool) 
 def verify(run_id: str, url: str | None, as_json: bool) -> None:
     """Check a run's log against its hash chain. Exit code 1 if it does not hold."""
     with existing_store(url) as store:
-        found = views.verify(store, run_id)
+        found = views.verify(store, run_id, through=partial(counted, what="checking event"))
     data = {
         "run": run_id,
         "ok": found.ok,
@@ -408,7 +423,11 @@ def verify(run_id: str, url: str | None, as_json: bool) -> None:
         "problem": found.problem,
     }
     if found.ok:
-        say(as_json, data, f"ok: {run_id}, {found.events} events, chained to {found.head[:16]}…")
+        say(
+            as_json,
+            data,
+            f"ok: {run_id}, {text.count(found.events, 'event')}, chained to {found.head[:16]}…",
+        )
         return
     say(as_json, data, f"DAMAGED: {found.problem}")
     raise click.exceptions.Exit(1)

@@ -1,7 +1,8 @@
 """What is going on, on stderr while it lasts, for whoever sits at a terminal.
 
 `Progress` says line by line what a run does that executes in this process: it reads the log as
-anybody could, and the run does not know of it. `counted` counts long work on one line.
+anybody could, and the run does not know of it. `counted` counts long work on one line; `said` names
+work that cannot be counted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -40,15 +42,28 @@ T = TypeVar("T")
 def counted(things: Iterable[T], what: str) -> Iterator[T]:
     """The things, one by one; at a terminal one line counts them, and is gone at the end."""
     watched = sys.stderr.isatty()
-    said = 0.0
+    last = 0.0
     try:
         for number, thing in enumerate(things, 1):
-            if watched and time.monotonic() - said >= COUNT_SECONDS:
-                said = time.monotonic()
+            if watched and time.monotonic() - last >= COUNT_SECONDS:
+                last = time.monotonic()
                 click.echo(f"{ERASE}{what} {number:,} …", nl=False, err=True)
             yield thing
     finally:
-        if said:
+        if last:
+            click.echo(ERASE, nl=False, err=True)
+
+
+@contextmanager
+def said(what: str) -> Iterator[None]:
+    """While it lasts, a terminal says what goes on; at the end that is gone."""
+    watched = sys.stderr.isatty()
+    if watched:
+        click.echo(f"{ERASE}{what} …", nl=False, err=True)
+    try:
+        yield
+    finally:
+        if watched:
             click.echo(ERASE, nl=False, err=True)
 
 
@@ -95,5 +110,5 @@ class Progress:
             self._seen = record.seq
             event = log.read_event(self._run_id, record)
             if isinstance(event, SHOWN):
-                said = sentence(event)
-                click.echo(f"  {said.what:<20}  {click.style(said.text, fg=said.colour)}", err=True)
+                line = sentence(event)
+                click.echo(f"  {line.what:<20}  {click.style(line.text, fg=line.colour)}", err=True)

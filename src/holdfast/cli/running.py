@@ -35,7 +35,7 @@ from holdfast.cli.describe import content, next_steps
 from holdfast.cli.load import Loaded, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, NotFound, RunBusy, RunFailed, RunWaiting
+from holdfast.errors import InvalidInput, NotFound, RunBusy, RunCancelled, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.resumable import CHECKS
@@ -186,7 +186,8 @@ class Job:
 
     def _failed(self, failed: RunFailed) -> NoReturn:
         state = views.get(self.hf.store, self.run_id)
-        error = f"{failed.error_type}: {failed.message}"
+        was_cancelled = isinstance(failed, RunCancelled)  # its message says so by itself
+        error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
             self._json(
                 state.status, error=error, how=next_steps(self.hf.store, state, self.url, self.file)
@@ -194,7 +195,8 @@ class Job:
             raise click.exceptions.Exit(1)
         step = state.failure.step if state.failure else 0
         where = f" at step {step}" if step else ""
-        lines = [f"run {self.run_id} {text.status(state.status)}{where}: {text.indented(error)}",
+        became = "" if was_cancelled else f"{text.status(state.status)}{where}: "
+        lines = [f"run {self.run_id} {became}{text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
             lines.append(f"  try again: {command(self.url, 'resume', self.file, self.run_id)}")
@@ -350,5 +352,5 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     say(
         as_json,
         data,
-        f"{run_id}: the code agrees with the log, {found.steps} steps, {end}; nothing was executed",
+        f"{run_id}: the code agrees with the log, {text.count(found.steps, 'step')}, {end}; nothing was executed",
     )

@@ -101,6 +101,11 @@ def from_json(data: bytes) -> Any:
     return json.loads(data)
 
 
+def count(number: int, what: str) -> str:
+    """1 run, 2 runs, 3,000 runs."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 # ── times ────────────────────────────────────────────────────────────────────────────────────
 
 

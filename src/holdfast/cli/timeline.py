@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.cli.text import compact, cut, one_line, span, visible
+from holdfast.cli.text import compact, count, cut, one_line, span, visible
 from holdfast.core import events as e
 from holdfast.core.events import Event, Value
 from holdfast.views import to_plain
@@ -166,7 +166,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.IterationEnded: _iterated,
     e.ValueRecorded: lambda x: Said("value", f"{visible(x.name)} = {_value(x.value)}"),
     e.StageEntered: lambda x: Said("stage", visible(x.stage), "cyan"),
-    e.PlanMade: lambda x: Said("plan", f"{len(x.steps)} steps: {cut(', '.join(map(visible, x.steps)), 90)}"),
+    e.PlanMade: lambda x: Said("plan", f"{count(len(x.steps), 'step')}: {cut(', '.join(map(visible, x.steps)), 90)}"),
     e.PlanStepBegan: lambda x: Said("plan", f"doing {visible(x.step)}"),
     e.PlanStepEnded: lambda x: Said("plan", f"did {visible(x.step)}"),
     e.DecisionMade: lambda x: Said("decision", f"{visible(x.name)}: {_value(x.choice)}"

@@ -143,8 +143,9 @@ class Watch:
             self._hands.grace = 0.0
             click.echo("giving everything back now", err=True)
         elif self._hands.under_way:
+            held = text.count(self._hands.under_way, "run")
             click.echo(
-                f"stopping: {self._hands.under_way} runs are given back when the call they are in has ended, "
+                f"stopping: {held} under way, given back when the call under way has ended, "
                 f"or in {self._hands.grace:g} s; once more does it now",
                 err=True,
             )

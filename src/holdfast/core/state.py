@@ -214,6 +214,14 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
         """Calls that may or may not have happened."""
         return tuple(call for call in self.calls if call.status == "in_doubt")
 
+    @property
+    def to_undo(self) -> tuple[Call, ...]:
+        """What an undo would take back, newest first. Of a call that is not over it is found out before
+        whether it happened; a child run may have done a lot before it failed."""
+        found = (c for c in self.calls if c.undoable and not c.undone and c.branch != "undo")
+        may_have = (c for c in found if c.status in ("done", "in_doubt", "running") or c.child)
+        return tuple(sorted(may_have, key=lambda c: c.step, reverse=True))
+
     def call(self, step: int) -> Call | None:
         """The call with this step number."""
         return next((call for call in self.calls if call.step == step), None)

@@ -333,6 +333,8 @@ def _in_one_line(outcome: BaseException) -> str:
     match outcome:
         case RunWaiting(waiting_for=waiting_for):
             return waiting_for
+        case RunCancelled(message=message):
+            return message.removeprefix("cancelled ")
         case RunFailed(error_type=kind, message=message):
             return f"{kind}: {message}"
         case HoldfastError():

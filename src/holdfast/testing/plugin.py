@@ -80,6 +80,7 @@ def crash_everywhere() -> CrashEverywhere:
         answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
         check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
     ) -> Report:  # fmt: skip
+        __tracebackhide__ = True  # what failed is the user's test, not this
         answers = [] if approve is None else [Answer("approval", approve)]
         answers += [] if answer is ... else [Answer("answer", answer)]
         answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
