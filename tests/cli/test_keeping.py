@@ -71,7 +71,7 @@ def test_gc_rotates_snapshots_by_number_and_by_age_and_no_run_goes_with_them(she
     assert [1, 2, 3] == ends_of_snapshots(shell)
     assert 1 == shell.json("gc", "--snapshot-age", "25d")["snapshots"]
     assert [2, 3] == ends_of_snapshots(shell)
-    assert "1 snapshots deleted" in shell("gc", "--snapshot-age", "1h").stdout  # never the newest
+    assert "1 snapshot deleted" in shell("gc", "--snapshot-age", "1h").stdout  # never the newest
     assert [3] == ends_of_snapshots(shell)
     assert unharmed == shell.log("r1")
 

@@ -319,7 +319,7 @@ def test_a_resume_that_a_check_refuses_says_which_and_goes_on_with_override(shel
     file.write_text(text)
     shell("run", "versions.py", "--id", "r1", code=1)
     shell("signal", "r1", "go", "7")
-    file.write_text(text.replace("'1'", "'2'"))
+    file.write_text(text.replace("'1'", "'2.0'"))  # another length: bytecode is told apart by it
 
     refused = shell("resume", "versions.py", "r1", code=1).stderr
 

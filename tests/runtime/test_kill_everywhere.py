@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,9 +30,7 @@ def explore(slim: Slim, record_property: Count) -> Explore:
     """Kill a scenario on a store; how many schedules there were."""
 
     def explored(scenario: Scenario, url: object, *, pairs: bool, stride: int) -> int:
-        # New names each time, because the ledger remembers all of them.
-        prefix = f"{scenario.name}-{uuid.uuid4().hex[:6]}"
-        found = slim.explore(scenario.name, str(url), prefix, pairs=pairs, stride=stride)
+        found = slim.explore(scenario.name, str(url), pairs=pairs, stride=stride)
         record_property("kill schedules", found)
         return found
 

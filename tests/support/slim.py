@@ -33,12 +33,11 @@ class Slim:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def explore(self, scenario: str, url: str, prefix: str, *, pairs: bool, stride: int) -> int:
+    def explore(self, scenario: str, url: str, *, pairs: bool, stride: int) -> int:
         """How many schedules were killed without a violation; AssertionError at the first one."""
         order = {
             "scenario": scenario,
             "url": url,
-            "prefix": prefix,
             "pairs": pairs,
             "stride": stride,
         }
@@ -95,7 +94,7 @@ def serve() -> None:
         try:
             found = explore(
                 known[order["scenario"]], lambda clock, url=order["url"]: _store(url, clock), ledger,
-                order["prefix"], pairs=order["pairs"], stride=order["stride"],
+                pairs=order["pairs"], stride=order["stride"],
             )  # fmt: skip
             answer = {"schedules": found.schedules}
         except BaseException:
