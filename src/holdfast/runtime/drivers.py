@@ -12,7 +12,6 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -89,6 +88,8 @@ def _submit(pending: Pending) -> Callable[[], None]:
 def invoke(effect: Invoke) -> Any:
     """Call a function of the user's, or what a test has put in its place."""
     session = effect.session
+    if not session.is_watched:
+        return _invoke(effect)
     effect = session.stood_in(effect)
     session.point(f"before {effect.fn.__name__}")
     result = _invoke(effect)
@@ -195,13 +196,14 @@ async def persist_async(session: Session, build: Callable[[], Pending], label: s
 
 
 def _append_async(pending: Pending) -> asyncio.Future[None]:
-    session = pending.session
-    return session.store.append_async(pending.work, partial(session.committed, pending))
+    return pending.session.store.append_async(pending.work, pending.arrived)
 
 
 async def invoke_async(effect: Invoke) -> Any:
     """See `invoke`."""
     session = effect.session
+    if not session.is_watched:
+        return await _invoke_async(effect)
     effect = session.stood_in(effect)
     session.point(f"before {effect.fn.__name__}")
     result = await _invoke_async(effect)

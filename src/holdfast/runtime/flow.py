@@ -308,7 +308,9 @@ def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
             asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}"
         )
     outcome = yield from _limited(asked, number, step, approval, tries)
-    return (yield from _tried(asked, outcome, number, tries))
+    if isinstance(outcome, e.CallFailed):
+        return (yield from _tried(asked, outcome, number, tries))
+    return outcome
 
 
 def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
@@ -325,10 +327,9 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
 
 
 def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
-    if not asked.spec.is_limited:
-        return (yield from _attempt(asked, number, step, approval, tries))
+    """An attempt, when there is room for it."""
     attempt = partial(_attempt, asked, number, step, approval, tries)
-    return (yield from within_limits(asked, number, attempt))
+    return within_limits(asked, number, attempt) if asked.spec.is_limited else attempt()
 
 
 def first_failed(asked: Asked, error: Exception, started: int) -> Flow:

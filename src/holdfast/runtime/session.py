@@ -71,6 +71,10 @@ class Pending(msgspec.Struct, eq=False):
     own: int
     """How many of the events, at the end, are those of the commit itself: the others were buffered."""
 
+    def arrived(self) -> None:
+        """It is durable, and nobody else has told its session."""
+        self.session.committed(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -105,6 +109,7 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
+        self.commits_each_step = setting.checkpoint.at_step
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -432,6 +437,13 @@ class Session:
                 self._flying += [x for x in self._noted if isinstance(x, Noted)]
                 self._first, self._noted, self._noted_blobs = [], [], []
             return self._seal(new, change, all_blobs, claims_key, urgent, own=len(events))
+
+    def build_receipt(self, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Pending:
+        """The same for the receipt of a step: of most appends this is all."""
+        with self._mutex:
+            if self._noted or self._first or not self._complete:
+                return self.build((receipt,), blobs=blobs, receipt=True)
+            return self._seal((receipt,), None, blobs, "", False, own=1)
 
     def _seal(
         self,

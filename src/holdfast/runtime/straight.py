@@ -36,13 +36,12 @@ _LABEL: Final = e.CallSucceeded.kind
 
 def goes_straight(asked: Asked, entry: Entry | None) -> bool:
     """Whether this call is new, and no more than its body and a receipt that is written at once."""
-    spec, setting = asked.spec, asked.branch.session.setting
+    session, spec = asked.branch.session, asked.spec
     return (
         entry is None
         and spec.is_plain
-        and not spec.is_limited
-        and setting.checkpoint.at_step
-        and spec.risk not in setting.approve
+        and session.commits_each_step
+        and spec.risk not in session.setting.approve
     )
 
 
@@ -82,10 +81,15 @@ def make(asked: Asked) -> Any:
         try:
             raw = _call(asked, session)
         except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
-            failed = error
+            return drive(first_failed(asked, error, started))
+        result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
+        try:
+            pending = persist(session, partial(session.build_receipt, receipt, blobs), _LABEL)
+        except Refused as refused:
+            drive(_refused(asked, refused))
         else:
-            return _keep(asked, session, raw, started)
-        return drive(first_failed(asked, failed, started))
+            session.committed(pending)
+        return result
     except Suspend as signal:
         asked.branch.suspend(signal)
         raise
@@ -101,19 +105,6 @@ def _call(asked: Asked, session: Session) -> Any:
         CURRENT.reset(token)
 
 
-def _keep(asked: Asked, session: Session, raw: Any, started: int) -> Any:
-    result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
-    build = partial(session.build, (receipt,), blobs=blobs, receipt=True)
-    try:
-        session.committed(persist(session, build, _LABEL))
-    except Refused as first:
-        refused = first
-    else:
-        return result
-    drive(_refused(asked, refused))
-    return result
-
-
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -123,10 +114,17 @@ async def make_async(asked: Asked) -> Any:
     try:
         raw = await _call_async(asked, session)
     except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
-        failed = error
+        return await drive_async(first_failed(asked, error, started))
+    result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
+    try:
+        pending = await persist_async(
+            session, partial(session.build_receipt, receipt, blobs), _LABEL
+        )
+    except Refused as refused:
+        await drive_async(_refused(asked, refused))
     else:
-        return await _keep_async(asked, session, raw, started)
-    return await drive_async(first_failed(asked, failed, started))
+        session.committed(pending)
+    return result
 
 
 async def _call_async(asked: Asked, session: Session) -> Any:
@@ -137,16 +135,3 @@ async def _call_async(asked: Asked, session: Session) -> Any:
         return await asked.spec.body(**asked.bound)
     finally:
         CURRENT.reset(token)
-
-
-async def _keep_async(asked: Asked, session: Session, raw: Any, started: int) -> Any:
-    result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
-    build = partial(session.build, (receipt,), blobs=blobs, receipt=True)
-    try:
-        session.committed(await persist_async(session, build, _LABEL))
-    except Refused as first:
-        refused = first
-    else:
-        return result
-    await drive_async(_refused(asked, refused))
-    return result

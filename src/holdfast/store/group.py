@@ -66,6 +66,9 @@ class GroupCommit(Generic[W]):
         self._commit = commit
         self._mutex = threading.Lock()
         self._queue: deque[_Ticket[W]] = deque()
+        self._turn: deque[_Ticket[W]] = deque()
+        """What loops have appended in the turn that they are in; before anything else is queued, and
+        when the turn is over, it is queued."""
         self._batch: list[_Ticket[W]] = []
         self._leader: _Ticket[W] | threading.Thread | None = None
         self._closed = False
@@ -92,7 +95,12 @@ class GroupCommit(Generic[W]):
     def _enter(self, ticket: _Ticket[W]) -> None:
         with self._mutex:
             self._refuse_if_closed()
+            self._queue_turn()
             self._queue.append(ticket)
+
+    def _queue_turn(self) -> None:
+        while self._turn:
+            self._queue.append(self._turn.popleft())
 
     def _finish(self, ticket: _Ticket[W]) -> None:
         try:
@@ -116,11 +124,11 @@ class GroupCommit(Generic[W]):
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
         ticket.abandoned = abandoned
-        with self._mutex:
-            self._refuse_if_closed()
-            queue = self._queue
-            first = not queue or queue[-1].loop is not loop
-            queue.append(ticket)
+        self._refuse_if_closed()
+        # Without the mutex, which another thread may hold while it waits for the interpreter.
+        turn = self._turn
+        first = not turn or turn[-1].loop is not loop
+        turn.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
         assert ticket.future is not None
@@ -244,7 +252,12 @@ class GroupCommit(Generic[W]):
 
     def _start_thread_leading(self) -> None:
         with self._mutex:
+            self._queue_turn()
             if self._leader is not None or not self._queue:
+                return
+            if self._closed:  # appended by a loop in the very moment in which another thread closed
+                late, self._queue = list(self._queue), deque()
+                self._resolve(late, [StoreUnavailable("the store is closed")] * len(late))
                 return
             if self._thread is None:
                 self._thread = threading.Thread(
