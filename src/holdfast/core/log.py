@@ -99,24 +99,23 @@ def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[He
 
 def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:
     """The records one by one, each checked against the one before; LogDamaged at the first bad one."""
-    seq, before, _ = head
+    expected, before, _ = head
     for record in records:
-        seq += 1
-        if record.seq != seq:
-            what = (
-                "it is missing" if record.seq > seq else f"event {record.seq} stands in its place"
-            )
-            raise LogDamaged(run_id, seq, what)
-        if chain_hash(before, *record[:5]) != record.hash:
-            raise LogDamaged(run_id, seq, "its bytes do not match its hash")
-        before = record.hash
+        expected += 1
+        seq, time, epoch, kind, data, hash_ = record
+        if seq != expected:
+            what = "it is missing" if seq > expected else f"event {seq} stands in its place"
+            raise LogDamaged(run_id, expected, what)
+        if chain_hash(before, seq, time, epoch, kind, data) != hash_:
+            raise LogDamaged(run_id, expected, "its bytes do not match its hash")
+        before = hash_
         yield record
 
 
 def read_event(run_id: str, record: Record) -> Event:
     """The record's event, or an error that names the run and the place."""
     try:
-        return record.event
+        return events.from_json(record[3], record[4])
     except events.Unreadable as error:
         raise UnknownEvent(run_id, record.seq, str(error)) from None
 

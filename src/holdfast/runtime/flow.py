@@ -73,9 +73,14 @@ def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int =
 def ask(
     branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
 ) -> tuple[Asked, Entry | None]:
-    """A call as it is asked for, and what the log holds at its place."""
-    asked = _name(branch, spec, bound, undoes)
-    branch.session.specs[spec.name] = spec
+    """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
+    own_key = _own_key(spec, bound) if spec.params.hidden else ""
+    args = spec.encode_args(bound)  # fails before any effect
+    session = branch.session
+    if spec.redact:
+        session.secrets.update(secrets_in([bound.get(name) for name in spec.redact], declared=True))
+    session.specs[spec.name] = spec
+    asked = Asked(spec, branch, branch.take(), bound, args, digest(args), own_key, undoes)
     return asked, _match(asked)
 
 
@@ -97,17 +102,6 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
     if asked.spec.risk in asked.session.setting.approve:
         approval = yield from _approval(asked, entry)
     return (yield from _attempts(asked, entry, approval))
-
-
-def _name(branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int) -> Asked:
-    """The call's identity: its place, and its canonical arguments. Fails before any effect."""
-    own_key = _own_key(spec, bound) if spec.params.hidden else ""
-    args = spec.encode_args(bound)
-    if spec.redact:
-        branch.session.secrets.update(
-            secrets_in([bound.get(name) for name in spec.redact], declared=True)
-        )
-    return Asked(spec, branch, branch.take(), bound, args, digest(args), own_key, undoes)
 
 
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
@@ -140,7 +134,7 @@ def _match(asked: Asked) -> Entry | None:
     branch = asked.branch
     session = branch.session
     left = None
-    if session.journal.has_left:
+    if session.journal.left:
         left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
     if left is not None:
         branch.index = asked.index  # the place that was taken for it is free again
@@ -157,6 +151,8 @@ def _match(asked: Asked) -> Entry | None:
 
 
 def _is_same(asked: Asked, entry: Entry) -> bool:
+    if entry.done is not None and entry.wait is None and entry.digest == asked.digest:
+        return entry.name == asked.spec.name
     other = entry.is_wait or entry.iteration is not None
     if other or (entry.name and entry.name != asked.spec.name):
         return False
@@ -185,14 +181,15 @@ def _shown(session: Session, entry: Entry) -> str:
 
 def recorded(asked: Asked, entry: Entry) -> Any:
     """The outcome that the log holds: returned or raised, nothing executed."""
-    session = asked.session
-    if entry.done is not None and entry.done.buffered:
+    branch, done = asked.branch, entry.done
+    session = branch.session
+    if done is not None and done.buffered:
         # It was written later than it was given to the code.
-        session.count_unshown(entry.done, entry.seq)
+        session.count_unshown(done, entry.seq)
     else:
         session.show(entry.seq)
-    session.journal.forget(asked.branch.path, asked.index)
-    resolved, done = entry.resolved, entry.done
+    session.journal.forget(branch.path, asked.index)
+    resolved = entry.resolved
     if done is not None:
         if done.unavailable:
             raise result_lost(asked, done.unavailable)

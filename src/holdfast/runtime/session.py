@@ -194,7 +194,7 @@ class Session:
                 return
             page = self.store.read(self.run_id, after=self._read_head.seq, limit=PAGE)
             self._take_in(log.verify(self.run_id, self._read_head, page))
-            self.unsaved_bytes += sum(len(record.data) for record in page)
+            self.unsaved_bytes += sum([len(record[4]) for record in page])
             if len(page) < PAGE:
                 self._complete = True
                 self.head = self._read_head
@@ -257,7 +257,7 @@ class Session:
 
     def entry(self, branch: str, index: int) -> Entry | None:
         """What the log holds at this place, with everything that may still change it."""
-        found = self.journal.entry(branch, index)
+        found = self.journal.entries.get((branch, index))
         if found is not None and found.done is not None:
             return found
         while not self._complete and (found is None or not found.final or found.failed_finally):

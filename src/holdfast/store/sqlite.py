@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import apsw
 
+from holdfast.core.events import ALL
 from holdfast.core.log import Blob, Record
 from holdfast.errors import (
     InvalidInput,
@@ -74,6 +75,7 @@ Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
+_KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
 _INSERTS: Final = tuple(
     (size, _Q["insert_event"] + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
     for size in (128, 64, 32, 16, 8, 4, 2, 1)
@@ -620,10 +622,12 @@ class SQLiteStore:
                 _Q["read"], (run_id, after, -1 if limit is None else limit)
             ).fetchall()
         # A damaged name may be no text any more; its hash then tells, as for other damage.
+        # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
+        new, known = tuple.__new__, _KINDS
         return [
-            Record(seq, time, epoch, kind.decode(errors="replace"), data, hash_)
+            new(Record, (seq, time, epoch, known.get(kind) or kind.decode(errors="replace"), data, hash_))
             for seq, time, epoch, kind, data, hash_ in found
-        ]
+        ]  # fmt: skip
 
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         with self._reading() as db:
