@@ -19,14 +19,13 @@ from msgspec import Raw
 
 from holdfast.core import events
 from holdfast.core.events import Event, Value
-from holdfast.core.values import digest, encode_struct
+from holdfast.core.values import digest, encode_struct, sha256
 from holdfast.errors import InvalidInput, LogDamaged, UnknownEvent
 
 SPILL_BYTES: Final = 64 * 1024
 """A value longer than this is kept as an artifact, by its hash, and not inside its event."""
 
 _HEADER: Final = struct.Struct(">qqq")
-_sha256: Final = hashlib.sha256
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
 
 
@@ -78,10 +77,10 @@ def origin(run_id: str) -> Head:
 
 def chain_hash(before: bytes, seq: int, time: int, epoch: int, kind: str, data: bytes) -> bytes:
     """The hash of a record whose predecessor has the hash `before`."""
+    h = sha256()
     # Joined first: copying a small record is cheaper than four calls into OpenSSL.
-    return _sha256(
-        b"".join((before, _HEADER.pack(seq, time, epoch), kind.encode(), b"\0", data))
-    ).digest()
+    h.update(b"".join((before, _HEADER.pack(seq, time, epoch), kind.encode(), b"\0", data)))
+    return h.digest()
 
 
 def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:

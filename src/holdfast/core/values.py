@@ -35,6 +35,8 @@ INTEGER_BITS_MAX: Final = 4096
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder().decode
+sha256: Final = hashlib.sha256().copy
+"""A fresh SHA-256. (OpenSSL takes longer to look the algorithm up than to hash a short text with it.)"""
 
 
 class FrozenDict(dict[str, Any]):
@@ -469,7 +471,9 @@ def _ecmascript_number(value: float) -> str:
 
 def digest(data: bytes) -> str:
     """A short name for exact bytes: the first 128 bits of SHA-256, in hex."""
-    return hashlib.sha256(data).hexdigest()[:32]
+    h = sha256()
+    h.update(data)
+    return h.hexdigest()[:32]
 
 
 # ── declared types ───────────────────────────────────────────────────────────────────────────
