@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.page import BEGIN, END
+from bench.page import main as write_page
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,3 +38,9 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     assert [x for x in wanted if not any(x in line for line in said)] == []
     assert (tmp_path / "steps.svg").read_text("utf-8").startswith("<svg")
     assert "goals:" in done.stdout
+    page = tmp_path / "speed.md"
+    page.write_text(f"before\n{BEGIN}\nto be replaced\n{END}\nafter\n", "utf-8")
+    write_page(tmp_path, page)
+    written = page.read_text("utf-8")
+    assert "to be replaced" not in written and written.startswith("before\n") and written.endswith("after\n")
+    assert [x for x in wanted if x not in written] == []
