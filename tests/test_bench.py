@@ -42,5 +42,9 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     page.write_text(f"before\n{BEGIN}\nto be replaced\n{END}\nafter\n", "utf-8")
     write_page(tmp_path, page)
     written = page.read_text("utf-8")
-    assert "to be replaced" not in written and written.startswith("before\n") and written.endswith("after\n")
+    assert (
+        "to be replaced" not in written
+        and written.startswith("before\n")
+        and written.endswith("after\n")
+    )
     assert [x for x in wanted if x not in written] == []

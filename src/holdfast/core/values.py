@@ -15,6 +15,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import hashlib
 import math
 import re
@@ -504,6 +505,19 @@ class Codec:
                 f"it does not read back as the declared type {_type_name(self.declared)}: {error}",
                 path=_path_in(error),
             ) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_codec(declared: Any) -> Codec:
+    return Codec(declared)
+
+
+def codec_of(declared: Any) -> Codec:
+    """The codec of a declared type; the same one each time, where the type can be looked up."""
+    try:
+        return _kept_codec(declared)
+    except TypeError:  # it has no hash
+        return Codec(declared)
 
 
 def is_plain_json(declared: Any) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Type
 
 from holdfast.core import values
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
-from holdfast.core.values import Codec
+from holdfast.core.values import Codec, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
 
@@ -233,7 +233,7 @@ class CallSpec:
         """Recorded arguments as the types their parameters declare."""
         raw = values.decode(data)
         return {
-            name: Codec(self.params.types.get(name, Any)).decode(values.encode(value))
+            name: codec_of(self.params.types.get(name, Any)).decode(values.encode(value))
             for name, value in raw.items()
         }
 
@@ -327,7 +327,7 @@ class AgentSpec:
         """Recorded input as the types its parameters declare."""
         raw = values.decode(data)
         return {
-            name: Codec(self.params.types.get(name, Any)).decode(values.encode(value))
+            name: codec_of(self.params.types.get(name, Any)).decode(values.encode(value))
             for name, value in raw.items()
         }
 
