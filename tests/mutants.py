@@ -60,6 +60,27 @@ MUTANTS = (
         ("tests/runtime/test_zombie.py",),
     ),
     Mutant(
+        "a branch that the code has added passes for one that it had started",
+        "core/replay.py",
+        "return not self.reaches(branch, index) or self._forks.get((branch, index), 0) >= number",
+        "return True",
+        ("tests/runtime/test_divergence.py", "-k", "added"),
+    ),
+    Mutant(
+        "a task that was started before the crash passes for one that was added",
+        "runtime/context.py",
+        "self.forked, self.forks = self.forks, 0",
+        "self.forked, self.forks = 0, 0",
+        ("tests/runtime/test_divergence.py", "-k", "started"),
+    ),
+    Mutant(
+        "accepting new steps accepts calls that were changed, too",
+        "core/replay.py",
+        "            x.name == name and (not self.accepted or x.first_seq < self.accepted)\n",
+        "            False\n",
+        ("tests/runtime/test_divergence.py", "-k", "accept"),
+    ),
+    Mutant(
         "the fence is not checked where the append is committed",
         "store/base.py",
         "if work.epoch is not None and work.epoch != at.epoch:",
@@ -88,8 +109,8 @@ MUTANTS = (
     Mutant(
         "acknowledged before it is committed",
         "runtime/drivers.py",
-        "            wait()\n",
-        "            threading.Timer(0.005, wait).start()\n",
+        "        wait()\n",
+        "        threading.Timer(0.005, wait).start()\n",
         (f"{KILLS}[chain]",),
     ),
     Mutant(
@@ -123,7 +144,7 @@ MUTANTS = (
     Mutant(
         "a bad event is skipped",
         "core/log.py",
-        'raise LogDamaged(run_id, seq, "its bytes do not match its hash")',
+        'raise LogDamaged(run_id, expected, "its bytes do not match its hash")',
         "continue",
         ("tests/core/test_log.py",),
     ),

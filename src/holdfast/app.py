@@ -156,8 +156,11 @@ class Holdfast:
         return Handle(self, run_id)
 
     def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-               override: Sequence[str] = ()) -> Any:  # fmt: skip
+               override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
         """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+
+        With `accept_new_steps`, calls that the code has added among what the run has done are made, and
+        not refused with Diverged. A call that was renamed counts as added.
 
         A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
         refused with NotResumable, unless `override` names that check: "age", "version".
@@ -165,6 +168,8 @@ class Holdfast:
         row = views.row_of(self.store, run_id)
         spec = self.engine.agent_of(row)
         self.engine.check_resumable(row, spec, override)
+        if accept_new_steps:
+            control.accept_new_steps(self.store, run_id, by=by, why=why)
         control.reopen(self.store, run_id, by=by, why=why)
         return self._go_on(views.row_of(self.store, run_id), spec, wait=wait)
 
@@ -400,10 +405,13 @@ class AsyncHoldfast:
         return await self._go_on(made, spec, wait=wait)
 
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-                     override: Sequence[str] = ()) -> Any:  # fmt: skip
+                     override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
         self.sync.engine.check_resumable(row, self.sync.engine.agent_of(row), override)
+        if accept_new_steps:
+            accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)
+            await asyncio.to_thread(accept)
         return await self._reopened(control.reopen, run_id, wait=wait, by=by, why=why)
 
     async def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:

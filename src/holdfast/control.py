@@ -345,6 +345,24 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     _act_unless_nothing(store, run_id, decide)
 
 
+def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Let the code add calls among what the run has done: those are made, and what is recorded stays.
+
+    What is recorded must still be asked for, in its order and with its arguments.
+    """
+
+    def decide(_: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
+        if row.status in ("completed", "cancelled"):
+            raise NotNow(
+                f"run {run_id!r} is {row.status}: it does not go on, so nothing can be added"
+            )
+        return [e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None, []
+
+    act(store, run_id, decide)
+
+
 def _failed_children(store: Store, run_id: str) -> list[str]:
     """The child runs whose failure a failed run has failed by: they go on before it does."""
     row = store.get(run_id)
@@ -438,7 +456,11 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     }
     gated = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitBegan) and x.tool}
     resumed = _resumed(kept)
-    past = [x for x in kept[1:] if x in resumed or _belongs(x, finished, gated)]
+    past = [
+        (seq, x)
+        for seq, x in enumerate(kept)
+        if seq and (x in resumed or _belongs(x, finished, gated))
+    ]
     effects = tuple(
         f"step {c.step}: {c.name}"
         for c in whole.calls
@@ -452,7 +474,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         forked_step=step,
         inherited_effects=effects,
     )
-    new: list[Event] = [first, *past]
+    new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns
         new.insert(-1, e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
@@ -478,6 +500,20 @@ def _resumed(kept: Sequence[Event]) -> list[Event]:
             found += [failed, event]
             failed = None
     return found
+
+
+def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
+    """Events as they follow the first one of a fork: what names another by its seq names it there."""
+    now = {seq: number for number, (seq, _) in enumerate(past, start=1)}
+
+    def renumber(event: Event) -> Event:
+        if isinstance(event, e.WaitEnded) and event.source:
+            return msgspec.structs.replace(event, source=now.get(event.source, 0))
+        if isinstance(event, e.CallStarted) and event.approval is not None:
+            return msgspec.structs.replace(event, approval=now.get(event.approval))
+        return event
+
+    return [renumber(event) for _, event in past]
 
 
 def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str, int]]) -> bool:

@@ -404,9 +404,18 @@ class LogRegressed(LogDamaged):
 class Diverged(HoldfastError):
     """The code asks for something else than the log holds. Nothing new has been executed."""
 
-    def __init__(self, run_id: str, where: str, recorded: str, attempted: str) -> None:
+    def __init__(
+        self, run_id: str, where: str, recorded: str, attempted: str, *, adds: bool = False
+    ) -> None:
         self.run_id, self.where = run_id, where
         self.recorded, self.attempted = recorded, attempted
+        self.adds = adds
+        """Whether the code may have only added something: then `accept_new_steps` is a way on."""
+        accept = (
+            f"  - make what was added, now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
+            if adds
+            else ""
+        )
         super().__init__(
             f"run {run_id!r} diverged at {where}\n"
             f"  recorded:  {recorded}\n"
@@ -415,6 +424,7 @@ class Diverged(HoldfastError):
             "changed since the run began. To go on:\n"
             "  - put the old code back and resume; or\n"
             f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
+            f"{accept}"
             f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
         )
 

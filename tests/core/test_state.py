@@ -68,6 +68,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.RunCancelled, by=KEYS),
     st.builds(e.RunReopened),
     st.builds(e.RunRestarted),
+    st.builds(e.StepsAccepted),
     st.builds(e.RunPaused),
     st.builds(e.RunQuarantined, reason=KEYS),
     st.builds(e.CancelRequested),

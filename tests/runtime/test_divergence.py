@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncRun, Diverged, Run, RunWaiting, agent, step, tool
+from holdfast import AsyncRun, Diverged, NotNow, Run, RunWaiting, agent, step, tool
 
 happened: list[str] = []
+
+
+class Died(BaseException):
+    """The process ends here."""
 
 
 @pytest.fixture(autouse=True)
@@ -318,6 +322,307 @@ def test_new_steps_at_the_end_are_just_new(home: Any) -> None:
     hf.signal("r", "go")
 
     assert hf.run(make(longer), id="r") == ["a", "sam", "b", "more", "kim"]
+
+
+# ── branches that were added ─────────────────────────────────────────────────────────────────
+
+
+@tool
+async def post(to: str, idempotency_key: str = "") -> str:
+    happened.append(f"post {to}")
+    return to
+
+
+@step
+async def look(at: str) -> str:
+    happened.append(f"look {at}")
+    return at
+
+
+def parallel(added: Callable[[AsyncRun], Any] | None = None) -> Any:
+    """Posts at once and one after the other; what is added comes between the first two."""
+
+    @agent(name="parallel")
+    async def main(run: AsyncRun) -> Any:
+        found = [await post("first")]
+        if added is not None:
+            await added(run)
+        found.append(await post("second"))
+        found += await asyncio.gather(post("x"), post("y"))
+        await run.wait_for("go")
+        return found
+
+    return main
+
+
+async def _two_looks(_: AsyncRun) -> None:
+    await asyncio.gather(look("1"), look("2"))
+
+
+async def _a_nested_look(_: AsyncRun) -> None:
+    async def inner() -> None:
+        await asyncio.gather(look("1"))
+
+    await asyncio.gather(inner())
+
+
+@pytest.mark.parametrize("added", [_two_looks, _a_nested_look])
+def test_a_parallel_group_added_in_the_middle_stops_before_any_new_effect(
+    home: Any, added: Any
+) -> None:
+    """And it does not rename the groups that follow, so what those did is not done again."""
+    with pytest.raises(RunWaiting):
+        home.open().run(parallel(), id="r")
+    before = list(happened)
+
+    with pytest.raises(Diverged) as stopped:
+        home.open().run(parallel(added), id="r")
+
+    assert happened == before
+    assert ('post({"to":"second"})', 'look({"at":"1"})') == (
+        stopped.value.recorded,
+        stopped.value.attempted,
+    )
+
+
+def test_items_mapped_in_threads_that_were_added_stop_before_any_new_effect(home: Any) -> None:
+    def mapping(first: list[str]) -> Any:
+        def body(run: Run) -> Any:
+            read("a")
+            found = run.map(other, first) if first else []
+            read("b")
+            found += run.map(send, ["x", "y"])
+            run.wait_for("go")
+            return found
+
+        return make(body)
+
+    with pytest.raises(RunWaiting):
+        home.open().run(mapping([]), id="r")
+    before = list(happened)
+
+    with pytest.raises(Diverged, match="recorded:  read"):
+        home.open().run(mapping(["new"]), id="r")
+    assert happened == before
+
+
+def test_a_task_that_had_been_started_and_had_done_nothing_yet_goes_on(home: Any) -> None:
+    """The log says that it was started, so its first call is no addition."""
+
+    @agent(name="unjoined")
+    async def main(run: AsyncRun) -> Any:
+        gate = asyncio.Event()
+
+        async def late() -> str:
+            await gate.wait()
+            return await look("late")
+
+        task = asyncio.create_task(late())
+        await post("early")
+        gate.set()
+        return [await task]
+
+    home.crash(main, "r", at="before look")
+    home.clock.advance(31)
+
+    assert home.open().run(main, id="r") == ["late"]
+    assert happened == ["post early", "look late"]
+
+
+# ── accepting new steps ──────────────────────────────────────────────────────────────────────
+
+
+def wait_added(run: Run) -> Any:
+    found = [read("a")]
+    run.ask("Really?")
+    found += [send("sam"), read("b")]
+    run.wait_for("go")
+    return [*found, send("kim")]
+
+
+def two_added(run: Run) -> Any:
+    found = [other("1"), other("1"), read("a"), send("sam"), other("2"), read("b")]
+    run.wait_for("go")
+    return [*found, send("kim")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "added", "result"),
+    [
+        (step_added, ["other new"], ["a", "new", "sam", "b", "kim"]),
+        (two_added, ["other 1", "other 1", "other 2"], ["1", "1", "a", "sam", "2", "b", "kim"]),
+    ],
+)
+def test_accepted_new_steps_are_made_once_and_what_is_recorded_stays(
+    home: Any, changed: Any, added: list[str], result: list[str]
+) -> None:
+    with pytest.raises(RunWaiting):
+        home.open().run(make(original), id="r")
+    before = list(happened)
+    with pytest.raises(Diverged, match="accept_new_steps=True"):
+        home.open().run(make(changed), id="r")
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(make(changed)).resume("r", accept_new_steps=True, by="ann", why="checked")
+
+    assert happened == [*before, *added]
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(make(changed), id="r")  # another process finds them where they are
+    hf = home.open(make(changed))
+    assert hf.replay("r").diverged is None
+    hf.signal("r", "go")
+    assert hf.run(make(changed), id="r") == result
+    assert happened == [*before, *added, "send kim"]
+    assert hf.verify("r").ok
+    said = [line.text for line in hf.get("r").lines if line.level == "accept"]
+    assert ["steps that the code added are accepted by ann: checked"] == said
+
+
+def test_a_crash_at_any_boundary_of_an_accepted_resume_repeats_nothing(home: Any) -> None:
+    def tool_added(run: Run) -> Any:
+        @tool
+        def announce(text: str, idempotency_key: str = "") -> str:
+            happened.append(f"announce {idempotency_key}")
+            return text
+
+        found = [read("a"), announce("hello"), send("sam"), read("b")]
+        run.wait_for("go")
+        return [*found, send("kim")]
+
+    def crash_after(count: int) -> Callable[[str], None]:
+        left = iter(range(count))
+
+        def die(name: str) -> None:
+            if next(left, None) is None:
+                raise Died(name)
+
+        return die
+
+    killed = 0
+    while True:
+        run_id = f"run-{killed}"
+        with pytest.raises(RunWaiting):
+            home.open().run(make(original), id=run_id)
+        happened.clear()
+        hf = home.open(make(tool_added), boundary=crash_after(killed))
+        try:
+            hf.resume(run_id, accept_new_steps=True)
+        except RunWaiting:
+            break
+        except Died:
+            killed += 1
+        home.clock.advance(31)
+        with pytest.raises(RunWaiting):
+            home.open(make(tool_added)).resume(run_id)
+        hf = home.open(make(tool_added))
+        hf.signal(run_id, "go")
+
+        assert hf.run(make(tool_added), id=run_id) == ["a", "hello", "sam", "b", "kim"]
+        assert len(set(happened)) == 2  # the key of the added call, however often it was tried
+        assert happened.count("send kim") == 1
+    assert killed > 5
+
+
+def test_an_accepted_wait_waits_and_is_answered_where_it_was_added(home: Any) -> None:
+    with pytest.raises(RunWaiting):
+        home.open().run(make(original), id="r")
+    with pytest.raises(RunWaiting, match="Really"):
+        home.open(make(wait_added)).resume("r", accept_new_steps=True)
+    hf = home.open(make(wait_added))
+    hf.answer("r", "yes")
+    hf.signal("r", "go")
+
+    assert hf.run(make(wait_added), id="r") == ["a", "sam", "b", "kim"]
+    assert happened == ["read a", "send sam", "read b", "send kim"]
+
+
+@pytest.mark.parametrize("added", [_two_looks, _a_nested_look])
+def test_an_accepted_parallel_group_is_made_once(home: Any, added: Any) -> None:
+    with pytest.raises(RunWaiting):
+        home.open().run(parallel(), id="r")
+    before = list(happened)
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(parallel(added)).resume("r", accept_new_steps=True)
+    hf = home.open()
+    hf.signal("r", "go")
+
+    assert hf.run(parallel(added), id="r") == ["first", "second", "x", "y"]
+    assert sorted(happened[len(before) :]) == ["look 1", "look 2"][: len(happened) - len(before)]
+    assert len(happened) > len(before)
+
+
+def test_new_steps_are_accepted_a_second_time_among_those_accepted_before(home: Any) -> None:
+    def more(run: Run) -> Any:
+        found = [read("a"), send("ann"), other("new"), send("sam"), read("b")]
+        run.wait_for("go")
+        return [*found, send("kim")]
+
+    def most(run: Run) -> Any:
+        @step
+        def third(name: str) -> str:
+            return other.__wrapped__(name)
+
+        found = [read("a"), third("3"), other("new"), send("sam"), read("b")]
+        run.wait_for("go")
+        return [*found, send("kim")]
+
+    with pytest.raises(RunWaiting):
+        home.open().run(make(original), id="r")
+    with pytest.raises(RunWaiting):
+        home.open(make(step_added)).resume("r", accept_new_steps=True)
+    with pytest.raises(Diverged):  # the first `send` of the log is another one
+        home.open(make(more)).resume("r", accept_new_steps=True)
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(make(most)).resume("r", accept_new_steps=True)
+    assert happened == ["read a", "send sam", "read b", "other new", "other 3"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [step_removed, steps_reordered, arguments_changed, ends_early],
+    ids=lambda x: x.__name__,
+)
+def test_accepting_new_steps_accepts_nothing_else(home: Any, changed: Any) -> None:
+    """Recorded calls must still be asked for, in their order and with their arguments."""
+    with pytest.raises(RunWaiting):
+        home.open().run(make(original), id="r")
+    before = list(happened)
+
+    with pytest.raises(Diverged) as stopped:
+        home.open(make(changed)).resume("r", accept_new_steps=True)
+
+    assert happened == before
+    assert "accept_new_steps" not in str(stopped.value)
+
+
+def test_a_group_that_takes_the_place_of_a_recorded_one_does_not_repeat_it(home: Any) -> None:
+    def grouped(*groups: list[str]) -> Any:
+        @agent(name="grouped")
+        async def main(run: AsyncRun) -> Any:
+            for names in groups:
+                calls = [look(n) if n.isdigit() else post(n) for n in names]
+                await asyncio.gather(*calls)
+            await run.wait_for("go")
+
+        return main
+
+    with pytest.raises(RunWaiting):
+        home.open().run(grouped(["x", "y"]), id="r")
+
+    with pytest.raises(Diverged):
+        home.open(grouped(["1", "2"], ["x", "y"])).resume("r", accept_new_steps=True)
+    assert sorted(x for x in happened if x.startswith("post")) == ["post x", "post y"]
+
+
+def test_new_steps_are_not_accepted_of_a_run_that_has_ended(home: Any) -> None:
+    hf = home.open(make(lambda _: read("a")))
+    hf.run(make(lambda _: read("a")), id="r")
+    before = list(hf.events("r"))
+
+    with pytest.raises(NotNow, match="is completed"):
+        hf.resume("r", accept_new_steps=True)
+    assert before == list(hf.events("r"))
 
 
 def test_rerun_accepts_the_new_code(home: Any) -> None:

@@ -222,6 +222,31 @@ def test_replay_shows_where_changed_code_diverges_and_writes_nothing(
 # ── forking ──────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_signal_that_a_wait_had_taken_is_not_delivered_again_in_a_fork(home: Any) -> None:
+    @step
+    def between(name: str) -> str:
+        return name
+
+    @agent
+    def twice(run: Run) -> list[Any]:
+        got = [between("first"), run.wait_for("mail"), between("second")]
+        return [*got, run.wait_for("mail")]
+
+    hf = home.open(twice)
+    with pytest.raises(RunWaiting):
+        hf.run(twice, id="r")
+    hf.signal("r", "mail", 1)
+    with pytest.raises(RunWaiting):
+        hf.run(twice, id="r")
+
+    copy = hf.fork("r", 2)
+
+    with pytest.raises(RunWaiting, match="mail"):
+        hf.resume(copy.id)
+    hf.signal(copy.id, "mail", 2)
+    assert hf.resume(copy.id) == ["first", 1, "second", 2]
+
+
 def test_a_fork_goes_on_from_a_step_with_keys_of_its_own(ran: Holdfast, desk: Desk) -> None:
     handle = ran.fork("r", 2, id="f")
     assert handle.status == "pending"

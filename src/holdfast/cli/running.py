@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -240,11 +241,15 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
 @run_argument
 @lease_option
 @wait_option
+@click.option(
+    "--accept-new-steps",
+    is_flag=True,
+    help="Make calls that the code has added among what the run has done; a renamed one counts as added.",
+)
 @store_option
 @json_option
-def resume(
-    target: str, run_id: str, lease: float, wait: bool, url: str | None, as_json: bool
-) -> None:
+def resume(target: str, run_id: str, lease: float, wait: bool, accept_new_steps: bool,
+           url: str | None, as_json: bool) -> None:  # fmt: skip
     """Go on with a run that waits, was interrupted or failed. A failed one goes on from its failed step."""
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
@@ -252,7 +257,8 @@ def resume(
         _check_agent(loaded, views.row_of(store, run_id))
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
-        job.carry(job.go_on)
+        accept = partial(hf.resume, run_id, wait=wait, by=who(), accept_new_steps=True)
+        job.carry(accept if accept_new_steps else job.go_on)
 
 
 @click.command()

@@ -141,6 +141,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.RunFailed: _failed,
     e.RunCancelled: lambda x: Said("run", f"cancelled{_by(x)}", "red"),
     e.RunReopened: lambda x: Said("person", f"resumed{_by(x)}"),
+    e.StepsAccepted: lambda x: Said("person", f"new steps accepted{_by(x)}"),
     e.RunRestarted: lambda x: Said("person", f"begun anew, state kept{_by(x)}"),
     e.RunPaused: lambda x: Said("person", f"paused{_by(x)}", "yellow"),
     e.RunQuarantined: lambda x: Said("run", f"set aside: {visible(x.reason)}", "red"),

@@ -171,6 +171,13 @@ class RunRestarted(Event, frozen=True, omit_defaults=True):
     why: str = ""
 
 
+class StepsAccepted(Event, frozen=True, omit_defaults=True):
+    """Calls that the code has added before what is recorded so far are made, and not refused."""
+
+    by: str = ""
+    why: str = ""
+
+
 class RunPaused(Event, frozen=True, omit_defaults=True):
     by: str = ""
     why: str = ""
@@ -214,6 +221,7 @@ class CallStarted(Event, frozen=True, omit_defaults=True):
     undoable: bool = False
     undoes: int = 0
     child: str = ""
+    forks: int = 0  # branches that the code started between its last call or wait and this one
 
 
 class CallSucceeded(Event, frozen=True, omit_defaults=True):
@@ -231,6 +239,7 @@ class CallSucceeded(Event, frozen=True, omit_defaults=True):
     usage: Usage | None = None
     unavailable: str = ""  # why the result could not be kept, although the effect happened
     buffered: bool = False  # written with a later commit: what came from outside was not seen here
+    forks: int = 0
 
 
 class CallFailed(Event, frozen=True, omit_defaults=True):
@@ -246,6 +255,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     attempt: int = 1
     retry_at: int | None = None
     duration_us: int = 0
+    forks: int = 0
 
 
 class CallDoubted(Event, frozen=True, omit_defaults=True):
@@ -306,6 +316,7 @@ class IterationEnded(Event, frozen=True, omit_defaults=True):
     taken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     buffered: bool = False  # as for a receipt
+    forks: int = 0
 
 
 # ── waits: people, signals, timers ───────────────────────────────────────────────────────────
@@ -325,6 +336,7 @@ class WaitBegan(Event, frozen=True, omit_defaults=True):
     tool: str = ""
     tool_version: str = ""
     of: tuple[str, ...] = ()
+    forks: int = 0
 
 
 class WaitEnded(Event, frozen=True, omit_defaults=True):

@@ -12,7 +12,10 @@ its branch, and its position within the branch. The log holds, for every place i
 Facts that code notes between its calls (state, stage, decisions …) are matched by what they are about,
 so that running the code again does not note them twice, and new code may note more.
 
-One thing may rightly differ: a run that failed is resumed, and its failed call succeeds. What the code
+A person may *accept new steps*: then what was recorded before binds by name and occurrence, and what
+the code asks for that has no namesake in it is made, at a place beside.
+
+One thing may rightly differ without that: a run that failed is resumed, and its failed call succeeds. What the code
 did after the failure (told somebody, cleaned up) then stands in the log at places where it now does
 something else. So after a call that was *retried*, what was recorded before the resumption binds only
 as far as the code asks for the same; where it first asks for something else, it leaves that path and
@@ -115,9 +118,20 @@ def _is_before(place: Place, index: int) -> bool:
     """Whether a place is not after this one of the main branch, from which all others are started."""
     branch, at = place
     if branch:
-        first = branch.partition("-")[0]
-        return first.isdigit() and int(first) <= index
+        started = _started_at(branch)
+        return started is not None and started <= index
     return at <= index
+
+
+def is_main(path: str) -> bool:
+    """Whether a path is that of the agent's own line of execution, or of what was added to it."""
+    return "-" not in path
+
+
+def _started_at(path: str) -> int | None:
+    """The position from which a branch (`3-1`) or what was added (`3+`) goes off; None of an undo."""
+    digits = path.partition(".")[0].partition("-")[0].removesuffix("+")
+    return int(digits) if digits.isdigit() else None
 
 
 @dataclass(slots=True)
@@ -156,6 +170,9 @@ class Journal:
         self.created: e.RunCreated | None = None
         self.created_at = 0
         self.steps = 0
+        self.accepted = 0
+        """The seq of the event by which new steps were accepted among all that is recorded before it."""
+        self._forks: dict[Place, int] = {}
         self.restarted = 0
         """The seq of the event since which the code runs: its creation, or its last restart."""
         self.terminal: Event | None = None
@@ -219,6 +236,7 @@ class Journal:
             self.restarted = seq
             self.entries = {p: x for p, x in self.entries.items() if not _is_before(p, event.index)}
             self._noted = {p: x for p, x in self._noted.items() if not _is_before(p, event.index)}
+            self._forks = {p: n for p, n in self._forks.items() if not _is_before(p, event.index)}
         return goes_on
 
     def begin_at(self, state: RunState) -> None:
@@ -238,6 +256,27 @@ class Journal:
             for place, x in self.entries.items()
             if not place[0].startswith("undo") and not (self._retried and self._is_past(place, x))
         ]
+
+    # ── what the code has added ──────────────────────────────────────────────────────────
+
+    def has_started(self, branch: str, index: int, number: int) -> bool:
+        """Whether the code started so many branches here, or the log does not say: it ends before."""
+        return not self.reaches(branch, index) or self._forks.get((branch, index), 0) >= number
+
+    def accepts(self, branch: str, index: int) -> bool:
+        """Whether calls may be added before what is recorded here."""
+        entry = self.entries.get((branch, index))
+        return entry is not None and entry.first_seq < self.accepted
+
+    def expects(self, name: str) -> bool:
+        """Whether the code has yet to ask for something of this name: then it does not only add.
+
+        What was added itself, since new steps were accepted, is found at its own place.
+        """
+        return any(
+            x.name == name and (not self.accepted or x.first_seq < self.accepted)
+            for x in self.entries.values()
+        )
 
     # ── paths that were left ─────────────────────────────────────────────────────────────
 
@@ -284,6 +323,8 @@ class Journal:
         branch, index = event.branch, event.index
         if index > self._last_index.get(branch, -1):
             self._last_index[branch] = index
+        if event.forks:
+            self._forks[branch, index] = event.forks
         self.steps = max(self.steps, event.step)
         if self.entries or self._noted:
             self.forget(branch, index)
@@ -300,7 +341,7 @@ class Journal:
 
     def _iteration(self, seq: int, _time: int, _epoch: int, event: e.IterationEnded) -> None:
         if not self.iterated(seq, event):
-            entry = self._at(seq, "", event.index, "")
+            entry = self._at(seq, "", event.index, "", event.forks)
             entry.iteration, entry.seq = event, seq
 
     def _patched(self, _seq: int, _time: int, _epoch: int, _event: Event) -> None:
@@ -322,6 +363,8 @@ class Journal:
                 self._reopen_failures(seq)
             case e.RunRestarted():
                 self._restart(seq)
+            case e.StepsAccepted():
+                self.accepted = seq
             case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
                 self.terminal = event
                 self._failed_steps = set()
@@ -331,7 +374,8 @@ class Journal:
     def _call(
         self, seq: int, event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted
     ) -> Entry:  # fmt: skip
-        entry = self._at(seq, event.branch, event.index, event.name)
+        forks = 0 if isinstance(event, e.CallResolved | e.CallDoubted) else event.forks
+        entry = self._at(seq, event.branch, event.index, event.name, forks)
         entry.seq = seq
         entry.step = event.step
         entry.granted = False
@@ -357,6 +401,8 @@ class Journal:
             self.entries[branch, index] = Entry(
                 event.name, event.digest, step, done=event, first_seq=seq, seq=seq
             )
+            if event.forks:
+                self._forks[branch, index] = event.forks
             if index > self._last_index.get(branch, -1):
                 self._last_index[branch] = index
             self.steps = max(self.steps, step)
@@ -389,7 +435,7 @@ class Journal:
     ) -> None:
         match event:
             case e.WaitBegan():
-                entry = self._at(seq, event.branch, event.index, event.name)
+                entry = self._at(seq, event.branch, event.index, event.name, event.forks)
                 entry.wait, entry.wait_seq, entry.seq = event, seq, seq
                 entry.digest = event.digest
                 entry.approval = None  # a new request asks anew
@@ -407,8 +453,10 @@ class Journal:
                 if entry.answer is None:
                     entry.answer, entry.answer_seq = event, seq
 
-    def _at(self, seq: int, branch: str, index: int, name: str) -> Entry:
+    def _at(self, seq: int, branch: str, index: int, name: str, forks: int = 0) -> Entry:
         place = (branch, index)
+        if forks:
+            self._forks[place] = forks
         entry = self.entries.get(place)
         if entry is None:
             entry = self.entries[place] = Entry()
@@ -435,6 +483,8 @@ class Journal:
         self._last_index.clear()
         self._retried.clear()
         self.left.clear()
+        self._forks.clear()
+        self.accepted = 0
         self.terminal = self.cancel = self.paused = self.undo = None
         self.undoing = False
 
@@ -445,9 +495,7 @@ def _position_in(branch: str, place: Place) -> int | None:
     if path == branch:
         return index
     prefix = f"{branch}." if branch else ""
-    if not path.startswith(prefix) or path.startswith("undo"):
-        return None
-    return int(path[len(prefix) :].partition("-")[0])
+    return _started_at(path[len(prefix) :]) if path.startswith(prefix) else None
 
 
 _Feed = Callable[[Journal, int, int, int, Any], None]
@@ -457,7 +505,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     **dict.fromkeys(
         (
             e.RunCreated, e.RunPaused, e.RunReopened, e.RunRestarted, e.RunCompleted, e.RunFailed,
-            e.RunCancelled, e.CancelRequested, e.UndoRequested,
+            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.StepsAccepted,
         ),
         Journal._life,
     ),

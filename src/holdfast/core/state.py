@@ -395,6 +395,9 @@ class Draft:
         self.status, self.failure, self.waiting_for = "pending", None, ""
         self._line(time, "resume", x.by, x.why, "resumed")
 
+    def _accepted(self, x: e.StepsAccepted) -> None:
+        self._line(self.updated_at, "accept", x.by, x.why, "steps that the code added are accepted")
+
     def _restarted(self, x: e.RunRestarted) -> None:
         """The code begins anew: earlier calls are history (index −1), and the state stays."""
         time = self.updated_at
@@ -760,7 +763,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
-    e.ContextShown: Draft._context,
+    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted,
 }  # fmt: skip
 
 

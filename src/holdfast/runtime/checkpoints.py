@@ -61,6 +61,8 @@ def end_iteration(
     check_all_replayed(branch, "the end of an iteration")
     gate(session)
     event = make(index)
+    if branch.forked:
+        event = replace(event, forks=branch.forked)
     wanted = _is_snapshot_due(session)
     if not over and (wanted or is_due(session, iteration=True, changed=changed)):
         yield from commit(session, [event])

@@ -32,27 +32,66 @@ class Branch:
     path: str = ""
     index: int = 0
     forks: int = 0
+    """How many branches were started since the last call or wait."""
+    forked: int = 0
+    """How many had been started right before the one that is being made now."""
     parent: Branch | None = None
+    number: int = 0
+    """Which of the branches is it that its parent started before its call or wait `started_at`, from 1."""
+    started_at: int = 0
+    beside: Branch | None = None
     together: Together | None = None
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
     call_failed: bool = False
     """Whether the code of this branch has been told of a call that failed."""
 
-    def take(self) -> int:
-        """The position of the call that is being made now."""
+    def take(self, count: int = 1) -> int:
+        """The position of the call that is being made now, or the first of several waits."""
         if self.waiting is not None:
             raise self.waiting
         index = self.index
-        self.index += 1
+        self.index += count
+        self.forked, self.forks = self.forks, 0
         return index
 
+    def give_back(self, index: int) -> None:
+        """The position that was taken is free again: what was asked there stands elsewhere."""
+        self.index, self.forks = index, self.forked
+
     def fork(self) -> Branch:
-        """A line of execution that starts here; named by the order in which the code starts them."""
+        """A line of execution that starts here; named by the order in which the code starts them.
+
+        They are counted anew after each call, so that one more here does not rename those further on.
+        """
         self.forks += 1
-        dot = "." if self.path else ""
-        path = f"{self.path}{dot}{self.index}-{self.forks}"
-        return Branch(self.session, path, parent=self, together=self.together)
+        path = f"{self._prefix}{self.index}-{self.forks}"
+        return Branch(
+            self.session, path, parent=self, together=self.together, number=self.forks, started_at=self.index
+        )  # fmt: skip
+
+    def aside(self, index: int) -> Branch:
+        """Where calls are recorded that were added before what the log holds at this position."""
+        path = f"{self._prefix}{index}+"
+        if self.beside is None or self.beside.path != path:
+            self.beside = Branch(
+                self.session, path, parent=self, together=self.together, started_at=index
+            )
+        return self.beside
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether this is no line of execution of its own, but part of its parent."""
+        return self.path.endswith("+")
+
+    @property
+    def line(self) -> Branch:
+        """The line of execution that this is part of."""
+        return self.parent.line if self.is_aside and self.parent is not None else self
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.path}." if self.path else ""
 
     def suspend(self, signal: Suspend) -> None:
         """Nothing of this branch goes on before what the signal names has come."""

@@ -67,6 +67,7 @@ class Asked(msgspec.Struct, eq=False):
     digest: str
     own_key: str = ""
     undoes: int = 0
+    forks: int = 0
 
     @property
     def session(self) -> Session:
@@ -74,12 +75,16 @@ class Asked(msgspec.Struct, eq=False):
 
     @property
     def where(self) -> str:
-        at = f"call {self.index + 1}"
-        return at if not self.branch.path else f"{at} of branch {self.branch.path}"
+        return place(self.branch.path, self.index)
 
     def __str__(self) -> str:
         text = self.args.decode()
         return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
+
+
+def place(branch: str, index: int) -> str:
+    """A place in the log, in words."""
+    return f"call {index + 1}" + (f" of branch {branch}" if branch else "")
 
 
 class Refused(Exception):

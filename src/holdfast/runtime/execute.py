@@ -14,7 +14,7 @@ from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS
-from holdfast.core.replay import Entry, Place
+from holdfast.core.replay import Entry, Place, is_main
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -35,7 +35,7 @@ from holdfast.errors import (
 from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
-from holdfast.runtime.effects import Flow, Invoke
+from holdfast.runtime.effects import Flow, Invoke, place
 from holdfast.runtime.outcome import error_info
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import whole
@@ -102,15 +102,14 @@ def _check_main_asked(session: Session, error: Exception) -> None:
     """The code has failed: if it had come further before, it is not the same code (or not the same
     surroundings), and its failure is not the run's. Other branches may have been cut off by it."""
     session.read_all()
-    left = [(place, entry) for place, entry in session.journal.unasked() if not place[0]]
+    left = [(at, entry) for at, entry in session.journal.unasked() if is_main(at[0])]
     _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
 
 
 def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
-        where = f"call {index + 1}" + (f" of branch {branch}" if branch else "")
-        raise session.diverged(where, f"a call of {entry.name}", attempted)
+        raise session.diverged(place(branch, index), f"a call of {entry.name}", attempted)
 
 
 def gate_end(session: Session) -> None:
@@ -249,7 +248,10 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
         says, how = f"a person: {cause}", "see to it, then hf.resume"
         if isinstance(cause, Diverged):
             says = f"its code: it diverged at {cause.where}"
-            how = f"put the old code back and hf.resume({session.run_id!r}), or hf.rerun({session.run_id!r})"
+            added = (
+                f"hf.resume({session.run_id!r}, accept_new_steps=True), or " if cause.adds else ""
+            )
+            how = f"put the old code back and hf.resume({session.run_id!r}), or {added}hf.rerun({session.run_id!r})"
         change = RowChange("waiting", None, says)
         event = e.RunSuspended(waiting_for=says, how=how)
         session.discard_notes()

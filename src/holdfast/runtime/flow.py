@@ -23,7 +23,7 @@ from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Usage, Value
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
-from holdfast.core.replay import Entry
+from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState, fold
 from holdfast.core.values import digest
 from holdfast.errors import (
@@ -50,7 +50,7 @@ from holdfast.runtime.declare import (
     secrets_in,
 )
 from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
-from holdfast.runtime.effects import Asked, Flow, Invoke
+from holdfast.runtime.effects import Asked, Flow, Invoke, place
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,
@@ -80,7 +80,8 @@ def ask(
     if spec.redact:
         session.secrets.update(secrets_in([bound.get(name) for name in spec.redact], declared=True))
     session.specs[spec.name] = spec
-    asked = Asked(spec, branch, branch.take(), bound, args, digest(args), own_key, undoes)
+    index = branch.take()
+    asked = Asked(spec, branch, index, bound, args, digest(args), own_key, undoes, branch.forked)
     return asked, _match(asked)
 
 
@@ -122,11 +123,12 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
     journal = branch.session.journal
     if not journal.entries:
         return
+    branch = branch.line
     if not branch.path and (branch.together is None or branch.together.is_alone):
         for (path, index), entry in journal.unasked():
-            if path:
-                where = f"call {index + 1} of branch {path}"
-                raise branch.session.diverged(where, _shown(branch.session, entry), str(attempted))
+            if not is_main(path):
+                recorded = _shown(branch.session, entry)
+                raise branch.session.diverged(place(path, index), recorded, str(attempted))
 
 
 def _match(asked: Asked) -> Entry | None:
@@ -137,17 +139,46 @@ def _match(asked: Asked) -> Entry | None:
     if session.journal.left:
         left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
     if left is not None:
-        branch.index = asked.index  # the place that was taken for it is free again
+        branch.give_back(asked.index)
         asked.index = left[0]
         return left[1]
     held = session.entry(branch.path, asked.index)
-    if held is None or _is_same(asked, held):
+    if held is None:
+        if branch.parent is not None and (branch.is_aside or not asked.index):
+            check_added(branch, asked.spec.name, asked)
+        return None
+    if _is_same(asked, held):
         return held
     beside = session.journal.leave(branch.path, asked.index)
-    if beside is None:
-        raise session.diverged(asked.where, _shown(session, held), str(asked))
-    asked.index, branch.index = beside, beside + 1
+    if beside is not None:
+        asked.index, branch.index = beside, beside + 1
+        return _match(asked)
+    if not session.journal.accepts(branch.path, asked.index):
+        adds = not session.expects(asked.spec.name)
+        raise session.diverged(asked.where, _shown(session, held), str(asked), adds=adds)
+    branch.give_back(asked.index)
+    asked.branch = branch.aside(asked.index)
+    asked.index, asked.forks = asked.branch.take(), 0
     return _match(asked)
+
+
+def check_added(branch: Branch, name: str, attempted: object) -> None:
+    """Before the first thing that is new in a branch: the branch itself must not be one that the code
+    has added among what is recorded, unless a person has accepted new steps.
+
+    Even then, code that leaves out, reorders or changes recorded calls does not only add to them: it
+    may not ask for more of what it has yet to ask for.
+    """
+    session, line = branch.session, branch
+    while line.parent is not None:
+        path, index, journal = line.parent.path, line.started_at, session.journal
+        if line.is_aside or not journal.has_started(path, index, line.number):
+            adds = not session.expects(name)
+            if not (adds and journal.accepts(path, index)):
+                held = journal.entry(path, index)
+                recorded = "no branch here" if held is None else _shown(session, held)
+                raise session.diverged(place(path, index), recorded, str(attempted), adds=adds)
+        line = line.parent
 
 
 def _is_same(asked: Asked, entry: Entry) -> bool:
@@ -238,6 +269,7 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
         request = e.WaitBegan(
             branch=asked.branch.path,
             index=asked.index,
+            forks=asked.forks,
             wait="approval",
             name=spec.name,
             digest=asked.digest,
@@ -281,6 +313,7 @@ def _reject(asked: Asked, why: str) -> Flow:
     receipt = e.CallFailed(
         branch=asked.branch.path,
         index=asked.index,
+        forks=asked.forks,
         step=step,
         name=spec.name,
         error=error,
@@ -419,6 +452,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     intent = e.CallStarted(
         branch=asked.branch.path,
         index=asked.index,
+        forks=asked.forks,
         step=step,
         name=spec.name,
         effect=spec.effect,
@@ -478,6 +512,7 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
+        forks=asked.forks,
         step=step,
         name=spec.name,
         result=value,
@@ -496,6 +531,7 @@ def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
     receipt = e.CallFailed(
         branch=asked.branch.path,
         index=asked.index,
+        forks=asked.forks,
         step=step,
         name=asked.spec.name,
         error=error,
@@ -527,6 +563,7 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
         receipt = e.CallSucceeded(
             branch=asked.branch.path,
             index=asked.index,
+            forks=asked.forks,
             step=step,
             name=spec.name,
             result=value,
@@ -573,6 +610,7 @@ def receipt_of(
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
+        forks=asked.forks,
         step=step or session.next_step(),
         name=spec.name,
         result=value,
@@ -617,6 +655,7 @@ def _failed(
     receipt = e.CallFailed(
         branch=asked.branch.path,
         index=asked.index,
+        forks=asked.forks,
         step=step,
         name=spec.name,
         error=info,

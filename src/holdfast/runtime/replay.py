@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.replay import Entry, Place
+from holdfast.core.replay import Entry, Place, is_main
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.effects import Flow
+from holdfast.runtime.effects import Flow, place
 from holdfast.runtime.execute import find_signal, run_body
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
@@ -88,7 +88,7 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
         if signal is not None:
             return Replayed(session.run_id, steps, False)
         failed = f"{type(error).__qualname__}: {error}"
-        left = [(place, entry) for place, entry in session.journal.unasked() if not place[0]]
+        left = [(at, entry) for at, entry in session.journal.unasked() if is_main(at[0])]
         if left:  # it had come further before: the failure is the new code's
             return Replayed(
                 session.run_id,
@@ -108,5 +108,5 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
 def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:
     """The code ends before all that is recorded has been asked for."""
     (branch, index), entry = left
-    where = f"call {index + 1}" + (f" of branch {branch}" if branch else "")
-    return Diverged(session.run_id, where, f"a call of {entry.name}", attempted)
+    recorded = f"a call of {entry.name}"
+    return Diverged(session.run_id, place(branch, index), recorded, attempted)

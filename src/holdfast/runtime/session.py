@@ -271,6 +271,11 @@ class Session:
             self._read_page()
         return self.journal.reaches(branch, index)
 
+    def expects(self, name: str) -> bool:
+        """Whether the log holds something of this name that the code has not asked for yet."""
+        self.read_all()
+        return self.journal.expects(name)
+
     # ── what the code sees ───────────────────────────────────────────────────────────────
 
     def show(self, seq: int) -> None:
@@ -632,9 +637,11 @@ class Session:
         with self._mutex:
             self._noted, self._noted_blobs = [], []
 
-    def diverged(self, where: str, recorded: str, attempted: str) -> BaseException:
+    def diverged(
+        self, where: str, recorded: str, attempted: str, *, adds: bool = False
+    ) -> BaseException:
         """The code asks for something else than the log holds."""
-        return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted)))
+        return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted, adds=adds)))
 
     def stood_in(self, effect: S) -> S:
         """What is executed instead: tests put mocks here, and the log knows no difference."""

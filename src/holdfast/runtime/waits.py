@@ -20,8 +20,8 @@ from holdfast.core.replay import Entry
 from holdfast.errors import Suspend
 from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
-from holdfast.runtime.effects import Flow, Pause
-from holdfast.runtime.flow import check_all_replayed
+from holdfast.runtime.effects import Flow, Pause, place
+from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.session import Session
 
 
@@ -82,21 +82,26 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     in one commit and all end in one, so the log never holds half of a choice.
     """
     session = branch.session
-    places = [branch.take() for _ in requests]
+    first = branch.take(len(requests))
+    places = range(first, branch.index)
     entries = [session.entry(branch.path, index) for index in places]
+    said = f"wait for {_said(requests)}"
     if (wrong := _mismatch(entries, requests)) is not None:
-        beside = session.journal.leave(branch.path, places[0])
-        if beside is None:
-            raise session.diverged(
-                _where(branch, places[wrong]),
-                _recorded(entries[wrong]),
-                f"wait for {_said(requests)}",
-            )
-        branch.index = beside
+        beside = session.journal.leave(branch.path, first)
+        if beside is not None:
+            branch.index = beside
+        elif session.journal.accepts(branch.path, first):
+            branch.give_back(first)
+            branch = branch.aside(first)
+        else:
+            where, adds = place(branch.path, places[wrong]), not session.expects(requests[0].name)
+            raise session.diverged(where, _recorded(entries[wrong]), said, adds=adds)
         return (yield from wait_first(branch, requests))
+    if entries[0] is None and branch.parent is not None and (branch.is_aside or not first):
+        check_added(branch, requests[0].name, said)
     ends = [entry.ended for entry in entries if entry is not None and entry.ended is not None]
     if len(ends) < len(requests):
-        check_all_replayed(branch, f"wait for {_said(requests)}")
+        check_all_replayed(branch, said)
         ends = yield from _come(branch, places, requests, begun=all(entries))
     else:
         session.show(max(entry.seq for entry in entries if entry is not None))
@@ -118,10 +123,6 @@ def _mismatch(entries: Sequence[Entry | None], requests: Sequence[Request]) -> i
         if entry is None and len(states) > 1:
             return n
     return None
-
-
-def _where(branch: Branch, index: int) -> str:
-    return f"call {index + 1}" + (f" of branch {branch.path}" if branch.path else "")
 
 
 def _said(requests: Sequence[Request]) -> str:
@@ -171,7 +172,7 @@ def _begin(branch: Branch, places: Sequence[int], requests: Sequence[Request]) -
             e.WaitBegan(
                 branch=branch.path, index=index, wait=x.wait, name=x.name, show=show,
                 until=None if x.seconds_us is None else now + x.seconds_us,
-                options=x.options, of=x.of,
+                options=x.options, of=x.of, forks=branch.forked if index == places[0] else 0,
             )
         )  # fmt: skip
     yield from commit(session, begins, blobs=all_blobs, recheck=gate)
