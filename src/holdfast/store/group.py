@@ -29,6 +29,7 @@ ROWS_MAX: Final = 250
 one batch; on SQLite no difference)."""
 BYTES_MAX: Final = 16 * 1024 * 1024
 TURN_SECONDS_MAX: Final = 1.0
+_CLOSED: Final = "the store is closed"
 
 
 class Work(Protocol):
@@ -94,8 +95,10 @@ class GroupCommit(Generic[W]):
 
     def _enter(self, ticket: _Ticket[W]) -> None:
         with self._mutex:
-            self._refuse_if_closed()
-            self._queue_turn()
+            if self._closed:
+                raise StoreUnavailable(_CLOSED)
+            if self._turn:
+                self._queue_turn()
             self._queue.append(ticket)
 
     def _queue_turn(self) -> None:
@@ -124,7 +127,8 @@ class GroupCommit(Generic[W]):
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
         ticket.abandoned = abandoned
-        self._refuse_if_closed()
+        if self._closed:
+            raise StoreUnavailable(_CLOSED)
         # Without the mutex, which another thread may hold while it waits for the interpreter.
         turn = self._turn
         first = not turn or turn[-1].loop is not loop
@@ -177,10 +181,6 @@ class GroupCommit(Generic[W]):
         self._hand_over()
 
     # ── leading ──────────────────────────────────────────────────────────────────────────
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
 
     def _lead(self, own: _Ticket[W] | None) -> None:
         """Commit batches until `own` is settled (a thread of ours: until none is left)."""
@@ -257,7 +257,7 @@ class GroupCommit(Generic[W]):
                 return
             if self._closed:  # appended by a loop in the very moment in which another thread closed
                 late, self._queue = list(self._queue), deque()
-                self._resolve(late, [StoreUnavailable("the store is closed")] * len(late))
+                self._resolve(late, [StoreUnavailable(_CLOSED)] * len(late))
                 return
             if self._thread is None:
                 self._thread = threading.Thread(

@@ -76,8 +76,9 @@ Rows = list[tuple[Any, ...]]
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
 _KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
+_INSERT_ONE: Final = _Q["insert_event"]
 _INSERTS: Final = tuple(
-    (size, _Q["insert_event"] + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
+    (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
     for size in (128, 64, 32, 16, 8, 4, 2, 1)
 )
 
@@ -217,7 +218,11 @@ class SQLiteStore:
         db = self._db
         if self._readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
-        _refuse_nested(db)
+        if db.in_transaction:
+            # Whoever holds the write lock and finds a transaction has opened it himself, for a tool.
+            raise StoreError(
+                "a tool with `tx` cannot write to its run before its receipt is written"
+            )
         return db
 
     def _roll_back(self, db: apsw.Connection, error: BaseException) -> None:
@@ -472,6 +477,9 @@ class SQLiteStore:
         loop that is busy making the next events. So there are as few as can be had with statements
         of a few fixed sizes, which stay prepared.
         """
+        if len(rows) == 1:
+            db.execute(_INSERT_ONE, rows[0])
+            return
         at = 0
         for size, statement in _INSERTS:
             while len(rows) - at >= size:
@@ -905,12 +913,6 @@ class _OpenAppend:
             store._change(db, key, work.change)
         db.execute("COMMIT")
         self.done = True
-
-
-def _refuse_nested(db: apsw.Connection) -> None:
-    """Whoever holds the write lock and finds a transaction has opened it himself, for a tool."""
-    if db.in_transaction:
-        raise StoreError("a tool with `tx` cannot write to its run before its receipt is written")
 
 
 def _refuse_transaction_control(action: int, *_: str | None) -> int:
