@@ -60,6 +60,10 @@ class Blob(NamedTuple):
     data: bytes
 
 
+_new: Final = tuple.__new__
+"""Makes a record or a head; their own constructors are written in Python."""
+
+
 def check_run_id(run_id: object) -> str:
     """The id itself, or InvalidInput: ids become parts of keys, paths and URLs."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
@@ -92,8 +96,8 @@ def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[He
         seq += 1
         kind, data = event.stored_as, encode_struct(event)
         before = chain_hash(before, seq, time, epoch, kind, data)
-        records.append(Record(seq, time, epoch, kind, data, before))
-    return Head(seq, before, time), records
+        records.append(_new(Record, (seq, time, epoch, kind, data, before)))
+    return _new(Head, (seq, before, time)), records
 
 
 def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:

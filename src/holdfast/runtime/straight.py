@@ -79,7 +79,14 @@ def make(asked: Asked) -> Any:
     try:
         session, started = _begin(asked)
         try:
-            raw = _call(asked, session)
+            if session.is_watched:
+                raw = invoke(_watched(asked, session))
+            else:
+                token = CURRENT.set(_inside(asked, session))
+                try:
+                    raw = asked.spec.body(**asked.bound)
+                finally:
+                    CURRENT.reset(token)
         except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
             return drive(first_failed(asked, error, started))
         result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
@@ -95,16 +102,6 @@ def make(asked: Asked) -> Any:
         raise
 
 
-def _call(asked: Asked, session: Session) -> Any:
-    if session.is_watched:
-        return invoke(_watched(asked, session))
-    token = CURRENT.set(_inside(asked, session))
-    try:
-        return asked.spec.body(**asked.bound)
-    finally:
-        CURRENT.reset(token)
-
-
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -112,7 +109,14 @@ async def make_async(asked: Asked) -> Any:
     """The same for a step that is awaited."""
     session, started = _begin(asked)
     try:
-        raw = await _call_async(asked, session)
+        if session.is_watched:
+            raw = await invoke_async(_watched(asked, session))
+        else:
+            token = CURRENT.set(_inside(asked, session))
+            try:
+                raw = await asked.spec.body(**asked.bound)
+            finally:
+                CURRENT.reset(token)
     except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
         return await drive_async(first_failed(asked, error, started))
     result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
@@ -125,13 +129,3 @@ async def make_async(asked: Asked) -> Any:
     else:
         session.committed(pending)
     return result
-
-
-async def _call_async(asked: Asked, session: Session) -> Any:
-    if session.is_watched:
-        return await invoke_async(_watched(asked, session))
-    token = CURRENT.set(_inside(asked, session))
-    try:
-        return await asked.spec.body(**asked.bound)
-    finally:
-        CURRENT.reset(token)
