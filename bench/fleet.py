@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from bench.harness import Report, Series, folder
 from bench.neighbours import Failed, missing
-from bench.queues import LEASE_SECONDS, MARKS, QUEUES, ROOT, STEP_SECONDS
+from bench.queues import AS_SHIPPED, LEASE_SECONDS, MARKS, QUEUES, ROOT, STEP_SECONDS
 
 WORKERS: Final = (1, 2, 4)
 PATIENCE_SECONDS: Final = 300
 RESUME_PATIENCE_SECONDS: Final = 30
-IDLE_SECONDS: Final = 20
+IDLE_SECONDS: Final = 60
 
 
 class Contender:
@@ -112,14 +112,14 @@ class Contender:
                 other = _first_mark(marks, than=first[0], patience=RESUME_PATIENCE_SECONDS)
                 return None if other is None else other[1] - killed_at
 
-    def idle_statements_a_minute(self) -> float:
+    def idle_statements_a_minute(self, seconds: float) -> float:
         """What one worker sends that has nothing to do, by the server's own log of statements."""
-        with self.workers(1) as started:
+        with self.workers(1, **{AS_SHIPPED: "1"}) as started:
             self.begin(started)
             time.sleep(5)  # what it does when it starts is over
             before = _statements(self.server.log())
-            time.sleep(IDLE_SECONDS)
-            return (_statements(self.server.log()) - before) * 60 / IDLE_SECONDS
+            time.sleep(seconds)
+            return (_statements(self.server.log()) - before) * 60 / seconds
 
 
 def _first_mark(path: Path, *, than: int, patience: float) -> tuple[int, float] | None:
@@ -165,7 +165,7 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
             sys.stderr.write(f"  … {name}: idle\n")
             contender = Contender(name, server)
             contender.enqueue(0, 0)
-            count = contender.idle_statements_a_minute()
+            count = contender.idle_statements_a_minute(IDLE_SECONDS / 3 if quick else IDLE_SECONDS)
             report.fact(f"{name}, one idle worker", f"{count:,.0f} statements a minute")
     report.show()
 

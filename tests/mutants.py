@@ -81,6 +81,20 @@ MUTANTS = (
         ("tests/runtime/test_divergence.py", "-k", "accept"),
     ),
     Mutant(
+        "a call that the code cut off is answered when it is replayed",
+        "core/replay.py",
+        "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
+        "return False",
+        ("tests/runtime/test_cut_off.py",),
+    ),
+    Mutant(
+        "a run that is ended from outside looks as if its code had cut its calls off",
+        "runtime/session.py",
+        "return self.torn or self.stopped is not None",
+        "return False",
+        ("tests/runtime/test_cut_off.py", "-k", "outside"),
+    ),
+    Mutant(
         "the fence is not checked where the append is committed",
         "store/base.py",
         "if work.epoch is not None and work.epoch != at.epoch:",
@@ -231,6 +245,20 @@ MUTANTS = (
         "return self._route.clock.now() if self._clock is None else self._clock()",
         "return time.time_ns() // 1000",
         ("tests/fleet/test_clocks.py",),
+    ),
+    Mutant(
+        "a SQLite store goes by a clock that Python code can fake",
+        "store/base.py",
+        "return _clock_ns(time.CLOCK_REALTIME) // 1000",
+        "return time.time_ns() // 1000",
+        ("tests/fleet/test_clocks.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "a worker that was told to stop counts against the run",
+        "store/sql/sqlite/queries.sql",
+        "claims = max(0, claims - :forgiven)",
+        "claims = max(0, claims - 0 * :forgiven)",
+        ("tests/fleet/test_leases.py", "-k", "sqlite"),
     ),
     Mutant(
         "leases are not renewed while the code blocks",

@@ -342,7 +342,7 @@ class Holdfast:
     def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """End the run at its next call."""
         control.cancel(self.store, run_id, by=by, why=why)
-        self.engine.notice_cancel(run_id)
+        self.engine.lookout.notice_cancel(run_id)
 
     def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""

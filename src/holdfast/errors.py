@@ -34,6 +34,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── KeyTaken                     a caller's own idempotency key belongs to another call
 │   ├── StorageFull                  no space left; nothing was written
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
+│   │   └── StoreRefused             it answers, and will not have us: trying again will not help
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
@@ -42,6 +43,8 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
 │   └── LogRegressed                 the store has forgotten events it had acknowledged
 └── NotDurable                       durability would silently be off
+
+NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
 
 Signal (BaseException)               not errors: they unwind an agent, and `except Exception` lets them pass
 ├── Suspend                          the run waits; it leaves memory until then
@@ -362,6 +365,10 @@ class StoreUnavailable(StoreError):
     """The database does not answer, or its answer was lost."""
 
 
+class StoreRefused(StoreUnavailable):
+    """The server will not have us: a wrong password, no such database. Trying again will not help."""
+
+
 class ReadOnlyStore(StoreError):
     """The database may be read, not written."""
 
@@ -427,6 +434,10 @@ class Diverged(HoldfastError):
             f"{accept}"
             f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
         )
+
+
+class NotRecorded(UserWarning):
+    """A step or tool was called outside a run while one is under way: perhaps in a thread of its agent."""
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from holdfast import Holdfast
+from holdfast.cli.load import load
 from support.shell import AGENTS, Terminal, copy_world, real, typed
 
 Open = Callable[..., Terminal]
@@ -207,3 +209,25 @@ def test_run_says_what_it_does_while_it_does_it(terminal: Open, folder: Path) ->
 
     assert 0 == session.end()
     assert "step 2 wait_for_file" in session.text
+
+
+# -- a worker --------------------------------------------------------------------------------------
+
+
+def test_a_worker_shows_on_a_terminal_how_many_runs_are_under_way_and_what_became_of_others(
+    terminal: Open, folder: Path
+) -> None:
+    """The count stands on one line, which is cleared for every line that stays."""
+    patient = load(str(folder / "agents.py")).agents["patient"]
+    with Holdfast(folder / "runs.db") as hf:
+        hf.start(patient, id="p1")
+    session = terminal("worker", "agents.py", "--db", "runs.db")
+    session.expect("\r\x1b[K1 under way")
+    (folder / "go").touch()
+    session.expect("p1 (patient)")
+    session.expect("\r\x1b[K0 under way; 1 completed")
+    session.type("\x03")
+    code = session.end()
+
+    assert (0, True) == (code, session.text.endswith("executed 1 run\n"))
+    assert re.search(r"\r\x1b\[K1 under way\r\x1b\[K\d\d:\d\d:\d\d  p1 ", session.said)

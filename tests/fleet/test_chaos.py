@@ -38,7 +38,11 @@ def long(seed: int, restart_every_seconds: float = 0.0) -> Plan:
 
 def tell(store: str, plan: Plan, report: Report) -> None:
     sys.stdout.write(
-        f"\n{store}, seed {plan.seed}, {plan.runs} runs, {plan.workers} workers: {report}\n"
+        f"{store}, seed {plan.seed}: {plan.runs} runs by {plan.workers} workers ended in {report.seconds:.0f} s, "
+        f"with {report.kills} kills, {report.freezes} freezes, {dict(report.restarts)} restarts; "
+        f"{report.claims} claims, {report.evidence} late receipts kept as evidence, people {dict(report.people)}; "
+        f"{report.invariants_checked} checks of invariants in {report.logs_checked} logs; "
+        f"effects twice where a check by the user answered too late: {dict(report.twice)}\n"
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
 import psycopg
 
-from holdfast import Holdfast, Run, agent
+from holdfast import Holdfast, Run, agent, tool
 from holdfast.core.events import CallDoubted, RunClaimed, RunSuspended
-from holdfast.store.base import Filter
+from holdfast.store.base import MICROSECONDS, Filter, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
 from support import chaos_agents
@@ -22,8 +23,11 @@ SKEWS = (-HOUR_SECONDS, HOUR_SECONDS, 0)
 PATIENCE_SECONDS = 60
 
 
-def now_us(dsn: str) -> int:
-    with psycopg.connect(dsn) as db:
+def now_us(url: str) -> int:
+    """By the store's clock: that of the server, or of the machine on which the file is."""
+    if not url.startswith("postgresql:"):
+        return system_clock()
+    with psycopg.connect(url) as db:
         found = db.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
         return int(found.fetchall()[0][0])
 
@@ -38,19 +42,21 @@ def ask_until_all_took_part(hf: Holdfast, end: float) -> None:
 
 
 def test_clocks_that_are_an_hour_wrong_change_nothing(
-    postgres_dsn: str, ledger: Ledger, tmp_path: Path
+    url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
+    """Clocks as Python code sees them, in each worker another. (On SQLite the kernel's is the store's.)"""
+
     def wrong(place: int) -> dict[str, str]:
         return {chaos_agents.SKEW: str(SKEWS[place])}
 
     with (
-        Holdfast(postgres_dsn) as hf,
+        Holdfast(url) as hf,
         Fleet(
-            postgres_dsn, ledger, tmp_path, size=3, lease_seconds=15, concurrency=1,
+            url, ledger, tmp_path, size=3, lease_seconds=15, concurrency=1,
             dawdle_seconds=0.1, environment=wrong,
         ),
     ):  # fmt: skip
-        began = now_us(postgres_dsn)
+        began = now_us(url)
         runs = {f"r-{t.name}": t for t in tasks(5.2)}
         for run_id, task in runs.items():
             hf.start(task.agent, id=run_id, **task.input)
@@ -61,7 +67,7 @@ def test_clocks_that_are_an_hour_wrong_change_nothing(
             assert time.monotonic() < end, hf.runs()
             time.sleep(0.05)
         ask_until_all_took_part(hf, end)
-        ended = now_us(postgres_dsn)
+        ended = now_us(url)
 
         for row in hf.store.runs(Filter(), limit=100):
             x = Evidence(hf.store, row.id, ledger.effects(row.id))
@@ -93,3 +99,58 @@ def test_times_in_a_log_never_fall_when_the_clock_steps_back(tmp_path: Path) -> 
 
         times = [record.time for record, _ in hf.events("r")]
         assert times == sorted(times)
+
+
+PAID: list[int] = []
+INSIDE, GO_ON = threading.Event(), threading.Event()
+
+
+@tool
+def pay(amount: int) -> int:
+    PAID.append(amount)
+    INSIDE.set()
+    assert GO_ON.wait(PATIENCE_SECONDS)
+    return amount
+
+
+@agent
+def paying(run: Run) -> int:
+    return pay(5)
+
+
+def test_a_machine_whose_clock_jumps_takes_runs_from_live_workers_and_nothing_happens_twice(
+    tmp_path: Path,
+) -> None:
+    """On SQLite. Forward: leases look ended, and a call under way is in doubt until somebody decides. Back:
+    what a dead worker left waits for so much longer."""
+    jumped = 0
+    PAID.clear()
+
+    def opened() -> Holdfast:
+        clock = lambda: system_clock() + jumped * MICROSECONDS  # noqa: E731
+        return Holdfast(SQLiteStore(tmp_path / "h.db", clock=clock), agents=[paying])
+
+    with opened() as hf, opened() as other:
+        hf.start(paying, id="r")
+        working = threading.Thread(target=hf.worker().run, kwargs={"once": True})
+        working.start()
+        assert INSIDE.wait(PATIENCE_SECONDS)
+        jumped = HOUR_SECONDS
+        assert 1 == other.worker().run(once=True)
+        (doubt,) = other.get("r").in_doubt
+        GO_ON.set()
+        working.join()
+        (known,) = other.get("r").in_doubt
+        assert ((), [5]) == (doubt.evidence, PAID)
+        assert "done" in known.evidence[0]
+        other.resolve("r", doubt.step, done=5, by="test")
+        assert 1 == other.worker().run(once=True)
+        assert 5 == other.result("r", timeout=1)
+
+        other.start(paying, id="left")
+        assert other.store.claim("left", worker="dead", lease_us=MICROSECONDS) is not None
+        jumped = 0
+        assert 0 == other.worker().run(once=True)
+        jumped = HOUR_SECONDS + 2
+        assert 1 == other.worker().run(once=True)
+        assert [5, 5] == PAID

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -79,6 +80,90 @@ def test_renewal_after_the_end_of_a_lease_is_refused_though_nobody_took_the_run(
 
         assert {"r"} == hf.store.renew([("r", row.epoch)], lease_us=10**9)
         assert hf.store.claim("r", worker="w2", lease_us=1000) is not None
+
+
+@step
+async def wait_for(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+@agent
+async def awaiting(run: AsyncRun) -> str:
+    return await wait_for(3 * LEASE_SECONDS)
+
+
+@pytest.mark.postgres
+def test_leases_are_renewed_while_every_connection_of_the_pool_is_busy(postgres_dsn: str) -> None:
+    """Those who hold them may be users' tools; an async run is looked after over the pool meanwhile."""
+    from holdfast.store.postgres import PostgresStore
+
+    store = PostgresStore(postgres_dsn, pool_size=1)
+    with (
+        Holdfast(store, agents=[awaiting], options=Options(lease_seconds=LEASE_SECONDS)) as hf,
+        Holdfast(postgres_dsn) as rival,
+    ):
+        handle = hf.start(awaiting, id="r")
+        worker = hf.worker()
+        working = threading.Thread(target=worker.run)
+        working.start()
+        until(lambda: hf.engine.lookout._awaiting, "the run begun")
+        began = time.monotonic()
+        with store._pool.link():
+            while time.monotonic() < began + 2.5 * LEASE_SECONDS:
+                assert rival.store.claim("r", worker="rival", lease_us=1) is None
+                time.sleep(LEASE_SECONDS / 10)
+
+        assert "done" == handle.result(timeout=PATIENCE_SECONDS)
+        worker.stop()
+        working.join()
+        assert {1} == {row.epoch for row in hf.runs()}
+
+
+STARTED = threading.Semaphore(0)
+NEVER = threading.Event()
+
+
+@step
+def never_ends() -> None:
+    STARTED.release()
+    NEVER.wait(PATIENCE_SECONDS)
+
+
+@agent
+def endless(run: Run) -> None:
+    never_ends()
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_workers_that_were_told_to_stop_do_not_count_against_a_run(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """However often it was given back without getting on; workers that vanish do count."""
+    NEVER.clear()
+    with Holdfast(url_of(kind, request, tmp_path), agents=[endless]) as hf:
+        hf.start(endless, id="r")
+        most = hf.engine.options.quarantine_after
+        for _ in range(most + 2):
+            worker = hf.worker(grace=0.0)
+            working = threading.Thread(target=worker.run)
+            working.start()
+            assert STARTED.acquire(timeout=PATIENCE_SECONDS)
+            worker.stop()
+            working.join()
+        row = hf.store.get("r")
+        assert row is not None
+        assert ("pending", 0, most + 2) == (row.status, row.claims, row.epoch)
+
+        for _ in range(most):
+            vanished = hf.store.claim("r", worker="vanished", lease_us=0)
+            assert vanished is not None
+        hf.worker().run(once=True)
+        assert "quarantined" == hf.handle("r").status
+        NEVER.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("holdfast-worker"):
+                thread.join(PATIENCE_SECONDS)
 
 
 def test_every_start_and_every_fork_has_a_name_of_its_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ from holdfast import (
 from holdfast.store.base import MICROSECONDS, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
-from support.workers import PATIENCE_SECONDS, STORES, url_of
+from support import fleet_agents
+from support.workers import PATIENCE_SECONDS, STORES, url_of, workers
 
 BEGAN: list[float] = []
 INSIDE: list[int] = []
@@ -50,21 +52,10 @@ def visit(seconds: float) -> None:
         INSIDE.pop()
 
 
-@step(rate=Rate(5, per=1.0))
-def ask_model(n: int) -> int:
-    visit(0)
-    return n
-
-
 @tool(max_running=2)
 def use_gpu(n: int, idempotency_key: str = "") -> int:
     visit(0.05)
     return n
-
-
-@agent
-def asking(run: Run, n: int) -> int:
-    return ask_model(n)
 
 
 @agent
@@ -88,7 +79,7 @@ def narrow(run: Run, n: int) -> int:
     return inside(n)
 
 
-AGENTS = [asking, computing, computing_in_branches, narrow]
+AGENTS = [computing, computing_in_branches, narrow]
 
 
 @pytest.fixture(params=STORES)
@@ -114,15 +105,22 @@ def work(fleet: list[Holdfast], concurrency: int = 4) -> None:
         thread.join()
 
 
-def test_workers_keep_the_rate_of_a_tool_together(fleet: list[Holdfast]) -> None:
-    handles = [fleet[0].start(asking, n=i) for i in range(14)]
+@pytest.mark.parametrize("kind", STORES)
+def test_worker_processes_keep_the_rate_of_a_tool_together(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Five in any second, whoever makes the call."""
+    url = url_of(kind, request, tmp_path)
+    with Holdfast(url) as hf, contextlib.contextmanager(workers)(url, tmp_path) as processes:
+        handles = [hf.start(fleet_agents.asking, n=i) for i in range(14)]
+        at_work = [processes.start("--concurrency", "2") for _ in range(3)]
+        assert list(range(14)) == [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
+        assert {None} == {one.poll() for one in at_work}
 
-    work(fleet)
-
-    assert list(range(14)) == [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
-    began = sorted(BEGAN)
+    began = sorted(float(line) for line in processes.did())
     assert 14 == len(began)
     assert all(later - earlier >= 0.95 for earlier, later in zip(began, began[5:], strict=False))
+    assert len({line.rpartition(" ")[2] for line in processes.deeds}) > 1, "one did it all"
 
 
 def test_workers_keep_the_number_of_calls_of_a_tool_together(fleet: list[Holdfast]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -13,10 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import Holdfast, InvalidInput, NotFound, Run, StoreUnavailable, agent, cli, step
-from holdfast.store.base import MICROSECONDS, Store
-from holdfast.store.sqlite import SQLiteStore, system_clock
+from holdfast.runtime.schedules import run_id_for
+from holdfast.store.base import MICROSECONDS, Store, system_clock
+from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
-from support.workers import STORES, until, url_of
+from support import fleet_agents
+from support.workers import PATIENCE_SECONDS, STORES, until, url_of, workers
 
 
 @step
@@ -100,6 +103,35 @@ def test_many_workers_start_one_run_for_each_time(opened: Open, clock: ManualClo
         f"report@{datetime.fromtimestamp((kept.last_at or 0) // MICROSECONDS, UTC):%Y%m%dT%H%MZ}",
         kept.cron,
     )
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_worker_processes_start_one_run_for_each_time_that_is_due(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """A schedule that was made half an hour ago, for every minute, and nobody was there."""
+    url = url_of(kind, request, tmp_path)
+    past = system_clock() - 1800 * MICROSECONDS
+
+    def store() -> Store:
+        if kind == "sqlite":
+            return SQLiteStore(url, clock=lambda: past)
+        from holdfast.store.postgres import PostgresStore
+
+        return PostgresStore(url, clock=lambda: past)
+
+    with Holdfast(store()) as then:
+        then.schedule(fleet_agents.scheduled, cron="* * * * *", id="s", catch_up="all")
+    with Holdfast(url) as hf, contextlib.contextmanager(workers)(url, tmp_path) as processes:
+        at_work = [processes.start("--once", "--quiet") for _ in range(3)]
+        assert [0, 0, 0] == [one.wait(PATIENCE_SECONDS) for one in at_work]
+
+        minute = 60 * MICROSECONDS
+        upto = hf.schedules()[0].next_at // minute
+        due = [at * minute for at in range(past // minute + 1, upto)]
+        assert sorted(run_id_for("s", at) for at in due) == started(hf)
+        assert {"completed"} == {row.status for row in hf.runs(limit=100)}
+        assert 30 <= len(due) == len(processes.deeds)
 
 
 def test_a_worker_that_dies_after_starting_a_run_leaves_nothing_to_be_done_twice(

@@ -4,6 +4,7 @@ when they are told to stop they give back what is under way, so that others go o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -15,9 +16,10 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, Options, Run, agent, cli
 from holdfast.runtime.declare import agent_spec
-from holdfast.store.base import MICROSECONDS
-from holdfast.store.sqlite import SQLiteStore, system_clock
+from holdfast.store.base import MICROSECONDS, system_clock
+from holdfast.store.sqlite import SQLiteStore
 from support import fleet_agents
+from support.postgres import PostgresServer
 from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
 
 
@@ -94,6 +96,11 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
         assert other.store.claim("r", worker="w", lease_us=1) is not None
 
 
+@pytest.mark.parametrize(
+    "fleet",
+    ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])],
+    indirect=True,
+)
 def test_a_run_that_kills_its_workers_is_quarantined_with_its_reason_and_others_go_on(
     fleet: Workers, hf: Holdfast
 ) -> None:
@@ -190,3 +197,27 @@ def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) ->
     assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
         "overdue"
     ]
+
+
+@pytest.mark.nightly
+@pytest.mark.postgres
+def test_a_worker_waits_for_a_server_that_restarts_and_not_for_one_that_refuses(
+    killable_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    server = killable_postgres
+    name = server.create_database()
+    with Holdfast(server.dsn(name)) as hf:
+        hf.start(fleet_agents.doubling, id="r", n=4)
+    made = contextlib.contextmanager(workers)
+    with made(server.dsn("nobody_made_it"), tmp_path) as stranger:
+        code, _, told = stranger.once()
+        assert (1, True, False) == (code, "does not exist" in told, "waiting" in told)
+    server.stop()
+    with made(server.dsn(name), tmp_path) as fleet:
+        process = fleet.start("--once")
+        assert process.stderr is not None
+        assert "waiting for the store" in process.stderr.readline()
+        server.start()
+        said, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        assert (0, "executed 1 run\n") == (process.returncode, said)
+    server.drop_database(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -33,6 +34,7 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
+from holdfast.errors import NotRecorded
 
 
 def kinds(hf: Holdfast, run_id: str) -> list[str]:
@@ -78,6 +80,23 @@ def test_outside_a_run_a_tool_is_a_plain_call() -> None:
         return what
 
     assert echo(marker) is marker
+
+
+def test_a_tool_called_in_a_thread_that_the_agent_started_by_itself_warns(home: Any) -> None:
+    """It does not know the run: its durability would silently be off."""
+
+    @tool
+    def send(to: str) -> str:
+        return to
+
+    @agent
+    def threaded(_: Run) -> list[str]:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            return list(pool.map(send, ["a"]))
+
+    with pytest.warns(NotRecorded, match=r"send was called outside a run.*use run\.map"):
+        home.open().run(threaded, id="r")
+    assert "a" == send("a")  # no run is under way
 
 
 def test_outside_a_run_a_tools_own_exception_comes_through() -> None:

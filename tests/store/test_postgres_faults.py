@@ -609,6 +609,20 @@ def test_an_event_that_the_server_refuses_fails_alone(
         logs[1].append("full")
 
 
+def test_closing_leaves_no_connection_of_one_who_is_still_at_work(postgres_dsn: str) -> None:
+    """As of a tool that outlived its worker's time of grace."""
+    store = PostgresStore(postgres_dsn)
+    with store._pool.link() as busy:
+        busy.run(lambda db, _: db.rows("SELECT 1"))
+        store.close()
+    with psycopg.connect(postgres_dsn, autocommit=True) as db:
+        ask = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        end = time.monotonic() + ANSWER_SECONDS
+        while db.execute(ask).fetchone() != (0,):
+            assert time.monotonic() < end, "a connection was left open"
+            time.sleep(0.01)
+
+
 def test_leases_and_appends_need_no_place_in_the_pool(postgres_dsn: str, opened: Open) -> None:
     """FAULTS 43: a tool holds the only connection of the pool; the lease is renewed all the same."""
     store = opened(postgres_dsn, pool_size=1, patience=0.1)

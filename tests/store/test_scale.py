@@ -27,10 +27,12 @@ from holdfast.store.base import (
     Snapshot,
     Store,
     Wanted,
+    system_clock,
 )
-from holdfast.store.sqlite import SQLiteStore, system_clock
+from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.store_suite import sealed
 from support.bulk import fill
+from support.workers import until
 
 RUNS = 100_000
 LEASE_US = 60 * MICROSECONDS
@@ -72,14 +74,13 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
     schedule = Schedule("s", "busy", "@daily", "UTC", b"{}", 0, "latest", 0, 1)
     store.schedules.put(schedule)
     assert store.schedules.all() == store.schedules.due(["busy"]) == [schedule]
-    assert store.schedules.next_at(["busy"]) and store.schedules.advance(
-        schedule, next_at=2, last_at=1
-    )
+    assert store.schedules.advance(schedule, next_at=2, last_at=1)
     assert store.schedules.delete("s")
+    moment = MICROSECONDS // 20
     for holder in ("a", "b"):
-        store.limits.take_turn("t", holder, count=1, per_us=MICROSECONDS, slack_us=MICROSECONDS)
-    pass_time(2 * MICROSECONDS)
-    store.limits.take_turn("t", "b", count=1, per_us=MICROSECONDS, slack_us=MICROSECONDS)
+        store.limits.take_turn("t", holder, count=1, per_us=moment, slack_us=moment)
+    pass_time(2 * moment)
+    store.limits.take_turn("t", "b", count=1, per_us=moment, slack_us=moment)
     assert store.limits.take_seat("s", "h", run_id=first, epoch=epoch, most=1)
     store.limits.leave_seat("s", "h")
     store.append(work(first, epoch, change=RowChange("completed")))
@@ -209,7 +210,8 @@ def sequential(plan: Any) -> Iterator[str]:
 
 
 def scans(dsn: str) -> dict[str, int]:
-    """How often each big table was read from end to end, once everybody else has left and been counted."""
+    """How often each big table was read from end to end, once everybody else has left: a session hands its
+    figures in before it is gone."""
     import psycopg
 
     ask = "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relname = ANY(%s)"
@@ -217,10 +219,6 @@ def scans(dsn: str) -> dict[str, int]:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
         "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     )
-    counts: list[dict[str, int]] = []
     with psycopg.connect(dsn, autocommit=True) as db:
-        while len(counts) < 2 or counts[-1] != counts[-2]:
-            time.sleep(0.6)  # the server writes its figures every half second
-            if db.execute(others).fetchone() == (0,):  # type: ignore[call-overload]
-                counts.append(dict(db.execute(ask, (list(BIG),)).fetchall()))  # type: ignore[call-overload]
-    return counts[-1]
+        until(lambda: db.execute(others).fetchone() == (0,), "everybody's leaving")  # type: ignore[call-overload]
+        return dict(db.execute(ask, (list(BIG),)).fetchall())  # type: ignore[call-overload]

@@ -6,6 +6,7 @@ talk to the ledger that HOLDFAST_TEST_LEDGER names.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import time
@@ -106,6 +107,21 @@ def busy(seconds: float) -> int:
     return calls
 
 
+@tool
+def hogging(run_id: str, seconds: float) -> str:
+    """A call into C that keeps Python's interpreter lock: no other thread of the process runs meanwhile."""
+    ledger = Ledger(os.environ[LEDGER])
+    ledger.do(run_id, "begins", "", {"pid": os.getpid()})
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    ledger.do(run_id, "ends", "", {"pid": os.getpid()})
+    return "done"
+
+
+@agent
+def hogged(run: Run, seconds: float) -> str:
+    return hogging(run.id, seconds)
+
+
 @agent
 def blocking(run: Run, seconds: float) -> str:
     return witnessed(run.id, "it", seconds)
@@ -159,6 +175,6 @@ def marked(run: Run, steps: int, seconds: float) -> int:
 
 
 __all__ = [
-    "asking", "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "improvising",
-    "inner", "marked", "outer", "retrying", "sleeper", "spending", "tasks", "threads", "undoing",
+    "asking", "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "hogged",
+    "improvising", "inner", "marked", "outer", "retrying", "sleeper", "spending", "tasks", "threads", "undoing",
 ]  # fmt: skip

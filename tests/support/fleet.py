@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from support.ledger import Ledger
 
 AGENTS = Path(chaos_agents.__file__)
 ENDED = ("completed", "failed", "cancelled")
+TELL_SECONDS = 5.0
 
 
 # ── workers ──────────────────────────────────────────────────────────────────────────────────
@@ -82,7 +84,7 @@ class Fleet:
         self.lease_seconds = lease_seconds
         self.members: list[Member] = []
         self.died: list[str] = []
-        """Exit codes and last words of workers that ended without being told to."""
+        """Exit codes and all words of workers that ended without being told to."""
 
     def __enter__(self) -> Fleet:
         self.members = [self._spawn(place) for place in range(self._size)]
@@ -125,7 +127,9 @@ class Fleet:
                 member.frozen_until = 0.0
             code = member.process.poll()
             if code is not None:
-                self.died.append(f"exit code {code}: {_last_words(member.log)}")
+                said = member.log.read_text("utf-8", errors="replace")
+                self.died.append(f"{member.log.name} ended with exit code {code}, saying\n{said}")
+                sys.stdout.write(f"nobody asked for it: {self.died[-1]}\n")
                 self.members[place] = self._spawn(place)
 
     def place_of(self, pid: int) -> int:
@@ -285,6 +289,8 @@ class Report:
     seconds: float = 0.0
     people: Counter[str] = field(default_factory=Counter)
     claims: int = 0
+    logs_checked: int = 0
+    invariants_checked: int = 0
     evidence: int = 0
     twice: Counter[str] = field(default_factory=Counter)
     """Effects beyond the first, by tool, where nothing promises that there is only one."""
@@ -304,7 +310,7 @@ class Chaos:
     ) -> None:
         self._plan, self._url, self._ledger, self._folder = plan, url, ledger, folder
         self._restart = restart
-        self._dice = random.Random(plan.seed)
+        self._dice, self._other_dice = random.Random(plan.seed), random.Random(plan.seed)
         self._prefix = f"s{plan.seed}-{os.urandom(3).hex()}"
         self._tasks: dict[str, Task] = {}
         self._restarting: threading.Thread | None = None
@@ -322,11 +328,12 @@ class Chaos:
                 ) as fleet,
             ):  # fmt: skip
                 people = People(hf, self._ledger)
-                self._live_through(hf, fleet, people, began)
+                with self._harming(fleet, began):
+                    self._live_through(hf, fleet, people, began)
                 self.report.seconds = time.monotonic() - began
                 codes = fleet.stop(self._plan.lease_seconds + 20)
                 assert codes == [0] * len(codes), f"workers ended with {codes}:\n{fleet.log()}"
-                assert not fleet.died, f"workers died by themselves: {fleet.died}"
+                assert not fleet.died, "workers died by themselves:\n" + "\n".join(fleet.died)
                 self.report.people = people.did
                 self._judge(hf.store, people)
         except AssertionError as broken:
@@ -336,7 +343,7 @@ class Chaos:
     def _live_through(self, hf: Holdfast, fleet: Fleet, people: People, began: float) -> None:
         kinds = tasks(self._plan.sleep_seconds)
         ended: set[str] = set()
-        next_harm = dict.fromkeys(("kill", "freeze", "restart"), began + 1.0)
+        next_word = began
         while len(ended) < self._plan.runs:
             elapsed = time.monotonic() - began
             if elapsed > self._plan.limit_seconds:
@@ -347,13 +354,19 @@ class Chaos:
                 people.round()
                 ended |= self._newly_ended(hf)
                 if self._tasks:
-                    people.remember(self._dice.choice(list(self._tasks)))
-            fleet.look_after()
-            if elapsed < self._plan.harm_seconds:
-                self._harm(fleet, next_harm)
+                    people.remember(self._other_dice.choice(list(self._tasks)))
+            if time.monotonic() >= next_word:
+                self._tell(time.monotonic() - began, len(ended))
+                next_word += TELL_SECONDS
             time.sleep(0.05)
-        if self._restarting is not None:
-            self._restarting.join()
+
+    def _tell(self, elapsed: float, ended: int) -> None:
+        done, plan = self.report, self._plan
+        sys.stdout.write(
+            f"seed {plan.seed}, {elapsed:.0f} s: {ended} of {len(self._tasks)} started runs ended "
+            f"({plan.runs} in all); {done.kills} kills, {done.freezes} freezes, {done.restarts.total()} restarts\n"
+        )
+        sys.stdout.flush()
 
     def _start(self, hf: Holdfast, kinds: Sequence[Task], until: int) -> None:
         while len(self._tasks) < until:
@@ -368,6 +381,28 @@ class Chaos:
         return {row.id for row in rows if row.id in self._tasks}
 
     # ── harm ─────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def _harming(self, fleet: Fleet, began: float) -> Iterator[None]:
+        """Meanwhile harm is done, and undone, by a thread of its own: a worker that was frozen while it had
+        SQLite's write lock holds up everybody who would write, and has to be woken all the same."""
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            harm = pool.submit(self._do_harm, fleet, began, over)
+            try:
+                yield
+            finally:
+                over.set()
+                harm.result()
+
+    def _do_harm(self, fleet: Fleet, began: float, over: threading.Event) -> None:
+        at = dict.fromkeys(("kill", "freeze", "restart"), began + 1.0)
+        while not over.wait(0.05):
+            fleet.look_after()
+            if time.monotonic() - began < self._plan.harm_seconds:
+                self._harm(fleet, at)
+        if self._restarting is not None:
+            self._restarting.join()
 
     def _harm(self, fleet: Fleet, at: dict[str, float]) -> None:
         plan, now = self._plan, time.monotonic()
@@ -428,7 +463,8 @@ class Chaos:
         for one in (run_id, *children):
             effects = [x for x in self._ledger.effects(run_id) if x["run"] == one]
             x = Evidence(store, one, effects, earlier_logs=people.earlier.get(one, []))
-            check_all(x)
+            self.report.invariants_checked += check_all(x)
+            self.report.logs_checked += 1
             assert not x.state.in_doubt, f"{one} has ended with a call in doubt"
             self.report.claims += _count(x.events, RunClaimed)
             self.report.evidence += sum(event.kind == "call_evidence" for event in x.events)

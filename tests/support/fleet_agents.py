@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
-from holdfast import AsyncRun, Run, agent, step, tool
+from holdfast import AsyncRun, Rate, Run, agent, step, tool
 
 
 def deed(text: str) -> None:
@@ -41,6 +43,58 @@ def work(name: str, seconds: float, idempotency_key: str = "") -> str:
 @agent
 def three_calls(run: Run, seconds: float) -> list[str]:
     return [work(name, seconds) for name in ("a", "b", "c")]
+
+
+@step
+async def count_what_is_here() -> dict[str, int]:
+    return {
+        "threads": threading.active_count(),
+        "tasks": len(asyncio.all_tasks()),
+        "files and connections": open_files(),
+    }
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@agent
+async def census(run: AsyncRun) -> dict[str, int]:
+    """What the process that executes it has open."""
+    return await count_what_is_here()
+
+
+@step
+def woken(n: int) -> None:
+    deed(f"woken {n}")
+
+
+@agent
+def dozing(run: Run, n: int) -> None:
+    run.sleep(3600)
+    woken(n)
+
+
+@step(rate=Rate(5, per=1.0))
+def ask_model(n: int) -> int:
+    deed(f"{time.monotonic()}")
+    return n
+
+
+@agent
+def asking(run: Run, n: int) -> int:
+    return ask_model(n)
+
+
+@step
+def stamp() -> None:
+    deed("stamp")
+
+
+@agent
+def scheduled(run: Run) -> str:
+    stamp()
+    return run.id
 
 
 @tool

@@ -265,6 +265,31 @@ def forgiving(run: Run, name: str) -> Any:
     return [run.state.error, send(to=name)["tool"]]
 
 
+@step
+async def unanswered(name: str) -> str:
+    """A provider that never answers."""
+    await asyncio.get_running_loop().create_future()
+    return name
+
+
+@step
+async def unwell(name: str) -> str:
+    await asyncio.sleep(0)
+    raise ValueError(name)
+
+
+@agent
+async def impatient(run: AsyncRun, name: str) -> Any:
+    """Cuts off a call because another one failed beside it, and goes on."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(unanswered(name))
+            group.create_task(unwell(name))
+    except* Exception:
+        run.state.fell_back = True
+    return await send_async(name)
+
+
 @tool
 def refused(to: str, idempotency_key: str = "") -> None:
     raise PermissionError(f"not {to}")
@@ -285,4 +310,5 @@ ALL = (
     Scenario("cancelled", cancelled, {"rooms": ["a", "b"]}, cancel, final="cancelled"),
     Scenario("improvising", improvising, {"text": "hello"}, same_result=False),
     Scenario("forgiving", forgiving, {"name": "sam"}),
+    Scenario("impatient", impatient, {"name": "sam"}),
 )

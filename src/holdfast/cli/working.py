@@ -18,7 +18,7 @@ from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.common import existing_store, json_option, say, store_option, users_code
 from holdfast.cli.load import load, parameters
 from holdfast.cli.running import lease_option
-from holdfast.errors import NotFound, StoreUnavailable
+from holdfast.errors import NotFound, StoreRefused, StoreUnavailable
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.worker import Report, Worker
@@ -26,6 +26,7 @@ from holdfast.store.base import Schedule
 
 LOOK_SECONDS = 0.1
 OPENING_SECONDS = 60.0
+OPENING_PAUSE_SECONDS = 0.5
 COLOURS = {
     "completed": "green",
     "failed": "red",
@@ -200,14 +201,15 @@ def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
     """The store, waited for if its server is restarting: a worker that gives up then would be missed."""
     end = time.monotonic() + OPENING_SECONDS
     while True:
-        asked = time.monotonic()
         try:
             return Holdfast(url, agents=agents, options=options)
+        except StoreRefused:
+            raise
         except StoreUnavailable as error:
-            # What has no hope (a wrong password) is refused at once; the rest after some patience.
-            if asked + 1 > time.monotonic() or time.monotonic() > end:
+            if time.monotonic() > end:
                 raise
             click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
+            time.sleep(OPENING_PAUSE_SECONDS)
 
 
 class _Visible(logging.Formatter):

@@ -101,6 +101,11 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return bool(self.failures) and self.failures[-1].retry_at is None and not self.open_attempt
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether the code stopped waiting for it. It was given no answer then, and is given none again."""
+        return bool(self.failures) and self.failures[-1].cut and self.failed_finally
+
+    @property
     def open_attempt(self) -> bool:
         """Whether the newest attempt has an intent and no receipt: it may have happened."""
         if self.intent is None or self.done is not None or self.resolved is not None:
@@ -470,11 +475,21 @@ class Journal:
 
     def _reopen_failures(self, seq: int) -> None:
         """A failed run goes on from its failed step, which may be tried again."""
-        for entry in self.entries.values():
-            if entry.step in self._failed_steps and entry.failed_finally:
+        for place, entry in self.entries.items():
+            failed = entry.step in self._failed_steps or (entry.is_cut_off and self._is_last(place))
+            if failed and entry.failed_finally:
                 entry.granted, entry.granted_seq = True, seq
                 entry.attempts_before = entry.attempts
         self._failed_steps = set()
+
+    def _is_last(self, place: Place) -> bool:
+        """Whether nothing that the code did afterwards is recorded, in this branch or where it began."""
+        path, index = place
+        if self.reaches(path, index + 1):
+            return False
+        parent, _, last = path.rpartition(".")
+        started = _started_at(last)
+        return started is None or not self.reaches(parent, started)
 
     def _restart(self, seq: int) -> None:
         self.restarted = seq

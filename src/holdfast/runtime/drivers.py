@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import NotDurable, StoreError
-from holdfast.runtime.context import CURRENT
-from holdfast.runtime.effects import Effect, Flow, Invoke, Refused, StoreEffect
+from holdfast.runtime.context import CURRENT, Inside
+from holdfast.runtime.effects import CutOff, Effect, Flow, Invoke, Pause, Refused, StoreEffect
 from holdfast.runtime.session import Pending, Session
 
 
@@ -39,9 +39,14 @@ def drive(flow: Flow) -> Any:
 
 
 async def drive_async(flow: Flow) -> Any:
-    """Run a flow to its end on this event loop."""
+    """Run a flow to its end on this event loop.
+
+    A cancellation that comes during a commit is told to the flow before the next thing that is no
+    commit: so a tool whose intent was on its way does not begin, and a receipt stands.
+    """
     answer: Any = None
     error: BaseException | None = None
+    cancelled: list[asyncio.CancelledError] = []
     while True:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
@@ -49,7 +54,12 @@ async def drive_async(flow: Flow) -> Any:
             return stop.value
         answer = error = None
         try:
-            answer = await _perform_async(effect)
+            if isinstance(effect, StoreEffect):
+                answer = await persist_async(effect.session, effect.build, effect.label, cancelled)
+            elif cancelled:
+                raise CutOff(cancelled.pop(), began=False)
+            else:
+                answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
@@ -165,17 +175,35 @@ def _within(seconds: float, effect: Invoke) -> Any:
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _perform_async(effect: Effect) -> Any:
-    if isinstance(effect, StoreEffect):
-        return await persist_async(effect.session, effect.build, effect.label)
-    if isinstance(effect, Invoke):
-        return await invoke_async(effect)
-    await asyncio.to_thread(effect.session.sleep, effect.seconds)
+async def _perform_async(effect: Invoke | Pause) -> Any:
+    if isinstance(effect, Invoke) and not isinstance(effect.where, Inside):
+        return await invoke_async(effect)  # the agent's own code
+    try:
+        if isinstance(effect, Invoke):
+            return await invoke_async(effect)
+        await asyncio.to_thread(effect.session.sleep, effect.seconds)
+    except asyncio.CancelledError as cancelled:
+        raise told(effect.session, cancelled) from None
     return None
 
 
-async def persist_async(session: Session, build: Callable[[], Pending], label: str) -> Pending:
-    """See `persist`."""
+def told(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
+    """What a cancellation in the middle of a call means."""
+    if session.is_ending:
+        return cancelled
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return RuntimeError("CancelledError came out of it, though nobody had cancelled the call")
+    return CutOff(cancelled, began=True)
+
+
+async def persist_async(
+    session: Session,
+    build: Callable[[], Pending],
+    label: str,
+    cancelled: list[asyncio.CancelledError] | None = None,
+) -> Pending:
+    """See `persist`. By the time it is told that it was cancelled, the append has come to its end."""
     watched = session.is_watched
     if watched:
         session.point(f"before commit {label}")
@@ -184,19 +212,23 @@ async def persist_async(session: Session, build: Callable[[], Pending], label: s
         await durable
     except StoreError as error:
         raise Refused(pending, error) from error
-    except asyncio.CancelledError:
-        # The append goes on without us; the session hears of it when it has arrived, or here if that
-        # was in the very turn in which we were cancelled.
-        if durable.done() and not durable.cancelled() and durable.exception() is None:
-            session.committed(pending)
-        raise
+    except asyncio.CancelledError as cut:
+        refused = durable.exception()
+        if session.is_ending:
+            if refused is None:
+                session.committed(pending)
+            raise
+        if cancelled is not None:
+            cancelled.append(cut)
+        if isinstance(refused, StoreError):
+            raise Refused(pending, refused) from refused
     if watched:
         session.point(f"after commit {label}")
     return pending
 
 
 def _append_async(pending: Pending) -> asyncio.Future[None]:
-    return pending.session.store.append_async(pending.work, pending.arrived)
+    return pending.session.store.append_async(pending.work)
 
 
 async def invoke_async(effect: Invoke) -> Any:

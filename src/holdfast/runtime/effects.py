@@ -93,3 +93,14 @@ class Refused(Exception):
     def __init__(self, pending: Pending, error: StoreError) -> None:
         self.pending, self.error = pending, error
         super().__init__(str(error))
+
+
+class CutOff(BaseException):
+    """The agent's own code has cancelled the task that makes this call; `cancelled` is how it is told.
+
+    Not raised when the run as a whole is ended from outside: then its code is not what stopped waiting.
+    """
+
+    def __init__(self, cancelled: BaseException, *, began: bool) -> None:
+        self.cancelled, self.began = cancelled, began
+        super().__init__("the agent's code stopped waiting for it")

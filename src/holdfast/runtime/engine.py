@@ -33,17 +33,17 @@ from holdfast.errors import (
     RunCancelled,
     RunWaiting,
     Signal,
-    Stop,
     StoreError,
 )
 from holdfast.runtime import checkpoints
 from holdfast.runtime.clock import elapsed
-from holdfast.runtime.commit import cancellation, commit, is_overdue, overdue
+from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper
+from holdfast.runtime.lookout import Lookout
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
@@ -100,10 +100,9 @@ class Engine:
         self.store = store
         self.options = options or Options()
         self._worker = (0, "")
-        self.leases = LeaseKeeper(store, self.options.lease_seconds, look=self._look_after_awaiting)
+        self.leases = LeaseKeeper(store, self.options.lease_seconds)
+        self.lookout = Lookout(store)
         self.agents: dict[str, AgentSpec] = {}
-        self._awaiting: dict[str, Branch] = {}
-        """Async agents that execute here; they can be cut off at whatever they await."""
 
     @property
     def worker(self) -> str:
@@ -114,6 +113,7 @@ class Engine:
         return self._worker[1]
 
     def close(self) -> None:
+        self.lookout.close()
         self.leases.close()
 
     # ── starting and claiming ────────────────────────────────────────────────────────────
@@ -259,10 +259,17 @@ class Engine:
             session.settled = True
 
     def _set_aside_poison(self, session: Session, row: RunRow) -> None:
-        """A run that was claimed again and again without getting on has killed its workers."""
+        """A run whose leases ended again and again without its getting on has killed its workers.
+
+        Or has stopped them (a call into C that keeps the interpreter's lock): nobody can tell from outside,
+        and it would go on to stop one after the other.
+        """
         if row.claims <= self.options.quarantine_after:
             return
-        reason = f"it was taken up {row.claims} times and did not get on; it may kill its workers"
+        reason = (
+            f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
+            "longer than a lease"
+        )
         change = RowChange("quarantined", None, reason)
         drive(commit(session, [e.RunQuarantined(reason=reason)], change=change))
         session.settled = True
@@ -310,7 +317,7 @@ class Engine:
             session, root = self._open(taken)
         else:
             session, root = await asyncio.to_thread(self._open, taken)
-        self._awaiting[session.run_id] = root
+        self.lookout.add(root)
         died = False
         try:
             with branching_tasks(root):
@@ -321,7 +328,7 @@ class Engine:
             died = _wants_the_process_to_end(error)
             raise
         finally:
-            self._awaiting.pop(session.run_id, None)
+            self.lookout.remove(root)
             if session.settled and session.stopped is None:
                 self._close(session)
             else:
@@ -355,37 +362,7 @@ class Engine:
             s for s in self.leases.sessions() if s.run_id in whose or s.run_id.startswith(below)
         ]
 
-    # ── looking after those under way ────────────────────────────────────────────────────
-
-    def notice_cancel(self, run_id: str) -> None:
-        """If this run executes here and somebody has cancelled it, end what it awaits."""
-        root = self._awaiting.get(run_id)
-        if root is None or root.together is None:
-            return
-        session, asked = root.session, e.CancelRequested.kind
-        if any(r.kind == asked for r in self.store.read(run_id, after=session.read_to)):
-            session.catch_up()
-        if session.journal.cancel is not None:
-            self._cut_off(root, cancellation(session))
-
-    @staticmethod
-    def _cut_off(root: Branch, signal: Stop) -> None:
-        root.session.stop(signal)
-        assert root.together is not None
-        root.together.cancel()
-
-    def _look_after_awaiting(self) -> None:
-        """Runs that await something for long: has somebody cancelled them, is their deadline past?"""
-        awaiting = dict(self._awaiting)
-        if not awaiting:
-            return
-        known = {run_id: root.session.head.seq for run_id, root in awaiting.items()}
-        for run_id, end in self.store.heads(list(known)).items():
-            if end > known[run_id]:
-                self.notice_cancel(run_id)
-        for root in awaiting.values():
-            if is_overdue(root.session) and root.together is not None:
-                self._cut_off(root, overdue())
+    # ── the end ──────────────────────────────────────────────────────────────────────────
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""

@@ -6,14 +6,16 @@ unit-tested; an agent is not, because its durability would silently be off.
 
 from __future__ import annotations
 
+import threading
+import warnings
 from typing import Any, Final
 
-from holdfast.errors import NotDurable
-from holdfast.runtime.context import CURRENT, Branch, Inside
+from holdfast.errors import NotDurable, NotRecorded
+from holdfast.runtime.context import CURRENT, EXECUTING, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.flow import ask, call, nested, proceed, recorded
 from holdfast.runtime.straight import goes_straight, make, make_async
-from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here
+from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here, stay_cut_off
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,6 +44,8 @@ async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any
         return recorded(asked, entry)
     if goes_straight(asked, entry):
         return await awaited_here(branch, make_async(asked))
+    if entry is not None and entry.is_cut_off:
+        return await stay_cut_off(asked.branch, asked.index)
     return await drive_async_here(branch, proceed(asked, entry))
 
 
@@ -61,7 +65,23 @@ def _outside(
         nested(here, spec)
         if here.instead is not None:
             return here.instead(spec, args, _with_key(spec, kwargs))
+    elif EXECUTING:
+        _warn_of_loss(spec)
     return spec.fn(*args, **_with_key(spec, kwargs))
+
+
+def _warn_of_loss(spec: CallSpec) -> None:
+    """A thread that an agent starts by itself does not know its run. Nobody else does either: so we can
+    only say that a plain call was made while a run was under way."""
+    runs = ", ".join(repr(run_id) for run_id in list(EXECUTING.values())[:3])
+    warnings.warn(
+        f"{spec.name} was called outside a run, in thread {threading.current_thread().name!r}, while run {runs} "
+        "is under way here. If its agent started that thread, the call is not recorded and will be made again "
+        "on resume: use run.map(fn, items) instead. If it has "
+        f"nothing to do with the run, {spec.name}.__wrapped__(…) says so",
+        NotRecorded,
+        stacklevel=5,
+    )
 
 
 def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from holdfast.runtime.declare import (
     secrets_in,
 )
 from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
-from holdfast.runtime.effects import Asked, Flow, Invoke, place
+from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, Never, place
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,
@@ -102,7 +102,13 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
     approval = None
     if asked.spec.risk in asked.session.setting.approve:
         approval = yield from _approval(asked, entry)
-    return (yield from _attempts(asked, entry, approval))
+    try:
+        return (yield from _attempts(asked, entry, approval))
+    except CutOff as cut:  # between two attempts, or while it waited for its turn
+        held = asked.session.entry(asked.branch.path, asked.index)
+        tried, step = (held.attempts, held.step) if held is not None else (0, 0)
+        cut.began = bool(tried)
+        yield from _record_cut(asked, cut, tried + 1, step)
 
 
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
@@ -362,10 +368,13 @@ def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: 
     return within_limits(asked, number, attempt) if asked.spec.is_limited else attempt()
 
 
-def first_failed(asked: Asked, error: Exception, started: int) -> Flow:
+def first_failed(asked: Asked, error: BaseException, started: int) -> Flow:
     """The first attempt of a plain step was made elsewhere and raised this: go on from there."""
     if isinstance(error, RunWaiting):
         raise _suspended_with(error) from None
+    if isinstance(error, CutOff):
+        yield from _record_cut(asked, error, 1, 0)
+    assert isinstance(error, Exception)
     outcome = yield from _failed(asked, error, 1, 0, started, 1)
     return (yield from _tried(asked, outcome, 1, 1))
 
@@ -401,19 +410,26 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         raise _suspended_with(child) from None
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if isinstance(error, TimeoutError) and spec.timeout is not None:
-            settled = yield from _late(asked, intent, number)
+            because = f"it did not answer within {spec.timeout:g} s"
+            settled = yield from _unanswered(asked, intent, number, because)
             if settled is not None:
                 return recorded(asked, settled)
         return (yield from _failed(asked, error, number, step, started, tries))
+    except CutOff as cut:
+        if cut.began:
+            settled = yield from _unanswered(asked, intent, number, str(cut))
+            if settled is not None:
+                return recorded(asked, settled)
+        yield from _record_cut(asked, cut, number, step)
     return (yield from _succeeded(asked, raw, number, step, started))
 
 
-def _late(asked: Asked, intent: e.CallStarted | None, number: int) -> Flow:
-    """It did not answer in time, and may have happened. Returns how it is settled; None: as a failure."""
+def _unanswered(asked: Asked, intent: e.CallStarted | None, number: int, because: str) -> Flow:
+    """Nobody waits for it any longer, and it may have happened. Returns how it is settled; None: as a
+    failure."""
     spec = asked.spec
     if intent is None or spec.effect not in (ONCE, CHECKED):
         return None
-    because = f"it did not answer within {spec.timeout:g} s"
     if spec.effect == CHECKED:
         settled = yield from ask_check(asked, intent)
         if settled is not None or spec.is_async:
@@ -670,6 +686,27 @@ def _failed(
         return receipt
     session.journal.forget(asked.branch.path, asked.index)
     raise failure(spec.name, info, number, step) from error
+
+
+def _record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
+    """The agent's code stopped waiting: recorded, so that it is told nothing else when it is replayed."""
+    spec, session = asked.spec, asked.session
+    effect = "" if cut.began and spec.has_intent else "none"
+    receipt = e.CallFailed(
+        branch=asked.branch.path,
+        index=asked.index,
+        forks=asked.forks,
+        step=step or session.next_step(),
+        name=spec.name,
+        error=ErrorInfo("CutOff", str(cut), effect=effect),
+        digest="" if spec.has_intent and step else asked.digest,
+        args=None if spec.has_intent and step else kept_args(asked),
+        attempt=number,
+        cut=True,
+    )
+    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
+    session.journal.forget(asked.branch.path, asked.index)
+    raise cut.cancelled
 
 
 # ── calls inside calls ───────────────────────────────────────────────────────────────────────

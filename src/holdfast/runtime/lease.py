@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from holdfast.errors import Abandon, LeaseLost, StoreError
@@ -21,8 +20,6 @@ from holdfast.store.base import MICROSECONDS, Store
 
 MARGIN: Final = 0.1
 """The share of a lease that is not used, for clocks that run at slightly different speeds."""
-LOOK_SECONDS: Final = 1.0
-"""How often to look whether a run that awaits something has been cancelled, or is overdue."""
 
 _log: Final = logging.getLogger("holdfast.lease")
 
@@ -34,18 +31,13 @@ class LeaseKeeper:
     that it does not.
     """
 
-    def __init__(
-        self, store: Store, lease_seconds: float, *, look: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, store: Store, lease_seconds: float) -> None:
         self._store = store
-        self._look = look
-        """Something else to look after, more often."""
         self.lease_seconds = lease_seconds
         self._held: dict[str, Session] = {}
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._closed = False
 
     @property
     def lease_us(self) -> int:
@@ -80,7 +72,6 @@ class LeaseKeeper:
 
     def close(self) -> None:
         with self._mutex:
-            self._closed = True
             thread = self._thread
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
@@ -89,20 +80,12 @@ class LeaseKeeper:
     def _serve(self) -> None:
         every = self.lease_seconds / 3
         due = time.monotonic() + every
-        while not self._wake.wait(max(0.0, min(due - time.monotonic(), LOOK_SECONDS))):
-            if self._closed:
-                return
+        while not self._wake.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + every
             try:
-                if time.monotonic() >= due:
-                    due = time.monotonic() + every
-                    self.renew()
+                self.renew()
             except StoreError as error:  # try again in a moment; meanwhile the leases run out
                 _log.warning("leases could not be renewed: %s", error)
-            try:
-                if self._look is not None:
-                    self._look()
-            except StoreError as error:
-                _log.warning("could not look for cancellations: %s", error)
 
     def renew(self) -> None:
         """Renew everything that is held, once."""

@@ -71,10 +71,6 @@ class Pending(msgspec.Struct, eq=False):
     own: int
     """How many of the events, at the end, are those of the commit itself: the others were buffered."""
 
-    def arrived(self) -> None:
-        """It is durable, and nobody else has told its session."""
-        self.session.committed(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -120,6 +116,7 @@ class Session:
         self.head = log.origin(row.id)
         self.stopped: BaseException | None = None
         self.settled = False
+        self.torn = False
         self.specs: dict[str, Any] = {}
         self.secrets: set[str] = set()
         self.only_replay: HoldfastError | None = None
@@ -602,6 +599,11 @@ class Session:
         if self.stopped is None:
             self.stopped = signal
         return signal
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether what is cancelled now is so because the whole run ends here, not by its own code."""
+        return self.torn or self.stopped is not None
 
     def check_lease(self) -> None:
         """Before an effect: the lease must still be ours, by a margin."""

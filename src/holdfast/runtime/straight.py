@@ -11,6 +11,7 @@ in common stands before them.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from holdfast.runtime.drivers import (
     invoke_async,
     persist,
     persist_async,
+    told,
 )
 from holdfast.runtime.effects import Asked, Flow, Invoke, Refused
 from holdfast.runtime.flow import check_all_replayed, first_failed, receipt_of
@@ -117,6 +119,11 @@ async def make_async(asked: Asked) -> Any:
                 raw = await asked.spec.body(**asked.bound)
             finally:
                 CURRENT.reset(token)
+    except asyncio.CancelledError as cancelled:
+        failed = told(session, cancelled)
+        if failed is cancelled:
+            raise
+        return await drive_async(first_failed(asked, failed, started))
     except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
         return await drive_async(first_failed(asked, error, started))
     result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)

@@ -18,7 +18,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from holdfast.errors import CallFailed, Suspend
+from holdfast.errors import Abandon, CallFailed, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
@@ -95,8 +95,9 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         coro = typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs))
         together.agent = asyncio.Task(coro, context=contextvars.copy_context())
         try:
-            result = await together.agent
+            result = await _of_the_agent(together.agent, root)
         except BaseException as error:
+            root.session.torn = True
             stopped = root.session.stopped
             cut = isinstance(error, asyncio.CancelledError) and stopped is not None
             await together.end(at_once=cut)
@@ -109,6 +110,26 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         return result
 
     return body
+
+
+async def _of_the_agent(task: asyncio.Task[T], root: Branch) -> T:
+    """The result of the agent's own task. Who cancels us ends the run here: its code cuts nothing off."""
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        root.session.torn = True
+        task.cancel()
+        await asyncio.wait((task,))
+    return task.result()
+
+
+async def stay_cut_off(branch: Branch, index: int) -> Any:
+    """The code stopped waiting for this call, and got no answer: nor does it get one now."""
+    session = branch.session
+    session.journal.forget(branch.path, index)
+    if session.only_replay is not None:
+        raise session.stop(Abandon(session.only_replay))
+    await asyncio.get_running_loop().create_future()
 
 
 class _BranchingFactory:

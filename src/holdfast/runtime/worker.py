@@ -37,7 +37,7 @@ from holdfast.runtime.clock import elapsed
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.engine import Engine, Taken
 from holdfast.runtime.schedules import fire_due
-from holdfast.store.base import MICROSECONDS, RunRow, Wanted
+from holdfast.store.base import RunRow, Wanted
 
 IDLE_SECONDS: Final = 30.0
 """How long one wait for something to do lasts at most; the store looks for itself meanwhile."""
@@ -159,22 +159,11 @@ class Worker:
 
     def _wait_for_more(self, wanted: list[Wanted]) -> None:
         # Nobody rings when another worker takes a run, nor when it dies: look within half a lease.
-        store, timeout = (
-            self._engine.store,
-            min(IDLE_SECONDS, self._engine.options.lease_seconds / 2),
-        )
-        agents = sorted({one.agent for one in wanted})
-        fire_at = store.schedules.next_at(agents)
-        if fire_at is not None:
-            timeout = max(0.0, min(timeout, (fire_at - store.now()) / MICROSECONDS))
-            self._fire_at = elapsed() + timeout
-
-        def look_again() -> bool:
-            return self._stopping or store.schedules.next_at(agents) != fire_at
-
-        due = store.wait_due(wanted, timeout=timeout, or_when=look_again)
+        timeout = min(IDLE_SECONDS, self._engine.options.lease_seconds / 2)
+        due = self._engine.store.wait_due(wanted, timeout=timeout, or_when=lambda: self._stopping)
         self._idle = not due
-        if due and not look_again():
+        self._fire_at = 0.0 if due else elapsed() + timeout
+        if due and not self._stopping:
             # If it cannot be taken, a limit is reached or another worker was faster: do not insist.
             busy = len(self._busy)
             pause = self._crowded * random.uniform(0.5, 1.0)  # noqa: S311 (only to spread)

@@ -13,6 +13,7 @@ module says in words; a store is done when it passes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,9 +32,16 @@ PRIORITIES: Final = range(-10, 11)
 PRIORITY_US: Final = 60 * MICROSECONDS
 """A point of priority counts like so much waiting: a run is served in the order of
 `due_at - priority * PRIORITY_US`. So what is urgent comes first, and nothing waits for ever."""
+_clock_ns: Final = time.clock_gettime_ns
+"""Kept from before any user's code was loaded: there are tools that replace what `time` holds."""
 NO_PROGRESS: Final = ("run_claimed", "call_started", "call_doubted", "call_resolved")
 """A log that grew only by events of these kinds since a run was claimed has not got on: they are written
 by a worker that takes the run up, before it does anything that could kill it."""
+
+
+def system_clock() -> int:
+    """Microseconds since 1970 by the machine's clock, whatever this process was made to believe."""
+    return _clock_ns(time.CLOCK_REALTIME) // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +251,6 @@ class Schedules(Protocol):
         """Those of these agents whose next time has come, the longest overdue first."""
         ...
 
-    def next_at(self, agents: Sequence[str]) -> int | None:
-        """The next time of any of these agents' schedules."""
-        ...
-
     def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
         """Set the next time, if nobody has done so since this schedule was read."""
         ...
@@ -333,12 +337,11 @@ class Store(Protocol):
         """
         ...
 
-    def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: Append) -> asyncio.Future[None]:
         """The same for a caller on an event loop.
 
-        If the future is cancelled, the append goes on; when it is durable, `abandoned` is called.
+        The future cannot be cancelled: a task that is cancelled while it awaits one hears of that when
+        the append has come to its end.
         """
         ...
 
@@ -430,7 +433,8 @@ class Store(Protocol):
         timeout: float,
         or_when: Callable[[], bool] | None = None,
     ) -> bool:
-        """Wait until some wanted run may have become due; a hint, to be followed by `claim_due`.
+        """Wait until a wanted run, or a schedule of a wanted agent, may have become due; a hint, to be
+        followed by `schedules.due` and `claim_due`.
 
         Ends early when `or_when` is true, which is asked at the beginning and at each `nudge`.
         """

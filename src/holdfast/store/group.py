@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from holdfast.core.log import Record
@@ -48,16 +48,28 @@ CommitBatch = Callable[[Sequence[W]], Sequence[Exception | None]]
 class _Ticket(Generic[W]):
     """One append on its way. `turn` is released when it is settled, or when its caller must lead."""
 
-    __slots__ = ("abandoned", "error", "future", "loop", "settled", "turn", "work")
+    __slots__ = ("error", "future", "loop", "settled", "turn", "work")
 
     def __init__(self, work: W, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
         self.settled = False
         self.error: BaseException | None = None
         self.loop = loop
-        self.future: asyncio.Future[None] | None = loop.create_future() if loop else None
+        self.future: asyncio.Future[None] | None = _durable()(loop=loop) if loop else None
         self.turn: threading.Lock | None = None
-        self.abandoned: Callable[[], None] | None = None
+
+
+@cache
+def _durable() -> type[asyncio.Future[None]]:
+    """The future of an append. A task that is cancelled while it awaits one hears of that when the append
+    has come to its end: what is on its way to the log cannot be called back."""
+    import asyncio  # here, as commands that only look have no use for it
+
+    class Durable(asyncio.Future[None]):
+        def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
+            return False
+
+    return Durable
 
 
 class GroupCommit(Generic[W]):
@@ -118,15 +130,12 @@ class GroupCommit(Generic[W]):
         if ticket.error is not None:
             raise ticket.error
 
-    def append_async(
-        self, work: W, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: W) -> asyncio.Future[None]:
         """The same for a caller on an event loop. See `base.Store.append_async`."""
         import asyncio  # here, as commands that only look have no use for it
 
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
-        ticket.abandoned = abandoned
         if self._closed:
             raise StoreUnavailable(_CLOSED)
         # Without the mutex, which another thread may hold while it waits for the interpreter.
@@ -284,10 +293,6 @@ def _wake(tickets: list[_Ticket[Any]]) -> None:
     for ticket in tickets:
         future = ticket.future
         if future is None:
-            continue
-        if future.done():  # the caller was cancelled; what it asked for has happened all the same
-            if ticket.error is None and ticket.abandoned is not None:
-                ticket.abandoned()
             continue
         if ticket.error is None:
             future.set_result(None)

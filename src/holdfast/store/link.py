@@ -31,6 +31,7 @@ from holdfast.errors import (
     SchemaMismatch,
     StorageFull,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
     UnsafeStore,
 )
@@ -305,7 +306,9 @@ class Link:
                         raise self._route.translated(error) from error
                     give_up = give_up or time.monotonic() + self._route.patience
                     pause = min(pause * 2, 0.5) * random.uniform(0.7, 1.3)  # noqa: S311 (only to spread)
-                    if time.monotonic() + pause > give_up or _is_hopeless(error, sent):
+                    if _is_hopeless(error, sent):
+                        raise StoreRefused(self._route.describe(error)) from error
+                    if time.monotonic() + pause > give_up:
                         raise self._unavailable(error, unsure) from error
                 except BaseException:
                     self._clean_up()
@@ -416,6 +419,8 @@ class Pool:
                 yield link
             finally:
                 self._idle.append(link)
+                if self._route.closed.is_set():  # meanwhile: then nobody else closes it
+                    self.close()
         finally:
             self._free.release()
 
@@ -424,8 +429,11 @@ class Pool:
             return link.run(work)
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        with contextlib.suppress(
+            IndexError
+        ):  # until there is none; another thread may take the last
+            while True:
+                self._idle.pop().close()
 
 
 def sever(connection: Connection) -> None:

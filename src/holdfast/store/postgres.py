@@ -288,12 +288,10 @@ class PostgresStore:
         self._check_writable()
         return self._group.submit(work)
 
-    def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: Append) -> asyncio.Future[None]:
         check_append(work)
         self._check_writable()
-        return self._group.append_async(work, abandoned)
+        return self._group.append_async(work)
 
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[OpenAppend]:
@@ -542,7 +540,7 @@ class PostgresStore:
         with self._bell.waiting(ANY) as rung:
             self._listener.start()
             while True:
-                when, now = self.next_due(wanted), self.now()
+                when, now = self._next_to_do(wanted), self.now()
                 if (when is not None and when <= now) or (or_when is not None and or_when()):
                     return True
                 left = end - time.monotonic()
@@ -553,8 +551,16 @@ class PostgresStore:
                 if self._listener.hears:
                     pause = IDLE_SECONDS_MAX
                 if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
+                    if time.monotonic() >= end:
+                        return False  # whoever goes on waiting looks at once: one look, not two
                     pause = min(pause * 1.5, DEAF_SECONDS_MAX)
                 rung.clear()
+
+    def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
+        if wanted is None:
+            return self.next_due()
+        due: int | None = self._rows("next_to_do", _columns(check_wanted(wanted)))[0][0]
+        return due
 
     def nudge(self) -> None:
         self._bell.ring_all()

@@ -54,12 +54,6 @@ class PostgresSchedules:
         found = self._run(lambda db, _: db.rows(self._q[name], params), write=False)
         return [Schedule(*row) for row in found]
 
-    def next_at(self, agents: Sequence[str]) -> int | None:
-        found: int | None = self._run(
-            lambda db, _: db.rows(self._q["next_schedule"], (list(agents),)), write=False
-        )[0][0]
-        return found
-
     def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
         params = {
             "id": schedule.id,

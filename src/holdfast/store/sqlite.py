@@ -60,6 +60,7 @@ from holdfast.store.base import (
     check_wanted,
     refusals,
     rotation_of,
+    system_clock,
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
@@ -81,11 +82,6 @@ _INSERTS: Final = tuple(
     (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
     for size in (128, 64, 32, 16, 8, 4, 2, 1)
 )
-
-
-def system_clock() -> int:
-    """Microseconds since 1970."""
-    return time.time_ns() // 1000
 
 
 class SQLiteStore:
@@ -269,7 +265,10 @@ class SQLiteStore:
         with self._reading_ended:
             self._readings += 1
         try:
-            connection = self._readers.pop() if self._readers else self._new_reader()
+            try:
+                connection = self._readers.pop()
+            except IndexError:  # asked for, not looked up before: another thread may take the last
+                connection = self._new_reader()
             try:
                 yield connection
             except apsw.Error as error:
@@ -350,11 +349,9 @@ class SQLiteStore:
         check_append(work)
         return self._group.submit(work)
 
-    def append_async(
-        self, work: Append, abandoned: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]:
+    def append_async(self, work: Append) -> asyncio.Future[None]:
         check_append(work)
-        return self._group.append_async(work, abandoned)
+        return self._group.append_async(work)
 
     def _commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
@@ -669,13 +666,27 @@ class SQLiteStore:
         if wanted is None:
             return min((kind.due_at for kind in self.kinds()), default=None)
         with self._reading() as db:
-            times = [
-                db.execute(
-                    _Q["next_due"], {"agent": one.agent, "code_version": one.code_version}
-                ).get
-                for one in check_wanted(wanted)
-            ]
-        return min((due for due in times if due is not None), default=None)
+            times = self._due_times(db, wanted)
+        return min(times, default=None)
+
+    @staticmethod
+    def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
+        """For each kind of run the next time at which one is due, if any."""
+        times = [
+            db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
+            for one in check_wanted(wanted)
+        ]
+        return [due for due in times if due is not None]
+
+    def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
+        """When the next of these runs is due, or the next schedule of their agents."""
+        if wanted is None:
+            return self.next_due()
+        agents = json.dumps([one.agent for one in wanted])
+        with self._reading() as db:
+            times = self._due_times(db, wanted)
+            scheduled: int | None = db.execute(_Q["next_schedule"], {"agents": agents}).get
+        return min(times if scheduled is None else [*times, scheduled], default=None)
 
     def kinds(self) -> list[Kind]:
         with self._reading() as db:
@@ -763,7 +774,7 @@ class SQLiteStore:
         try:
             while True:
                 seen = self._changes
-                when, now = self.next_due(wanted), self.now()
+                when, now = self._next_to_do(wanted), self.now()
                 if (when is not None and when <= now) or (or_when is not None and or_when()):
                     return True
                 left = end - time.monotonic()

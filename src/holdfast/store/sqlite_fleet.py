@@ -52,13 +52,6 @@ class SQLiteSchedules:
         with self._reading() as db:
             return [Schedule(*row) for row in db.execute(_Q["due_schedules"], params)]
 
-    def next_at(self, agents: Sequence[str]) -> int | None:
-        with self._reading() as db:
-            found: int | None = db.execute(
-                _Q["next_schedule"], {"agents": json.dumps(list(agents))}
-            ).get
-        return found
-
     def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
         params = {
             "id": schedule.id,

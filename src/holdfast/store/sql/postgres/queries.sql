@@ -276,6 +276,17 @@ CROSS JOIN LATERAL (
   ORDER BY d.due_at LIMIT 1
 ) d;
 
+-- name: next_to_do
+-- When the next of these runs is due, or the next schedule of their agents: all that an idle worker asks.
+SELECT least(
+  (SELECT min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
+   CROSS JOIN LATERAL (
+     SELECT d.due_at FROM holdfast.runs d
+     WHERE d.agent = w.agent AND d.code_version = w.code_version AND d.due_at IS NOT NULL
+     ORDER BY d.due_at LIMIT 1
+   ) d),
+  (SELECT min(s.next_at) FROM holdfast.schedules s WHERE s.agent = ANY(%(agents)s::text[])));
+
 -- name: kinds
 -- Every agent and version that has runs to be done, with the time of the next; one look at the index
 -- for each.
@@ -361,9 +372,6 @@ SELECT s.id, s.agent, s.cron, s.zone, s.input, s.priority, s.catch_up, s.created
 FROM holdfast.schedules s
 WHERE s.agent = ANY(%(agents)s::text[]) AND s.next_at <= (SELECT holdfast.clock(%(now)s::bigint))
 ORDER BY s.next_at LIMIT %(limit)s::bigint;
-
--- name: next_schedule
-SELECT min(s.next_at) FROM holdfast.schedules s WHERE s.agent = ANY(%s::text[]);
 
 -- name: advance_schedule
 -- Only if nobody has advanced or changed it since it was read.

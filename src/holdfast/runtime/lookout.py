@@ -1,0 +1,96 @@
+"""Look after async runs that await something for long: were they cancelled, is their deadline past?
+
+A run that executes notices such things at its next call; one that awaits is cut off at whatever it
+awaits. The looking is done by a thread of its own, over the connections that everybody uses: when those
+are busy, a cancellation is noticed later, and no lease is lost (`lease.py` has its own thread).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from holdfast.core import events as e
+from holdfast.errors import Stop, StoreError
+from holdfast.runtime.commit import cancellation, is_overdue, overdue
+from holdfast.runtime.context import Branch
+from holdfast.store.base import Store
+
+LOOK_SECONDS: Final = 1.0
+
+_log: Final = logging.getLogger("holdfast.lookout")
+
+
+class Lookout:
+    """Knows the async runs that execute in this process. Its thread sleeps while there are none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._awaiting: dict[str, Branch] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, root: Branch) -> None:
+        """This run executes here from now on."""
+        with self._changed:
+            self._awaiting[root.session.run_id] = root
+            if self._thread is None or not self._thread.is_alive():  # as after a fork
+                self._thread = threading.Thread(
+                    target=self._serve, name="holdfast-lookout", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def remove(self, root: Branch) -> None:
+        """It does no more."""
+        self._awaiting.pop(root.session.run_id, None)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def notice_cancel(self, run_id: str) -> None:
+        """If this run executes here and somebody has cancelled it, end what it awaits."""
+        root = self._awaiting.get(run_id)
+        if root is None or root.together is None:
+            return
+        session, asked = root.session, e.CancelRequested.kind
+        if any(r.kind == asked for r in self._store.read(run_id, after=session.read_to)):
+            session.catch_up()
+        if session.journal.cancel is not None:
+            _cut_off(root, cancellation(session))
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._awaiting)
+                if self._changed.wait_for(lambda: self._closed, timeout=LOOK_SECONDS):
+                    return
+            try:
+                self._look()
+            except StoreError as error:
+                _log.warning("could not look for cancellations: %s", error)
+
+    def _look(self) -> None:
+        awaiting = dict(self._awaiting)
+        if not awaiting:
+            return
+        known = {run_id: root.session.head.seq for run_id, root in awaiting.items()}
+        for run_id, end in self._store.heads(list(known)).items():
+            if end > known[run_id]:
+                self.notice_cancel(run_id)
+        for root in awaiting.values():
+            if is_overdue(root.session) and root.together is not None:
+                _cut_off(root, overdue())
+
+
+def _cut_off(root: Branch, signal: Stop) -> None:
+    root.session.stop(signal)
+    assert root.together is not None
+    root.together.cancel()

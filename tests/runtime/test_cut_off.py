@@ -1,0 +1,307 @@
+"""Calls that the agent's own code stops waiting for: a time limit, a failed neighbour, a lost race.
+
+What the code saw then, it sees again when the run is resumed: no answer. What such a call did is not
+guessed: a tool that may have acted is in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncRun, RunFailed, RunWaiting, agent, step, tool
+from holdfast.core import events as e
+
+happened: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happened_yet() -> None:
+    happened.clear()
+
+
+async def _never(name: str) -> None:
+    happened.append(f"{name} begins")
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        happened.append(f"{name} ends")
+
+
+@step
+async def slow_step(name: str) -> str:
+    await _never(name)
+    return name
+
+
+@tool
+async def slow_keyed(name: str, idempotency_key: str = "") -> str:
+    await _never(name)
+    return name
+
+
+@tool
+async def slow_once(name: str) -> str:
+    await _never(name)
+    return name
+
+
+def _look_up(key: str) -> str | None:
+    return "it was sent" if "happened" in happened else None
+
+
+@tool(check=_look_up)
+async def slow_checked(name: str) -> str:
+    happened.append("happened")
+    await _never(name)
+    return name
+
+
+@tool
+async def quick(name: str, idempotency_key: str = "") -> str:
+    happened.append(f"quick {name}")
+    return name
+
+
+@step
+async def fails(name: str) -> str:
+    happened.append(f"fails {name}")
+    if happened.count(f"fails {name}") > 1:
+        return name
+    raise ValueError("no")
+
+
+@step
+async def fails_always(name: str) -> str:
+    await asyncio.sleep(0)
+    raise ValueError(name)
+
+
+async def too_late(slow: Any) -> str:
+    try:
+        return str(await asyncio.wait_for(slow("x"), 0.02))
+    except TimeoutError:
+        return "too late"
+
+
+async def in_time(slow: Any) -> str:
+    try:
+        async with asyncio.timeout(0.02):
+            return str(await slow("x"))
+    except TimeoutError:
+        return "too late"
+
+
+async def beside_a_failure(slow: Any) -> str:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(slow("x"))
+            group.create_task(fails_always("y"))
+    except* Exception:
+        pass
+    return "too late"
+
+
+async def beaten(slow: Any) -> str:
+    tasks = [asyncio.create_task(slow("x")), asyncio.create_task(quick("winner"))]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.wait(pending)
+    return "too late" if next(iter(done)).result() == "winner" else "?"
+
+
+WAYS = [too_late, in_time, beside_a_failure, beaten]
+
+
+def impatient(way: Callable[[Any], Any], slow: Any) -> Any:
+    @agent(name="impatient")
+    async def main(run: AsyncRun) -> list[str]:
+        found = [await way(slow)]
+        found.append(await quick("fallback"))
+        await run.wait_for("go")
+        return found
+
+    return main
+
+
+@pytest.mark.parametrize("slow", [slow_step, slow_keyed], ids=["step", "keyed"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_code_that_stopped_waiting_goes_on_and_is_resumed_where_it_was(
+    home: Any, way: Any, slow: Any
+) -> None:
+    main = impatient(way, slow)
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    before = list(happened)
+    assert before.count("x begins") == before.count("x ends") == 1
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    hf = home.open(main)
+    hf.signal("r", "go")
+
+    assert hf.run(main, id="r") == ["too late", "fallback"]
+    assert happened == before  # neither is made again
+    call = next(c for c in hf.get("r").calls if c.name == slow.__name__)
+    assert ("failed", "CutOff") == (call.status, call.error and call.error.type)
+    assert hf.verify("r").ok
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_tool_that_may_have_acted_is_in_doubt_and_the_run_waits(home: Any, way: Any) -> None:
+    main = impatient(way, slow_once)
+
+    with pytest.raises(RunWaiting, match="may or may not have happened"):
+        home.open().run(main, id="r")
+
+    assert "quick fallback" not in happened
+    hf = home.open(main)
+    call = next(c for c in hf.get("r").calls if c.name == "slow_once")
+    assert "in_doubt" == call.status
+    hf.resolve("r", call.step, done="it was sent", by="ann")
+    hf.signal("r", "go")
+    if way is not beaten:  # there the other one may have won: who was first is told anew
+        said = "too late" if way is beside_a_failure else "it was sent"
+        assert hf.run(main, id="r") == [said, "fallback"]
+    assert happened.count("x begins") == 1
+
+
+def test_a_check_tells_what_became_of_a_tool_that_was_cut_off(home: Any) -> None:
+    main = impatient(too_late, slow_checked)
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    hf = home.open(main)
+    hf.signal("r", "go")
+
+    assert hf.run(main, id="r") == ["it was sent", "fallback"]
+    assert happened.count("x begins") == 1
+
+
+def test_a_run_that_failed_beside_it_makes_it_again_when_it_is_resumed(home: Any) -> None:
+    """Nothing was done after it was cut off: it is part of what failed."""
+    release: list[str] = []
+
+    @step
+    async def other(name: str) -> str:
+        happened.append(f"other {name}")
+        if not release:
+            await asyncio.get_running_loop().create_future()
+        return name
+
+    @agent(name="grouped")
+    async def main(_: AsyncRun) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(other("a")), group.create_task(fails("b"))]
+        return [task.result() for task in tasks]
+
+    with pytest.raises(RunFailed):
+        home.open().run(main, id="r")
+    release.append("now")
+
+    assert home.open(main).resume("r") == ["a", "b"]
+    assert sorted(happened) == ["fails b", "fails b", "other a", "other a"]
+
+
+def test_a_tool_whose_intent_was_on_its_way_does_not_begin(home: Any) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    @agent(name="cancels")
+    async def main(run: AsyncRun) -> str:
+        task = asyncio.create_task(slow_once("x"))
+        tasks.append(task)
+        await asyncio.wait((task,))
+        await quick("after")
+        await run.wait_for("go")
+        return "ok"
+
+    def cancel(name: str) -> None:
+        if name == "before commit call_started" and len(tasks) == 1 and not happened:
+            tasks[0].cancel()
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(boundary=cancel).run(main, id="r")
+
+    assert happened == ["quick after"]
+    call = home.open(main).get("r").calls[0]
+    assert ("failed", "none") == (call.status, call.error and call.error.effect)
+
+
+def test_a_result_that_was_being_recorded_is_what_the_code_gets(home: Any) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    @agent(name="cancels")
+    async def main(run: AsyncRun) -> str:
+        task = asyncio.create_task(quick("x"))
+        tasks.append(task)
+        await asyncio.wait((task,))
+        got = "cancelled" if task.cancelled() else task.result()
+        await run.wait_for("go")
+        return str(got)
+
+    def cancel(name: str) -> None:
+        if name == "before commit call_succeeded":
+            tasks[0].cancel()
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(boundary=cancel).run(main, id="r")
+    hf = home.open(main)
+    hf.signal("r", "go")
+    assert hf.run(main, id="r") == "x"
+
+
+def test_ending_the_run_from_outside_is_not_recorded_as_the_code_s_doing(home: Any) -> None:
+    begun = asyncio.Event()
+
+    @step
+    async def patient(name: str) -> str:
+        happened.append(name)
+        if len(happened) == 1:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+        return name
+
+    @agent(name="patient")
+    async def main(_: AsyncRun) -> list[str]:
+        return list(await asyncio.gather(patient("a")))
+
+    async def interrupted() -> None:
+        from holdfast import AsyncHoldfast
+
+        async with AsyncHoldfast(home.store()) as hf:
+            task = asyncio.create_task(hf.run(main, id="r"))
+            await begun.wait()
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+
+    asyncio.run(interrupted())
+    home.clock.advance(31)
+
+    assert home.open().run(main, id="r") == ["a"]
+    assert happened == ["a", "a"]
+    assert not [x for _, x in home.open().events("r") if isinstance(x, e.CallFailed)]
+
+
+def test_a_cancellation_that_a_tool_makes_itself_is_its_failure(home: Any) -> None:
+    @step
+    async def odd() -> str:
+        raise asyncio.CancelledError
+
+    @agent(name="odd")
+    async def main(_: AsyncRun) -> str:
+        return await odd()
+
+    with pytest.raises(RunFailed, match="nobody had cancelled"):
+        home.open().run(main, id="r")
+
+
+def test_replay_stops_where_the_code_was_left_without_an_answer(home: Any) -> None:
+    main = impatient(too_late, slow_step)
+    with pytest.raises(RunWaiting):
+        home.open().run(main, id="r")
+
+    assert home.open(main).replay("r").diverged is None
