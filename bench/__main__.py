@@ -1,4 +1,7 @@
-"""`python -m bench [name …]`: run benchmarks, print tables, keep the figures in bench/results."""
+"""`python -m bench [name …]`: run benchmarks, print tables, keep the figures in bench/results.
+
+`python -m bench page` runs none: it writes the figures that were kept into docs/speed.md.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import importlib
 from pathlib import Path
 
+from bench import page
 from bench.harness import RESULTS
 
 NAMES = ("append", "cli", "steps", "loop", "fleet")
@@ -24,6 +28,9 @@ def main() -> None:
     parser.add_argument("--database", choices=DATABASES, help="only this one")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to keep the figures")
     options = parser.parse_args()
+    if options.names == ["page"]:
+        page.main(options.results)
+        return
     rounds = options.rounds or (1 if options.quick else 5)
     databases = (options.database,) if options.database else DATABASES
     for name in options.names:

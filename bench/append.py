@@ -7,6 +7,7 @@ durability: one row per commit, and as many rows per commit as our group commit 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from holdfast.store.base import Append, NewRun, Store
 from holdfast.store.sqlite import SQLiteStore
 
 PAYLOAD = e.Value(json=Raw(b'"' + b"x" * 900 + b'"'))  # an event of about 1 KB
-ROW = b"x" * 1024
+EVENT_BYTES = 980  # what `Feeder` appends, in its stored form
 LEASE_US = 600_000_000
 
 
@@ -90,7 +91,8 @@ class Commits:
 class RawSQLite:
     name = "raw SQLite"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, row_bytes: int = EVENT_BYTES) -> None:
+        self.data = os.urandom(row_bytes)
         self.db = apsw.Connection(str(path))
         self.db.pragma("journal_mode", "wal")
         self.db.pragma("synchronous", "FULL")
@@ -103,7 +105,7 @@ class RawSQLite:
     def insert(self, count: int, per_commit: int) -> None:
         statement, row = (
             "INSERT INTO e VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (1, 1, b"h" * 32, "call_succeeded", ROW[:980]),
+            (1, 1, b"h" * 32, "call_succeeded", self.data),
         )
         for first in range(0, count, per_commit):
             self.key += 1
@@ -116,9 +118,10 @@ class RawSQLite:
 class RawPostgres:
     name = "raw PostgreSQL"
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, row_bytes: int = EVENT_BYTES) -> None:
         import psycopg
 
+        self.data = os.urandom(row_bytes)
         self.db = psycopg.connect(dsn, autocommit=True)
         self.db.execute(
             "CREATE TABLE e (run bigint, seq bigint, time bigint, epoch bigint, kind text, data bytea, hash bytea,"
@@ -127,7 +130,7 @@ class RawPostgres:
         self.key = 0
 
     def insert(self, count: int, per_commit: int) -> None:
-        row = (1, 1, "call_succeeded", ROW[:980], b"h" * 32)
+        row = (1, 1, "call_succeeded", self.data, b"h" * 32)
         for first in range(0, count, per_commit):
             self.key += 1
             rows = min(per_commit, count - first)

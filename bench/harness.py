@@ -7,6 +7,7 @@ all of them. What is shown is the median of the rounds, and the median of the ro
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import sys
@@ -129,6 +130,8 @@ class Report:
             "benchmark": self.name,
             "rounds": self.rounds,
             "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+            "taken": time.strftime("%Y-%m-%d", time.gmtime()),
             "rows": [
                 {"what": r.what, "ours": r.ours.values, "beside": r.theirs.name, "theirs": r.theirs.values,
                  "ratio": ratio(r.ours, r.theirs), "goal": r.goal, "at_most": r.at_most}

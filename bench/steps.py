@@ -25,6 +25,8 @@ from bench.neighbours import WARM_UP, Failed, measure, missing
 NEIGHBOUR_ROUNDS: Final = 3
 """Neighbours are slow enough that a round costs minutes; beyond this their figures hardly move."""
 CLAIM_ENDS_SECONDS: Final = 1.5
+STEP_BYTES: Final = 1144
+"""A step of this work as Holdfast stores it: the raw database writes rows of that size."""
 MB: Final = 1_000_000
 
 
@@ -247,12 +249,13 @@ class Bench:
         for n in self.size.resume:
             self._must("interrupted", n, url=url)
             got = [self._must("resume", n, url=url) for _ in range(self.rounds)]
-            found = statistics.median(g["resume"] for g in got)
+            took = Series("resume", "s", [g["resume"] for g in got])
+            found = took.median
             limit = self.goals.resume.get(n)
             with_opening = statistics.median(g["restart"] for g in got)
             self._fact(
                 f"resume after {n:,} steps",
-                f"{found * 1000:,.1f} ms ({with_opening * 1000:,.1f} with opening the store)"
+                f"{found * 1000:,.1f} ms ±{took.spread:.0%} ({with_opening * 1000:,.1f} with opening the store)"
                 + (f"  goal ≤ {limit * 1000:g} ms" if limit else ""),
                 found <= limit if limit else None,
             )
@@ -301,13 +304,18 @@ class Bench:
         speakers = [c for c in self.neighbours if c.module == "langgraph"]
         for n in self.size.loops:
             ours = Series("Holdfast", "steps/s")
-            ours.values.append(n / self._must("conversation", n)["seconds"])
-            self._fact(f"message loop of {n:,} steps", f"{ours.median:,.0f} steps/s")
-            for c in speakers if n <= self.size.neighbour_loop_max else ():
-                theirs = Series(c.label, "steps/s")
-                if found := c.figures("conversation", n):
-                    theirs.values.append(n / found["seconds"])
-                self._row(f"message loop of {n:,} steps", ours, theirs)
+            beside = speakers if n <= self.size.neighbour_loop_max else ()
+            theirs = {c.label: Series(c.label, "steps/s") for c in beside}
+            for _ in range(min(self.rounds, NEIGHBOUR_ROUNDS)):
+                ours.values.append(n / self._must("conversation", n)["seconds"])
+                for c in beside:
+                    if found := c.figures("conversation", n):
+                        theirs[c.label].values.append(n / found["seconds"])
+            self._fact(
+                f"message loop of {n:,} steps", f"{ours.median:,.0f} steps/s ±{ours.spread:.0%}"
+            )
+            for c in beside:
+                self._row(f"message loop of {n:,} steps", ours, theirs[c.label])
 
     def conversation(self) -> None:
         n = self.size.conversation
@@ -367,7 +375,7 @@ def _with_wal(url: str) -> str:
 def _sqlite(here: Path) -> Place:
     names = iter(range(1000))
     goals = Goals(dbos_alone=9, resume={1000: 0.030, 100_000: 1.5})
-    raw = RawSQLite(here / "raw.db")
+    raw = RawSQLite(here / "raw.db", STEP_BYTES)
     return Place(
         "SQLite", lambda: f"sqlite:///{here}/{next(names)}.db", raw, goals, ("dbos", "langgraph")
     )
@@ -375,7 +383,8 @@ def _sqlite(here: Path) -> Place:
 
 def _postgres(fresh: Callable[[], str]) -> Place:
     goals = Goals(dbos_alone=7, resume={1000: 0.040, 100_000: 2.0})
-    return Place("PostgreSQL", fresh, RawPostgres(fresh()), goals, ("dbos", "langgraph", "absurd"))
+    raw = RawPostgres(fresh(), STEP_BYTES)
+    return Place("PostgreSQL", fresh, raw, goals, ("dbos", "langgraph", "absurd"))
 
 
 def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:

@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "acknowledged before it is committed",
         "runtime/drivers.py",
-        "            wait()\n",
-        "            threading.Timer(0.005, wait).start()\n",
+        "        wait()\n",
+        "        threading.Timer(0.005, wait).start()\n",
         (f"{KILLS}[chain]",),
     ),
     Mutant(
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "a bad event is skipped",
         "core/log.py",
-        'raise LogDamaged(run_id, seq, "its bytes do not match its hash")',
+        'raise LogDamaged(run_id, expected, "its bytes do not match its hash")',
         "continue",
         ("tests/core/test_log.py",),
     ),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import cProfile
 import importlib
 import inspect
 import json
+import pstats
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.page import BEGIN, END
+from bench.page import main as write_page
+
+from holdfast import Holdfast, Run, agent, step, tool
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,3 +73,53 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     assert [x for x in wanted if not any(x in line for line in said)] == []
     assert (tmp_path / "steps.svg").read_text("utf-8").startswith("<svg")
     assert "goals:" in done.stdout
+    page = tmp_path / "speed.md"
+    page.write_text(f"before\n{BEGIN}\nto be replaced\n{END}\nafter\n", "utf-8")
+    write_page(tmp_path, page)
+    written = page.read_text("utf-8")
+    assert (
+        "to be replaced" not in written
+        and written.startswith("before\n")
+        and written.endswith("after\n")
+    )
+    assert [x for x in wanted if x not in written] == []
+
+
+@step
+def noted(i: int) -> str:
+    return str(i) * 100
+
+
+@tool
+def sent(i: int, idempotency_key: str = "") -> str:
+    return str(i) * 100
+
+
+@agent
+def stepping(run: Run, n: int) -> None:
+    for i in range(n):
+        noted(i)
+
+
+@agent
+def sending(run: Run, n: int) -> None:
+    for i in range(n):
+        sent(i)
+
+
+@pytest.mark.parametrize(("work", "most"), [(stepping, 150), (sending, 325)])
+def test_a_call_costs_no_more_calls_in_the_interpreter_than_it_did(
+    work: Callable[..., None], most: int, tmp_path: Path
+) -> None:
+    """Counted, not timed: the same on every machine. If it grows for a good reason, say so here."""
+
+    def calls(n: int) -> int:
+        profile = cProfile.Profile()
+        profile.runcall(hf.run, work, n=n)
+        return pstats.Stats(profile).total_calls  # type: ignore[attr-defined, no-any-return]
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        hf.run(work, n=5)
+        each = (calls(60) - calls(20)) / 40
+
+    assert each <= most

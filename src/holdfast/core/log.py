@@ -19,14 +19,13 @@ from msgspec import Raw
 
 from holdfast.core import events
 from holdfast.core.events import Event, Value
-from holdfast.core.values import digest, encode_struct
+from holdfast.core.values import digest, encode_struct, sha256
 from holdfast.errors import InvalidInput, LogDamaged, UnknownEvent
 
 SPILL_BYTES: Final = 64 * 1024
 """A value longer than this is kept as an artifact, by its hash, and not inside its event."""
 
 _HEADER: Final = struct.Struct(">qqq")
-_sha256: Final = hashlib.sha256
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
 
 
@@ -61,6 +60,10 @@ class Blob(NamedTuple):
     data: bytes
 
 
+_new: Final = tuple.__new__
+"""Makes a record or a head; their own constructors are written in Python."""
+
+
 def check_run_id(run_id: object) -> str:
     """The id itself, or InvalidInput: ids become parts of keys, paths and URLs."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
@@ -78,10 +81,10 @@ def origin(run_id: str) -> Head:
 
 def chain_hash(before: bytes, seq: int, time: int, epoch: int, kind: str, data: bytes) -> bytes:
     """The hash of a record whose predecessor has the hash `before`."""
+    h = sha256()
     # Joined first: copying a small record is cheaper than four calls into OpenSSL.
-    return _sha256(
-        b"".join((before, _HEADER.pack(seq, time, epoch), kind.encode(), b"\0", data))
-    ).digest()
+    h.update(b"".join((before, _HEADER.pack(seq, time, epoch), kind.encode(), b"\0", data)))
+    return h.digest()
 
 
 def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
@@ -93,30 +96,29 @@ def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[He
         seq += 1
         kind, data = event.stored_as, encode_struct(event)
         before = chain_hash(before, seq, time, epoch, kind, data)
-        records.append(Record(seq, time, epoch, kind, data, before))
-    return Head(seq, before, time), records
+        records.append(_new(Record, (seq, time, epoch, kind, data, before)))
+    return _new(Head, (seq, before, time)), records
 
 
 def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:
     """The records one by one, each checked against the one before; LogDamaged at the first bad one."""
-    seq, before, _ = head
+    expected, before, _ = head
     for record in records:
-        seq += 1
-        if record.seq != seq:
-            what = (
-                "it is missing" if record.seq > seq else f"event {record.seq} stands in its place"
-            )
-            raise LogDamaged(run_id, seq, what)
-        if chain_hash(before, *record[:5]) != record.hash:
-            raise LogDamaged(run_id, seq, "its bytes do not match its hash")
-        before = record.hash
+        expected += 1
+        seq, time, epoch, kind, data, hash_ = record
+        if seq != expected:
+            what = "it is missing" if seq > expected else f"event {seq} stands in its place"
+            raise LogDamaged(run_id, expected, what)
+        if chain_hash(before, seq, time, epoch, kind, data) != hash_:
+            raise LogDamaged(run_id, expected, "its bytes do not match its hash")
+        before = hash_
         yield record
 
 
 def read_event(run_id: str, record: Record) -> Event:
     """The record's event, or an error that names the run and the place."""
     try:
-        return record.event
+        return events.from_json(record[3], record[4])
     except events.Unreadable as error:
         raise UnknownEvent(run_id, record.seq, str(error)) from None
 

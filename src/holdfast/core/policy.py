@@ -183,7 +183,8 @@ class Budget:
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by name."""
-        return {name: limit for name, limit in asdict(self).items() if limit is not None}
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {name: limit for name, limit in found.items() if limit is not None}
 
 
 @dataclass(frozen=True, slots=True)

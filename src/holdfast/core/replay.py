@@ -31,6 +31,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted
 from holdfast.core.state import RunState
@@ -39,11 +41,10 @@ Place = tuple[str, int]
 """A branch, and a position within it."""
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False, gc=False):
     """What the log holds at one place.
 
-    Most entries are one receipt. So what is not there is read from the class, and an entry costs what
-    is set on it (a dataclass would set all of it, for each step of a log that is read).
+    (One is made for each step of a log that is read: C makes it, and the collector does not walk it.)
     """
 
     name: str = ""
@@ -85,11 +86,6 @@ class Entry:
         if self.done is not None or (self.ended is not None and self.is_wait):
             return True
         return self.settled_as("done") or self.failed_finally
-
-    @property
-    def has_result(self) -> bool:
-        """Whether it simply succeeded, as nearly all calls of a log did."""
-        return self.done is not None and not self.done.unavailable
 
     def settled_as(self, how: str) -> bool:
         """Whether a doubt about it was settled this way."""
@@ -169,7 +165,7 @@ class Journal:
         self._last_index: dict[str, int] = {}
         self._failed_steps: set[int] = set()
         self._retried: dict[str, Retried] = {}
-        self._left: dict[str, list[tuple[int, Entry]]] = {}
+        self.left: dict[str, list[tuple[int, Entry]]] = {}
         """Finished calls on paths that the code has left, by branch."""
         self.mail: deque[Mail] = deque()
         self.cancel: e.CancelRequested | None = None
@@ -212,7 +208,8 @@ class Journal:
     def forget(self, branch: str, index: int) -> None:
         """The code has been given the outcome of this place and will not ask again."""
         entry = self.entries.pop((branch, index), None)
-        self._noted.pop((branch, index), None)
+        if self._noted:
+            self._noted.pop((branch, index), None)
         if entry is not None and entry.granted_seq:
             self._retried[branch] = Retried(index, entry.granted_seq)
 
@@ -300,20 +297,15 @@ class Journal:
         for place, x in past:
             del self.entries[place]
             if place[0] == branch and x.final and not (x.is_wait or x.failed_finally):
-                self._left.setdefault(branch, []).append((place[1], x))
+                self.left.setdefault(branch, []).append((place[1], x))
         return 1 + max(place[1] for place, _ in past if place[0] == branch)
-
-    @property
-    def has_left(self) -> bool:
-        """Whether `done_before` may find anything."""
-        return bool(self._left)
 
     def done_before(self, branch: str, name: str, digest: str) -> tuple[int, Entry] | None:
         """The same call, finished on a path that the code has left: it is not made again."""
-        left = self._left.get(branch, ())
+        left = self.left.get(branch, ())
         for found in left:
             if (found[1].name, found[1].digest) == (name, digest):
-                self._left[branch].remove(found)
+                self.left[branch].remove(found)
                 return found
         return None
 
@@ -405,9 +397,20 @@ class Journal:
         entry.resolved = None
 
     def _succeeded(self, seq: int, _time: int, _epoch: int, event: e.CallSucceeded) -> None:
-        entry = self._call(seq, event)
-        entry.digest = event.digest or entry.digest
-        entry.done = event
+        branch, index, step = event.branch, event.index, event.step
+        if (branch, index) in self.entries:
+            entry = self._call(seq, event)
+            entry.digest = event.digest or entry.digest
+            entry.done = event
+        else:  # `_call` written out: nearly all of a log that is read is such
+            self.entries[branch, index] = Entry(
+                event.name, event.digest, step, done=event, first_seq=seq, seq=seq
+            )
+            if event.forks:
+                self._forks[branch, index] = event.forks
+            if index > self._last_index.get(branch, -1):
+                self._last_index[branch] = index
+            self.steps = max(self.steps, step)
         self._unseen_patch = self._unseen_patch and event.buffered
 
     def _failed(self, seq: int, _time: int, _epoch: int, event: e.CallFailed) -> None:
@@ -494,7 +497,7 @@ class Journal:
         self._noted.clear()
         self._last_index.clear()
         self._retried.clear()
-        self._left.clear()
+        self.left.clear()
         self._forks.clear()
         self.accepted = 0
         self.terminal = self.cancel = self.paused = self.undo = None

@@ -15,6 +15,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import hashlib
 import math
 import re
@@ -35,6 +36,8 @@ INTEGER_BITS_MAX: Final = 4096
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder().decode
+sha256: Final = hashlib.sha256().copy
+"""A fresh SHA-256. (OpenSSL takes longer to look the algorithm up than to hash a short text with it.)"""
 
 
 class FrozenDict(dict[str, Any]):
@@ -469,7 +472,9 @@ def _ecmascript_number(value: float) -> str:
 
 def digest(data: bytes) -> str:
     """A short name for exact bytes: the first 128 bits of SHA-256, in hex."""
-    return hashlib.sha256(data).hexdigest()[:32]
+    h = sha256()
+    h.update(data)
+    return h.hexdigest()[:32]
 
 
 # ── declared types ───────────────────────────────────────────────────────────────────────────
@@ -500,6 +505,19 @@ class Codec:
                 f"it does not read back as the declared type {_type_name(self.declared)}: {error}",
                 path=_path_in(error),
             ) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_codec(declared: Any) -> Codec:
+    return Codec(declared)
+
+
+def codec_of(declared: Any) -> Codec:
+    """The codec of a declared type; the same one each time, where the type can be looked up."""
+    try:
+        return _kept_codec(declared)
+    except TypeError:  # it has no hash
+        return Codec(declared)
 
 
 def is_plain_json(declared: Any) -> bool:

@@ -7,6 +7,7 @@ read first, and before an effect the gate is asked again, so that nothing begins
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from holdfast.core import events as e
@@ -111,17 +112,15 @@ def commit(
     it is the gate, so that nothing begins after a cancellation.
     """
     label = events[-1].kind if events else "notes"
-
-    def build() -> Pending:
-        return session.build(
-            events,
-            change=change,
-            blobs=blobs,
-            claims_key=claims_key,
-            urgent=urgent,
-            receipt=evidence is not None,
-        )
-
+    build = partial(
+        session.build,
+        events,
+        change=change,
+        blobs=blobs,
+        claims_key=claims_key,
+        urgent=urgent,
+        receipt=evidence is not None,
+    )
     try:
         session.committed((yield StoreEffect(session, build, label)))
     except Refused as first:

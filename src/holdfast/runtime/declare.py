@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Type
 
 from holdfast.core import values
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
-from holdfast.core.values import Codec
+from holdfast.core.values import Codec, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
 
@@ -60,7 +60,7 @@ class Params:
     types: Mapping[str, Any]
     all_names: frozenset[str]
     plain_names: bool
-    """Whether the runtime fills none of them, and all are ASCII."""
+    """Whether all of them are ASCII."""
     exactly: int
     """How many arguments by position are all there are; -1 if some cannot be given so."""
 
@@ -80,7 +80,7 @@ class Params:
             <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
             types=_types(fn, parameters),
             all_names=frozenset(p.name for p in parameters),
-            plain_names=all(p.name.isascii() and p.name not in HIDDEN for p in parameters),
+            plain_names=all(p.name.isascii() for p in parameters),
             exactly=len(names) if len(names) == len(parameters) else -1,
         )
 
@@ -205,22 +205,22 @@ class CallSpec:
             body=self.fn if self.effect == CHILD else self.params.by_name(self.fn),
             has_intent=self.effect != REPEATABLE,
             is_limited=self.rate is not None or self.max_running is not None,
-            is_plain=self.effect == REPEATABLE and self.timeout is None,
+            is_plain=self.effect == REPEATABLE
+            and (self.timeout, self.rate, self.max_running) == (None,) * 3,
         )
         for name, value in known._asdict().items():
             object.__setattr__(self, name, value)
 
     def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and kept."""
-        if self.params.plain_names and not self.redact:
+        hidden, redact = self.params.hidden, self.redact
+        if hidden:
+            bound = {k: v for k, v in bound.items() if k not in hidden}
+        if self.params.plain_names and not redact:
             flat = values.canonical_flat(bound)
             if flat is not None:
                 return flat
-        shown = {
-            k: REDACTED if k in self.redact else _without_secrets(v)
-            for k, v in bound.items()
-            if k not in self.params.hidden
-        }
+        shown = {k: REDACTED if k in redact else _without_secrets(v) for k, v in bound.items()}
         try:
             return values.canonical(_lowered(shown))
         except NotStorable as error:
@@ -233,7 +233,7 @@ class CallSpec:
         """Recorded arguments as the types their parameters declare."""
         raw = values.decode(data)
         return {
-            name: Codec(self.params.types.get(name, Any)).decode(values.encode(value))
+            name: codec_of(self.params.types.get(name, Any)).decode(values.encode(value))
             for name, value in raw.items()
         }
 
@@ -327,7 +327,7 @@ class AgentSpec:
         """Recorded input as the types its parameters declare."""
         raw = values.decode(data)
         return {
-            name: Codec(self.params.types.get(name, Any)).decode(values.encode(value))
+            name: codec_of(self.params.types.get(name, Any)).decode(values.encode(value))
             for name, value in raw.items()
         }
 

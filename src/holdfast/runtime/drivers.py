@@ -98,6 +98,8 @@ def _submit(pending: Pending) -> Callable[[], None]:
 def invoke(effect: Invoke) -> Any:
     """Call a function of the user's, or what a test has put in its place."""
     session = effect.session
+    if not session.is_watched:
+        return _invoke(effect)
     effect = session.stood_in(effect)
     session.point(f"before {effect.fn.__name__}")
     result = _invoke(effect)
@@ -226,13 +228,14 @@ async def persist_async(
 
 
 def _append_async(pending: Pending) -> asyncio.Future[None]:
-    session = pending.session
-    return session.store.append_async(pending.work)
+    return pending.session.store.append_async(pending.work)
 
 
 async def invoke_async(effect: Invoke) -> Any:
     """See `invoke`."""
     session = effect.session
+    if not session.is_watched:
+        return await _invoke_async(effect)
     effect = session.stood_in(effect)
     session.point(f"before {effect.fn.__name__}")
     result = await _invoke_async(effect)

@@ -73,9 +73,15 @@ def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int =
 def ask(
     branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
 ) -> tuple[Asked, Entry | None]:
-    """A call as it is asked for, and what the log holds at its place."""
-    asked = _name(branch, spec, bound, undoes)
-    branch.session.specs[spec.name] = spec
+    """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
+    own_key = _own_key(spec, bound) if spec.params.hidden else ""
+    args = spec.encode_args(bound)  # fails before any effect
+    session = branch.session
+    if spec.redact:
+        session.secrets.update(secrets_in([bound.get(name) for name in spec.redact], declared=True))
+    session.specs[spec.name] = spec
+    index = branch.take()
+    asked = Asked(spec, branch, index, bound, args, digest(args), own_key, undoes, branch.forked)
     return asked, _match(asked)
 
 
@@ -103,18 +109,6 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
         tried, step = (held.attempts, held.step) if held is not None else (0, 0)
         cut.began = bool(tried)
         yield from _record_cut(asked, cut, tried + 1, step)
-
-
-def _name(branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int) -> Asked:
-    """The call's identity: its place, and its canonical arguments. Fails before any effect."""
-    own_key = _own_key(spec, bound) if spec.params.hidden else ""
-    args = spec.encode_args(bound)
-    if spec.redact:
-        branch.session.secrets.update(
-            secrets_in([bound.get(name) for name in spec.redact], declared=True)
-        )
-    index = branch.take()
-    return Asked(spec, branch, index, bound, args, digest(args), own_key, undoes, branch.forked)
 
 
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
@@ -148,7 +142,7 @@ def _match(asked: Asked) -> Entry | None:
     branch = asked.branch
     session = branch.session
     left = None
-    if session.journal.has_left:
+    if session.journal.left:
         left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
     if left is not None:
         branch.give_back(asked.index)
@@ -194,6 +188,8 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
 
 
 def _is_same(asked: Asked, entry: Entry) -> bool:
+    if entry.done is not None and entry.wait is None and entry.digest == asked.digest:
+        return entry.name == asked.spec.name
     other = entry.is_wait or entry.iteration is not None
     if other or (entry.name and entry.name != asked.spec.name):
         return False
@@ -222,14 +218,15 @@ def _shown(session: Session, entry: Entry) -> str:
 
 def recorded(asked: Asked, entry: Entry) -> Any:
     """The outcome that the log holds: returned or raised, nothing executed."""
-    session = asked.session
-    if entry.done is not None and entry.done.buffered:
+    branch, done = asked.branch, entry.done
+    session = branch.session
+    if done is not None and done.buffered:
         # It was written later than it was given to the code.
-        session.count_unshown(entry.done, entry.seq)
+        session.count_unshown(done, entry.seq)
     else:
         session.show(entry.seq)
-    session.journal.forget(asked.branch.path, asked.index)
-    resolved, done = entry.resolved, entry.done
+    session.journal.forget(branch.path, asked.index)
+    resolved = entry.resolved
     if done is not None:
         if done.unavailable:
             raise result_lost(asked, done.unavailable)
@@ -347,7 +344,9 @@ def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
             asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}"
         )
     outcome = yield from _limited(asked, number, step, approval, tries)
-    return (yield from _tried(asked, outcome, number, tries))
+    if isinstance(outcome, e.CallFailed):
+        return (yield from _tried(asked, outcome, number, tries))
+    return outcome
 
 
 def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
@@ -364,10 +363,9 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
 
 
 def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
-    if not asked.spec.is_limited:
-        return (yield from _attempt(asked, number, step, approval, tries))
+    """An attempt, when there is room for it."""
     attempt = partial(_attempt, asked, number, step, approval, tries)
-    return (yield from within_limits(asked, number, attempt))
+    return within_limits(asked, number, attempt) if asked.spec.is_limited else attempt()
 
 
 def first_failed(asked: Asked, error: BaseException, started: int) -> Flow:

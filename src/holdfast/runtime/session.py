@@ -105,6 +105,7 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
+        self.commits_each_step = setting.checkpoint.at_step
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -190,7 +191,7 @@ class Session:
                 return
             page = self.store.read(self.run_id, after=self._read_head.seq, limit=PAGE)
             self._take_in(log.verify(self.run_id, self._read_head, page))
-            self.unsaved_bytes += sum(len(record.data) for record in page)
+            self.unsaved_bytes += sum([len(record[4]) for record in page])
             if len(page) < PAGE:
                 self._complete = True
                 self.head = self._read_head
@@ -253,7 +254,7 @@ class Session:
 
     def entry(self, branch: str, index: int) -> Entry | None:
         """What the log holds at this place, with everything that may still change it."""
-        found = self.journal.entry(branch, index)
+        found = self.journal.entries.get((branch, index))
         if found is not None and found.done is not None:
             return found
         while not self._complete and (found is None or not found.final or found.failed_finally):
@@ -438,6 +439,13 @@ class Session:
                 self._flying += [x for x in self._noted if isinstance(x, Noted)]
                 self._first, self._noted, self._noted_blobs = [], [], []
             return self._seal(new, change, all_blobs, claims_key, urgent, own=len(events))
+
+    def build_receipt(self, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Pending:
+        """The same for the receipt of a step: of most appends this is all."""
+        with self._mutex:
+            if self._noted or self._first or not self._complete:
+                return self.build((receipt,), blobs=blobs, receipt=True)
+            return self._seal((receipt,), None, blobs, "", False, own=1)
 
     def _seal(
         self,

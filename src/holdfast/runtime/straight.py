@@ -38,13 +38,12 @@ _LABEL: Final = e.CallSucceeded.kind
 
 def goes_straight(asked: Asked, entry: Entry | None) -> bool:
     """Whether this call is new, and no more than its body and a receipt that is written at once."""
-    spec, setting = asked.spec, asked.branch.session.setting
+    session, spec = asked.branch.session, asked.spec
     return (
         entry is None
         and spec.is_plain
-        and not spec.is_limited
-        and setting.checkpoint.at_step
-        and spec.risk not in setting.approve
+        and session.commits_each_step
+        and spec.risk not in session.setting.approve
     )
 
 
@@ -82,38 +81,27 @@ def make(asked: Asked) -> Any:
     try:
         session, started = _begin(asked)
         try:
-            raw = _call(asked, session)
+            if session.is_watched:
+                raw = invoke(_watched(asked, session))
+            else:
+                token = CURRENT.set(_inside(asked, session))
+                try:
+                    raw = asked.spec.body(**asked.bound)
+                finally:
+                    CURRENT.reset(token)
         except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
-            failed = error
+            return drive(first_failed(asked, error, started))
+        result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
+        try:
+            pending = persist(session, partial(session.build_receipt, receipt, blobs), _LABEL)
+        except Refused as refused:
+            drive(_refused(asked, refused))
         else:
-            return _keep(asked, session, raw, started)
-        return drive(first_failed(asked, failed, started))
+            session.committed(pending)
+        return result
     except Suspend as signal:
         asked.branch.suspend(signal)
         raise
-
-
-def _call(asked: Asked, session: Session) -> Any:
-    if session.is_watched:
-        return invoke(_watched(asked, session))
-    token = CURRENT.set(_inside(asked, session))
-    try:
-        return asked.spec.body(**asked.bound)
-    finally:
-        CURRENT.reset(token)
-
-
-def _keep(asked: Asked, session: Session, raw: Any, started: int) -> Any:
-    result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
-    build = partial(session.build, (receipt,), blobs=blobs, receipt=True)
-    try:
-        session.committed(persist(session, build, _LABEL))
-    except Refused as first:
-        refused = first
-    else:
-        return result
-    drive(_refused(asked, refused))
-    return result
 
 
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
@@ -123,36 +111,28 @@ async def make_async(asked: Asked) -> Any:
     """The same for a step that is awaited."""
     session, started = _begin(asked)
     try:
-        raw = await _call_async(asked, session)
+        if session.is_watched:
+            raw = await invoke_async(_watched(asked, session))
+        else:
+            token = CURRENT.set(_inside(asked, session))
+            try:
+                raw = await asked.spec.body(**asked.bound)
+            finally:
+                CURRENT.reset(token)
     except asyncio.CancelledError as cancelled:
         failed = told(session, cancelled)
         if failed is cancelled:
             raise
+        return await drive_async(first_failed(asked, failed, started))
     except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
-        failed = error
-    else:
-        return await _keep_async(asked, session, raw, started)
-    return await drive_async(first_failed(asked, failed, started))
-
-
-async def _call_async(asked: Asked, session: Session) -> Any:
-    if session.is_watched:
-        return await invoke_async(_watched(asked, session))
-    token = CURRENT.set(_inside(asked, session))
-    try:
-        return await asked.spec.body(**asked.bound)
-    finally:
-        CURRENT.reset(token)
-
-
-async def _keep_async(asked: Asked, session: Session, raw: Any, started: int) -> Any:
+        return await drive_async(first_failed(asked, error, started))
     result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
-    build = partial(session.build, (receipt,), blobs=blobs, receipt=True)
     try:
-        session.committed(await persist_async(session, build, _LABEL))
-    except Refused as first:
-        refused = first
+        pending = await persist_async(
+            session, partial(session.build_receipt, receipt, blobs), _LABEL
+        )
+    except Refused as refused:
+        await drive_async(_refused(asked, refused))
     else:
-        return result
-    await drive_async(_refused(asked, refused))
+        session.committed(pending)
     return result

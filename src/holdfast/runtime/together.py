@@ -29,7 +29,8 @@ class Together:
         self.agent: asyncio.Task[Any] | None = None
         self._perhaps_failed: list[tuple[asyncio.Task[Any], Line, int]] = []
         self._calls = 0
-        self._quiet = asyncio.Event()
+        self._quiet: asyncio.Event | None = None
+        """Somebody waits until no call is under way."""
         self._ended = False
 
     @property
@@ -45,7 +46,7 @@ class Together:
 
     def end_call(self) -> None:
         self._calls -= 1
-        if not self._calls:
+        if self._quiet is not None and not self._calls:
             self._quiet.set()
 
     @contextlib.contextmanager
@@ -82,6 +83,8 @@ class Together:
     async def quiet(self) -> None:
         """Wait until no call is under way."""
         while self._calls:
+            if self._quiet is None:
+                self._quiet = asyncio.Event()
             self._quiet.clear()
             await self._quiet.wait()
 

@@ -68,6 +68,8 @@ class Appends:
         """Commit a batch; called by one thread at a time."""
         outcome: list[Exception | None] = [None] * len(batch)
         left = list(range(len(batch)))
+        if len(batch) == 1:
+            outcome, left = list(self._write(batch)), []
         while left:
             going, left = _going_together(batch, left)
             for i, error in zip(going, self._write([batch[i] for i in going]), strict=True):
@@ -119,7 +121,7 @@ class Appends:
 
     def _write_all(self, db: Connection, works: Sequence[Append]) -> bool:
         """Write all of them durably, or none; whether they fitted."""
-        if all(_is_plain(work) for work in works):
+        if all(map(_is_plain, works)):
             return db.ask(self._append, self._arrays(works))
         with db.pipeline():
             db.begin()

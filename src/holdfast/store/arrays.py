@@ -21,6 +21,9 @@ _TEXT: Final = 25
 
 _HEADER: Final = struct.Struct(">iiiii")  # dimensions, has nulls, type, length, first index
 _LENGTH: Final = struct.Struct(">i")
+# Of one element, as for a run alone: the same in one call.
+_ONE_LONG: Final = struct.Struct(">iiiiiiq")
+_ONE_OTHER: Final = struct.Struct(">iiiiii")
 
 
 class Ready(bytes):
@@ -56,6 +59,8 @@ class Blobs(Ready):
 def longs(values: Sequence[int]) -> Longs:
     """Integers as bigint[]."""
     count = len(values)
+    if count == 1:
+        return Longs(_ONE_LONG.pack(1, 0, _BIGINT, 1, 1, 8, values[0]))
     fields = [8] * (2 * count)  # each element follows its length in bytes
     fields[1::2] = values
     return Longs(_HEADER.pack(1, 0, _BIGINT, count, 1) + struct.pack(">" + "iq" * count, *fields))
@@ -73,6 +78,8 @@ def blobs(values: Sequence[bytes]) -> Blobs:
 
 def _variable(kind: int, values: Sequence[bytes]) -> bytes:
     count = len(values)
+    if count == 1:
+        return _ONE_OTHER.pack(1, 0, kind, 1, 1, len(values[0])) + values[0]
     parts = [b""] * (2 * count + 1)
     parts[0] = _HEADER.pack(1, 0, kind, count, 1)
     parts[1::2] = map(_LENGTH.pack, map(len, values))

@@ -29,6 +29,7 @@ ROWS_MAX: Final = 250
 one batch; on SQLite no difference)."""
 BYTES_MAX: Final = 16 * 1024 * 1024
 TURN_SECONDS_MAX: Final = 1.0
+_CLOSED: Final = "the store is closed"
 
 
 class Work(Protocol):
@@ -78,6 +79,9 @@ class GroupCommit(Generic[W]):
         self._commit = commit
         self._mutex = threading.Lock()
         self._queue: deque[_Ticket[W]] = deque()
+        self._turn: deque[_Ticket[W]] = deque()
+        """What loops have appended in the turn that they are in; before anything else is queued, and
+        when the turn is over, it is queued."""
         self._batch: list[_Ticket[W]] = []
         self._leader: _Ticket[W] | threading.Thread | None = None
         self._closed = False
@@ -103,8 +107,15 @@ class GroupCommit(Generic[W]):
 
     def _enter(self, ticket: _Ticket[W]) -> None:
         with self._mutex:
-            self._refuse_if_closed()
+            if self._closed:
+                raise StoreUnavailable(_CLOSED)
+            if self._turn:
+                self._queue_turn()
             self._queue.append(ticket)
+
+    def _queue_turn(self) -> None:
+        while self._turn:
+            self._queue.append(self._turn.popleft())
 
     def _finish(self, ticket: _Ticket[W]) -> None:
         try:
@@ -125,11 +136,12 @@ class GroupCommit(Generic[W]):
 
         loop = asyncio.get_running_loop()
         ticket = _Ticket(work, loop)
-        with self._mutex:
-            self._refuse_if_closed()
-            queue = self._queue
-            first = not queue or queue[-1].loop is not loop
-            queue.append(ticket)
+        if self._closed:
+            raise StoreUnavailable(_CLOSED)
+        # Without the mutex, which another thread may hold while it waits for the interpreter.
+        turn = self._turn
+        first = not turn or turn[-1].loop is not loop
+        turn.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
         assert ticket.future is not None
@@ -178,10 +190,6 @@ class GroupCommit(Generic[W]):
         self._hand_over()
 
     # ── leading ──────────────────────────────────────────────────────────────────────────
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
 
     def _lead(self, own: _Ticket[W] | None) -> None:
         """Commit batches until `own` is settled (a thread of ours: until none is left)."""
@@ -253,7 +261,12 @@ class GroupCommit(Generic[W]):
 
     def _start_thread_leading(self) -> None:
         with self._mutex:
+            self._queue_turn()
             if self._leader is not None or not self._queue:
+                return
+            if self._closed:  # appended by a loop in the very moment in which another thread closed
+                late, self._queue = list(self._queue), deque()
+                self._resolve(late, [StoreUnavailable(_CLOSED)] * len(late))
                 return
             if self._thread is None:
                 self._thread = threading.Thread(

@@ -424,7 +424,7 @@ class PostgresStore:
         return RunRow(*found[0]) if found else None
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
-        return [Record(*row) for row in self._rows("read", (run_id, after, limit))]
+        return list(map(Record._make, self._rows("read", (run_id, after, limit))))
 
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         return dict(self._rows("heads", (list(run_ids),)))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import apsw
 
+from holdfast.core.events import ALL
 from holdfast.core.log import Blob, Record
 from holdfast.errors import (
     InvalidInput,
@@ -75,8 +76,10 @@ Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
+_KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
+_INSERT_ONE: Final = _Q["insert_event"]
 _INSERTS: Final = tuple(
-    (size, _Q["insert_event"] + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
+    (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
     for size in (128, 64, 32, 16, 8, 4, 2, 1)
 )
 
@@ -211,7 +214,11 @@ class SQLiteStore:
         db = self._db
         if self._readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
-        _refuse_nested(db)
+        if db.in_transaction:
+            # Whoever holds the write lock and finds a transaction has opened it himself, for a tool.
+            raise StoreError(
+                "a tool with `tx` cannot write to its run before its receipt is written"
+            )
         return db
 
     def _roll_back(self, db: apsw.Connection, error: BaseException) -> None:
@@ -467,6 +474,9 @@ class SQLiteStore:
         loop that is busy making the next events. So there are as few as can be had with statements
         of a few fixed sizes, which stay prepared.
         """
+        if len(rows) == 1:
+            db.execute(_INSERT_ONE, rows[0])
+            return
         at = 0
         for size, statement in _INSERTS:
             while len(rows) - at >= size:
@@ -617,10 +627,12 @@ class SQLiteStore:
                 _Q["read"], (run_id, after, -1 if limit is None else limit)
             ).fetchall()
         # A damaged name may be no text any more; its hash then tells, as for other damage.
+        # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
+        new, known = tuple.__new__, _KINDS
         return [
-            Record(seq, time, epoch, kind.decode(errors="replace"), data, hash_)
+            new(Record, (seq, time, epoch, known.get(kind) or kind.decode(errors="replace"), data, hash_))
             for seq, time, epoch, kind, data, hash_ in found
-        ]
+        ]  # fmt: skip
 
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         with self._reading() as db:
@@ -912,12 +924,6 @@ class _OpenAppend:
             store._change(db, key, work.change)
         db.execute("COMMIT")
         self.done = True
-
-
-def _refuse_nested(db: apsw.Connection) -> None:
-    """Whoever holds the write lock and finds a transaction has opened it himself, for a tool."""
-    if db.in_transaction:
-        raise StoreError("a tool with `tx` cannot write to its run before its receipt is written")
 
 
 def _refuse_transaction_control(action: int, *_: str | None) -> int:

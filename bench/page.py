@@ -1,0 +1,66 @@
+"""The figures of docs/speed.md, from the JSON that a benchmark kept: nobody copies numbers by hand.
+
+What stands between the two marks in the page is replaced; everything else in it is written by people.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.harness import Series
+
+PAGE: Final = Path(__file__).parent.parent / "docs" / "speed.md"
+BEGIN: Final = "<!-- figures: python -m bench page -->"
+END: Final = "<!-- end of figures -->"
+
+
+def main(results: Path, page: Path = PAGE) -> None:
+    source = results / "steps.json"
+    if not source.exists():
+        sys.exit(f"{source} is not there: run `make bench ARGS=steps` first")
+    table = "\n".join(lines(json.loads(source.read_text("utf-8"))))
+    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        sys.exit(f"{page} has no place for figures: put the lines {BEGIN} and {END} into it")
+    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", "utf-8")
+    sys.stdout.write(f"{table}\n\nwritten into {page}\n")
+
+
+def lines(data: dict[str, Any]) -> Iterator[str]:
+    """Two tables in Markdown: what has a ratio, and what is said in words."""
+    yield (
+        f"Taken on {data['taken']}: {data['rounds']} rounds, Python {data['python']}, "
+        f"{data['machine']}. Medians; ± is half the middle half."
+    )
+    yield ""
+    yield "| | Holdfast | beside | | ratio | goal |"
+    yield "|---|---|---|---|---|---|"
+    for row in data["rows"]:
+        yield f"| {row['what']} | {_rate(row['ours'])} | {row['beside']} | {_rate(row['theirs'])} | {_ratio(row)} |"
+    yield ""
+    yield "| | | goal |"
+    yield "|---|---|---|"
+    for fact in data["facts"]:
+        yield f"| {fact['what']} | {fact['value']} | {_said(fact['ok'])} |"
+
+
+def _rate(values: list[float]) -> str:
+    return f"{statistics.median(values):,.0f}/s ±{Series('', '', values).spread:.0%}"
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    goal = row["goal"]
+    if goal is None:
+        return f"{row['ratio']:.2f} | "
+    met = row["ratio"] <= goal if row["at_most"] else row["ratio"] >= goal
+    return f"{row['ratio']:.2f} | {'≤' if row['at_most'] else '≥'} {goal:g} {_said(met)}"
+
+
+def _said(met: bool | None) -> str:
+    return "" if met is None else "met" if met else "**missed**"
