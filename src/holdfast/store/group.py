@@ -140,7 +140,10 @@ class GroupCommit(Generic[W]):
             raise StoreUnavailable(_CLOSED)
         # Without the mutex, which another thread may hold while it waits for the interpreter.
         turn = self._turn
-        first = not turn or turn[-1].loop is not loop
+        try:
+            first = turn[-1].loop is not loop
+        except IndexError:  # also if another thread has just queued what was there
+            first = True
         turn.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
