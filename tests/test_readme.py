@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast import Holdfast, Run, agent, step, tool
+from holdfast import Holdfast, Run, agent, tool
 from support.pages import ROOT, Block, blocks
 
 PAGE = ROOT / "README.md"
@@ -96,7 +96,7 @@ def test_the_picture_of_a_terminal_is_what_the_command_says_today() -> None:
 # -- with your stack -----------------------------------------------------------------------------
 
 
-def test_a_run_of_a_pydantic_ai_agent_is_one_step() -> None:
+def test_a_run_of_a_graph_or_of_a_pydantic_ai_agent_is_one_recorded_step(tmp_path: Path) -> None:
     """The README's own lines, called."""
     (block,) = [block for block in blocks(PAGE) if "pydantic_ai" in block.text]
 
@@ -107,26 +107,10 @@ def test_a_run_of_a_pydantic_ai_agent_is_one_step() -> None:
     names: dict[str, Any] = {"send_email": send_email}
     exec(block.text, names)
 
-    assert "success (no tool calls)" == names["think"]("Is it sent?")
-
-
-def test_a_langgraph_graph_is_one_recorded_step(tmp_path: Path) -> None:
-    """As the README says. LangGraph brings some twenty packages, so it is there with `make neighbours`."""
-    graphs = pytest.importorskip("langgraph.graph")
-    built = graphs.StateGraph(dict)
-    built.add_node("answer", lambda state: {**state, "answer": state["text"].upper()})
-    built.add_edge(graphs.START, "answer")
-    built.add_edge("answer", graphs.END)
-    graph = built.compile()
-
-    @step
-    def think(text: str) -> str:
-        return str(graph.invoke({"text": text})["answer"])
-
     @agent
-    def asking(run: Run, text: str) -> str:
-        return think(text)
+    def asking(_: Run) -> str:
+        return str(names["think"]("Is it sent?"))
 
     with Holdfast(tmp_path / "h.db") as hf:
-        assert "HELLO" == hf.run(asking, id="r", text="hello")
+        assert "success (no tool calls)" == hf.run(asking, id="r")
         assert ["think"] == [call.name for call in hf.get("r").calls]

@@ -256,9 +256,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     retry_at: int | None = None
     duration_us: int = 0
     forks: int = 0
-    cut: bool = (
-        False  # the agent's code stopped waiting for it, and does so again when it is replayed
-    )
+    cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
 
 
 class CallDoubted(Event, frozen=True, omit_defaults=True):
