@@ -114,10 +114,6 @@ class Inside(msgspec.Struct, frozen=True, eq=False):
 CURRENT: Final[ContextVar[Branch | Inside | None]] = ContextVar("holdfast_current", default=None)
 
 
-EXECUTING: Final[dict[int, str]] = {}
-"""The runs whose code executes in this process. Only to warn of calls that may have got lost to them."""
-
-
 def current_branch() -> Branch | None:
     """The branch that is executing here, if any."""
     here = CURRENT.get()

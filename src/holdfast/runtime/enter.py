@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.errors import NotDurable, NotRecorded
-from holdfast.runtime.context import CURRENT, EXECUTING, Branch, Inside
+from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.flow import ask, call, nested, proceed, recorded
+from holdfast.runtime.lease import under_way
 from holdfast.runtime.straight import goes_straight, make, make_async
 from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here, stay_cut_off
 
@@ -65,17 +67,17 @@ def _outside(
         nested(here, spec)
         if here.instead is not None:
             return here.instead(spec, args, _with_key(spec, kwargs))
-    elif EXECUTING:
-        _warn_of_loss(spec)
+    elif runs := under_way():
+        _warn_of_loss(spec, runs)
     return spec.fn(*args, **_with_key(spec, kwargs))
 
 
-def _warn_of_loss(spec: CallSpec) -> None:
+def _warn_of_loss(spec: CallSpec, runs: Sequence[str]) -> None:
     """A thread that an agent starts by itself does not know its run. Nobody else does either: so we can
     only say that a plain call was made while a run was under way."""
-    runs = ", ".join(repr(run_id) for run_id in list(EXECUTING.values())[:3])
+    named = ", ".join(repr(run_id) for run_id in runs[:3])
     warnings.warn(
-        f"{spec.name} was called outside a run, in thread {threading.current_thread().name!r}, while run {runs} "
+        f"{spec.name} was called outside a run, in thread {threading.current_thread().name!r}, while run {named} "
         "is under way here. If its agent started that thread, the call is not recorded and will be made again "
         "on resume: use run.map(fn, items) instead. If it has "
         f"nothing to do with the run, {spec.name}.__wrapped__(…) says so",

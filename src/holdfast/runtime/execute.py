@@ -33,7 +33,7 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.commit import commit, gate
-from holdfast.runtime.context import EXECUTING, Branch
+from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.effects import Flow, Invoke, place
 from holdfast.runtime.outcome import error_info
@@ -72,14 +72,9 @@ def run_body(
     session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
 ) -> Flow:
     """The agent's code itself; its result."""
-    EXECUTING[id(session)] = session.run_id
-    try:
-        if spec.body is not None:
-            return (yield from spec.body(session, spec, run, root, kwargs))
-        body = body_of(spec, root)
-        return (yield Invoke(session, body, kwargs, root, spec.is_async, args=(run,)))
-    finally:
-        EXECUTING.pop(id(session), None)
+    if spec.body is not None:
+        return (yield from spec.body(session, spec, run, root, kwargs))
+    return (yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,)))
 
 
 def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from holdfast.errors import Abandon, LeaseLost, StoreError
@@ -22,6 +23,20 @@ MARGIN: Final = 0.1
 """The share of a lease that is not used, for clocks that run at slightly different speeds."""
 
 _log: Final = logging.getLogger("holdfast.lease")
+
+
+class _KeeperThread(threading.Thread):
+    """The thread of a keeper, by which it can be found."""
+
+    def __init__(self, keeper: LeaseKeeper, target: Callable[[], None]) -> None:
+        super().__init__(target=target, name="holdfast-lease", daemon=True)
+        self.keeper = keeper
+
+
+def under_way() -> list[str]:
+    """The runs that execute in this process, whoever executes them."""
+    keepers = [t.keeper for t in threading.enumerate() if isinstance(t, _KeeperThread)]
+    return [session.run_id for keeper in keepers for session in keeper.sessions()]
 
 
 class LeaseKeeper:
@@ -53,9 +68,7 @@ class LeaseKeeper:
             self._held[session.run_id] = session
             session.lease_ends = ends
             if self._thread is None or not self._thread.is_alive():  # as after a fork
-                self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-lease", daemon=True
-                )
+                self._thread = _KeeperThread(self, self._serve)
                 self._thread.start()
 
     def drop(self, session: Session) -> None:
