@@ -209,6 +209,7 @@ class Checked(Strict):
     recorded: str
     attempted: str
     problem: str
+    adds: bool
 
 
 class CheckedAll(Strict):

@@ -43,11 +43,13 @@ class Checked:
     recorded: str = ""
     attempted: str = ""
     problem: str = ""
+    adds: bool = False
+    """Whether the code may only have added something: then its new steps can be accepted."""
 
     def data(self) -> dict[str, Any]:
         return {"run": self.row.id, "agent": self.row.agent, "status": self.row.status, "verdict": self.verdict,
                 "steps": self.steps, "step": self.step, "where": self.where, "recorded": self.recorded,
-                "attempted": self.attempted, "problem": self.problem}  # fmt: skip
+                "attempted": self.attempted, "problem": self.problem, "adds": self.adds}  # fmt: skip
 
 
 @click.command()
@@ -110,7 +112,8 @@ def _checked(hf: Holdfast, agents: dict[str, Any], row: RunRow) -> Checked:
     cause = replayed.diverged
     if cause is not None:
         return Checked(
-            row, "diverges", replayed.steps, _step(hf, row.id, cause), cause.where, cause.recorded, cause.attempted
+            row, "diverges", replayed.steps, _step(hf, row.id, cause), cause.where, cause.recorded, cause.attempted,
+            adds=cause.adds,
         )  # fmt: skip
     if replayed.failed:
         return Checked(row, "fails", replayed.steps, problem=f"its code fails: {replayed.failed}")
@@ -157,3 +160,6 @@ def _print(found: list[Checked], counts: Counter[str], url: str | None) -> None:
         click.echo(
             f"keep the old way for runs under way with `if run.patched('name'):`, or begin one anew: {again}"
         )
+    if any(one.adds for one in found):
+        accept = command(url, "resume", "NEWCODE", "ID", "--accept-new-steps")
+        click.echo(f"where the code has only added steps, a run can make them now: {accept}")
