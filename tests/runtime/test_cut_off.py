@@ -206,6 +206,23 @@ def test_a_run_that_failed_beside_it_makes_it_again_when_it_is_resumed(home: Any
     assert sorted(happened) == ["fails b", "fails b", "other a", "other a"]
 
 
+def test_a_child_run_that_nobody_waits_for_any_longer_is_cancelled(home: Any) -> None:
+    @agent(name="child")
+    async def child(_: AsyncRun) -> str:
+        return await slow_step("x")
+
+    main = impatient(too_late, lambda _: child())
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(child).run(main, id="r")
+    hf = home.open(main, child)
+    assert hf.get("r~1").cancel_requested
+
+    hf.worker().run(once=True)
+
+    assert "cancelled" == hf.get("r~1").status
+    assert happened.count("x begins") == 1
+
+
 def test_a_tool_whose_intent_was_on_its_way_does_not_begin(home: Any) -> None:
     tasks: list[asyncio.Task[Any]] = []
 

@@ -40,6 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime.commit import commit, gate, is_due, wait_until
 from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.cutoff import record_cut
 from holdfast.runtime.declare import (
     CHECKED,
     CHILD,
@@ -50,7 +51,7 @@ from holdfast.runtime.declare import (
     secrets_in,
 )
 from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
-from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, Never, place
+from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, place
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,
@@ -108,7 +109,7 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
         held = asked.session.entry(asked.branch.path, asked.index)
         tried, step = (held.attempts, held.step) if held is not None else (0, 0)
         cut.began = bool(tried)
-        yield from _record_cut(asked, cut, tried + 1, step)
+        yield from record_cut(asked, cut, tried + 1, step)
 
 
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
@@ -373,7 +374,7 @@ def first_failed(asked: Asked, error: BaseException, started: int) -> Flow:
     if isinstance(error, RunWaiting):
         raise _suspended_with(error) from None
     if isinstance(error, CutOff):
-        yield from _record_cut(asked, error, 1, 0)
+        yield from record_cut(asked, error, 1, 0)
     assert isinstance(error, Exception)
     outcome = yield from _failed(asked, error, 1, 0, started, 1)
     return (yield from _tried(asked, outcome, 1, 1))
@@ -420,7 +421,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
             settled = yield from _unanswered(asked, intent, number, str(cut))
             if settled is not None:
                 return recorded(asked, settled)
-        yield from _record_cut(asked, cut, number, step)
+        yield from record_cut(asked, cut, number, step)
     return (yield from _succeeded(asked, raw, number, step, started))
 
 
@@ -686,27 +687,6 @@ def _failed(
         return receipt
     session.journal.forget(asked.branch.path, asked.index)
     raise failure(spec.name, info, number, step) from error
-
-
-def _record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
-    """The agent's code stopped waiting: recorded, so that it is told nothing else when it is replayed."""
-    spec, session = asked.spec, asked.session
-    effect = "" if cut.began and spec.has_intent else "none"
-    receipt = e.CallFailed(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
-        step=step or session.next_step(),
-        name=spec.name,
-        error=ErrorInfo("CutOff", str(cut), effect=effect),
-        digest="" if spec.has_intent and step else asked.digest,
-        args=None if spec.has_intent and step else kept_args(asked),
-        attempt=number,
-        cut=True,
-    )
-    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
-    session.journal.forget(asked.branch.path, asked.index)
-    raise cut.cancelled
 
 
 # ── calls inside calls ───────────────────────────────────────────────────────────────────────

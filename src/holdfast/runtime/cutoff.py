@@ -1,0 +1,59 @@
+"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed neighbour, a lost race.
+
+Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
+(`tasks.stay_cut_off`). Whether a tool may have acted by then is the flow's question, asked before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from holdfast.core import events as e
+from holdfast.core import log
+from holdfast.core.events import ErrorInfo
+from holdfast.errors import Conflict
+from holdfast.runtime.commit import commit
+from holdfast.runtime.context import Inside
+from holdfast.runtime.declare import CHILD
+from holdfast.runtime.effects import Asked, CutOff, Invoke, Never
+from holdfast.runtime.outcome import kept_args
+from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, Store
+
+
+def record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
+    """Record it, and tell the code. A child run that nobody waits for any longer is cancelled."""
+    spec, session = asked.spec, asked.session
+    intended = spec.has_intent and step
+    receipt = e.CallFailed(
+        branch=asked.branch.path,
+        index=asked.index,
+        forks=asked.forks,
+        step=step or session.next_step(),
+        name=spec.name,
+        error=ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none"),
+        digest="" if intended else asked.digest,
+        args=None if intended else kept_args(asked),
+        attempt=number,
+        cut=True,
+    )
+    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
+    session.journal.forget(asked.branch.path, asked.index)
+    if spec.effect == CHILD:
+        child = {"store": session.store, "run_id": f"{session.run_id}~{receipt.step}"}
+        inside = Inside(spec.name, spec.effect, session.run_id)
+        yield Invoke(session, ask_to_cancel, child, inside, False)
+    raise cut.cancelled
+
+
+def ask_to_cancel(store: Store, run_id: str) -> None:
+    """Let a child run end at its next call, whoever executes it, unless it has ended."""
+    while (row := store.get(run_id)) is not None and row.status not in TERMINAL_STATUSES:
+        records = store.read(run_id)
+        if any(record.kind == e.CancelRequested.kind for record in records):
+            return
+        last = records[-1]
+        asked = e.CancelRequested(why="its parent stopped waiting for it")
+        head = log.Head(last.seq, last.hash, last.time)
+        _, sealed = log.seal(head, [asked], epoch=last.epoch, time=store.now())
+        with contextlib.suppress(Conflict):  # somebody wrote in between: look at what is true now
+            store.append(Append(run_id, last.seq, sealed, None, RowChange(wake=True)))
