@@ -16,15 +16,19 @@ from holdfast import AsyncRun, RunFailed, RunWaiting, agent, step, tool
 from holdfast.core import events as e
 
 happened: list[str] = []
+when_begun: list[Callable[[], None]] = []
 
 
 @pytest.fixture(autouse=True)
 def _nothing_happened_yet() -> None:
     happened.clear()
+    when_begun.clear()
 
 
 async def _never(name: str) -> None:
     happened.append(f"{name} begins")
+    for act in when_begun:
+        act()
     try:
         await asyncio.get_running_loop().create_future()
     finally:
@@ -81,15 +85,26 @@ async def fails_always(name: str) -> str:
 
 
 async def too_late(slow: Any) -> str:
+    """The limit begins when the call has, and on replay at once: no time is guessed."""
+    begun = asyncio.Event()
+    when_begun[:] = [begun.set]
+    if "x begins" in happened:
+        begun.set()
+    call = asyncio.ensure_future(slow("x"))
+    await begun.wait()
     try:
-        return str(await asyncio.wait_for(slow("x"), 0.02))
+        return str(await asyncio.wait_for(call, 0.001))
     except TimeoutError:
         return "too late"
 
 
 async def in_time(slow: Any) -> str:
+    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(0.02):
+        async with asyncio.timeout(None) as limit:
+            when_begun[:] = [lambda: limit.reschedule(loop.time())]
+            if "x begins" in happened:
+                when_begun[0]()
             return str(await slow("x"))
     except TimeoutError:
         return "too late"
