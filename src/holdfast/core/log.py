@@ -87,6 +87,11 @@ def chain_hash(before: bytes, seq: int, time: int, epoch: int, kind: str, data: 
     return h.digest()
 
 
+def head_at(record: Record) -> Head:
+    """The end of a log whose last record this is."""
+    return _new(Head, (record[0], record[5], record[1]))
+
+
 def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
     """Chain events to a log's end. Time never runs backwards within a run."""
     seq, before, last = head

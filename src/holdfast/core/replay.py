@@ -172,6 +172,8 @@ class Journal:
         self.undo: e.UndoRequested | None = None
         self.undoing = False
         self.paused: e.RunPaused | None = None
+        self.may_stop_calls = False
+        """Whether the log holds anything at all that could keep a new call from beginning."""
         self.created: e.RunCreated | None = None
         self.created_at = 0
         self.steps = 0
@@ -330,7 +332,8 @@ class Journal:
             self._last_index[branch] = index
         if event.forks:
             self._forks[branch, index] = event.forks
-        self.steps = max(self.steps, event.step)
+        if event.step > self.steps:
+            self.steps = event.step
         if self.entries or self._noted:
             self.forget(branch, index)
 
@@ -355,14 +358,16 @@ class Journal:
     def _life(self, seq: int, time: int, _epoch: int, event: Event) -> None:
         match event:
             case e.CancelRequested():
-                self.cancel = event
+                self.cancel, self.may_stop_calls = event, True
             case e.UndoRequested():
-                self.undo, self.terminal = event, None
+                self.undo, self.terminal, self.may_stop_calls = event, None, True
                 self._reopen_failures(seq)
             case e.RunCreated():
                 self.created, self.created_at = event, time
+                if event.deadline_at is not None or event.budget:
+                    self.may_stop_calls = True
             case e.RunPaused():
-                self.paused = event
+                self.paused, self.may_stop_calls = event, True
             case e.RunReopened():
                 self.paused = self.terminal = None
                 self._reopen_failures(seq)
@@ -389,7 +394,8 @@ class Journal:
 
     def _started(self, seq: int, time: int, epoch: int, event: e.CallStarted) -> None:
         entry = self._call(seq, event)
-        self.undoing = self.undoing or bool(event.undoes)
+        if event.undoes:
+            self.undoing = self.may_stop_calls = True
         entry.digest = event.digest
         entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
         entry.first_intent_at = entry.first_intent_at or time

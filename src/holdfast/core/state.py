@@ -512,7 +512,8 @@ class Draft:
                 self.usage.cost_usd + x.usage.cost_usd,
             )
         if not self.keep_calls:
-            self.steps = max(self.steps, x.step)
+            if x.step > self.steps:
+                self.steps = x.step
             if self.open.calls:
                 self.open.calls.pop((x.branch, x.index), None)
             return

@@ -483,16 +483,24 @@ def digest(data: bytes) -> str:
 class Codec:
     """Encodes and decodes values of one declared type (a return annotation, a state model)."""
 
-    __slots__ = ("_decode", "declared", "typed")
+    __slots__ = ("_decode", "_takes_text", "declared", "typed")
 
     def __init__(self, declared: Any = Any) -> None:
         self.declared = declared
+        self._takes_text = declared is str or declared is Any
         self.typed = not is_plain_json(declared)
         self._decode = _decoder(declared) if self.typed else decode
 
     def encode(self, value: Any) -> bytes:
         """JSON bytes for `decode`, or NotStorable. Only `decode` tells whether the type is right."""
         return encode(value, typed=self.typed)
+
+    def kept(self, value: Any) -> tuple[bytes, Any]:
+        """The bytes of a value, and what they read back as: what code is to see, the first time too."""
+        data = encode(value, typed=self.typed)
+        if self._takes_text and type(value) is str:  # it cannot read back as anything else
+            return data, value
+        return data, self.decode(data)
 
     def decode(self, data: bytes | msgspec.Raw) -> Any:
         """The value as its declared type."""

@@ -37,6 +37,8 @@ def gate(session: Session) -> None:
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
     journal = session.journal
+    if not journal.may_stop_calls:
+        return
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))

@@ -81,7 +81,7 @@ def persist(session: Session, build: Callable[[], Pending], label: str) -> Pendi
     watched = session.is_watched
     if watched:
         session.point(f"before commit {label}")
-    pending, wait = session.submitted(build, _submit)
+    pending, wait = session.submitted(build, session.store.submit)
     try:
         wait()
     except StoreError as error:
@@ -89,10 +89,6 @@ def persist(session: Session, build: Callable[[], Pending], label: str) -> Pendi
     if watched:
         session.point(f"after commit {label}")
     return pending
-
-
-def _submit(pending: Pending) -> Callable[[], None]:
-    return pending.session.store.submit(pending.work)
 
 
 def invoke(effect: Invoke) -> Any:
@@ -207,28 +203,34 @@ async def persist_async(
     watched = session.is_watched
     if watched:
         session.point(f"before commit {label}")
-    pending, durable = session.submitted(build, _append_async)
+    pending, durable = session.submitted(build, session.store.append_async)
     try:
         await durable
     except StoreError as error:
         raise Refused(pending, error) from error
     except asyncio.CancelledError as cut:
-        refused = durable.exception()
-        if session.is_ending:
-            if refused is None:
-                session.committed(pending)
-            raise
-        if cancelled is not None:
-            cancelled.append(cut)
-        if isinstance(refused, StoreError):
-            raise Refused(pending, refused) from refused
+        cut_while_committing(pending, durable, cut, cancelled)
     if watched:
         session.point(f"after commit {label}")
     return pending
 
 
-def _append_async(pending: Pending) -> asyncio.Future[None]:
-    return pending.session.store.append_async(pending.work)
+def cut_while_committing(
+    pending: Pending,
+    durable: asyncio.Future[None],
+    cut: asyncio.CancelledError,
+    cancelled: list[asyncio.CancelledError] | None = None,
+) -> None:
+    """Somebody has cancelled a task that awaited an append, which has come to its end all the same."""
+    refused, session = durable.exception(), pending.session
+    if session.is_ending:
+        if refused is None:
+            session.committed(pending)
+        raise cut
+    if cancelled is not None:
+        cancelled.append(cut)
+    if isinstance(refused, StoreError):
+        raise Refused(pending, refused) from refused
 
 
 async def invoke_async(effect: Invoke) -> Any:

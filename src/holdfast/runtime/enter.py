@@ -31,10 +31,11 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     if spec.is_async:
         return _awaited(here, spec, bound)
     asked, entry = ask(here, spec, bound)
-    if entry is not None and entry.done is not None and not entry.done.unavailable:
+    if entry is None:
+        if goes_straight(asked):
+            return make(asked)
+    elif entry.done is not None and not entry.done.unavailable:
         return recorded(asked, entry)  # as the flow would, without driving one: all of replay
-    if goes_straight(asked, entry):
-        return make(asked)
     return drive_here(here, proceed(asked, entry))
 
 
@@ -42,11 +43,12 @@ async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any
     if branch.waiting is not None:
         return await drive_async_here(branch, call(branch, spec, bound))
     asked, entry = ask(branch, spec, bound)
-    if entry is not None and entry.done is not None and not entry.done.unavailable:
+    if entry is None:
+        if goes_straight(asked):
+            return await awaited_here(branch, make_async(asked))
+    elif entry.done is not None and not entry.done.unavailable:
         return recorded(asked, entry)
-    if goes_straight(asked, entry):
-        return await awaited_here(branch, make_async(asked))
-    if entry is not None and entry.is_cut_off:
+    elif entry.is_cut_off:
         return await stay_cut_off(asked.branch, asked.index)
     return await drive_async_here(branch, proceed(asked, entry))
 

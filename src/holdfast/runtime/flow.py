@@ -149,7 +149,9 @@ def _match(asked: Asked) -> Entry | None:
         branch.give_back(asked.index)
         asked.index = left[0]
         return left[1]
-    held = session.entry(branch.path, asked.index)
+    held = session.journal.entries.get((branch.path, asked.index))
+    if not session.knows_all and (held is None or held.done is None):
+        held = session.entry(branch.path, asked.index)
     if held is None:
         if branch.parent is not None and (branch.is_aside or not asked.index):
             check_added(branch, asked.spec.name, asked)

@@ -37,8 +37,7 @@ def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, Sequence[Blob], str]:
     """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
     spec = asked.spec
     try:
-        data = spec.result.encode(_redacted(raw, spec.redact) if spec.redact else raw)
-        result = spec.result.decode(data)
+        data, result = spec.result.kept(_redacted(raw, spec.redact) if spec.redact else raw)
     except NotStorable as error:
         return None, e.NULL, (), f"{error.reason} (at {error.path})"
     value, blob = wrap(data)

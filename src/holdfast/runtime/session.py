@@ -105,7 +105,8 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
-        self.commits_each_step = setting.checkpoint.at_step
+        self.takes_plain_steps = setting.checkpoint.at_step and "read" not in setting.approve
+        """Whether a step that is safe to repeat is no more than its body and a receipt, written at once."""
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -440,13 +441,6 @@ class Session:
                 self._first, self._noted, self._noted_blobs = [], [], []
             return self._seal(new, change, all_blobs, claims_key, urgent, own=len(events))
 
-    def build_receipt(self, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Pending:
-        """The same for the receipt of a step: of most appends this is all."""
-        with self._mutex:
-            if self._noted or self._first or not self._complete:
-                return self.build((receipt,), blobs=blobs, receipt=True)
-            return self._seal((receipt,), None, blobs, "", False, own=1)
-
     def _seal(
         self,
         new: Sequence[Event],
@@ -459,9 +453,9 @@ class Session:
     ) -> Pending:
         before = self.head
         self.head, records = log.seal(before, new, epoch=self.epoch, time=self.store.now())
-        for record, event in zip(records, new, strict=True):
-            self._mine[record.hash] = event
-            self.unsaved_bytes += len(record.data)
+        for (_, _, _, _, data, hash_), event in zip(records, new, strict=True):
+            self._mine[hash_] = event
+            self.unsaved_bytes += len(data)
         work = Append(
             self.run_id, before.seq, records, self.epoch, change, blobs, claims_key, urgent, before.hash
         )  # fmt: skip
@@ -530,13 +524,24 @@ class Session:
             self._mine.pop(record.hash, None)
 
     def submitted(
-        self, build: Callable[[], Pending], submit: Callable[[Pending], S]
+        self, build: Callable[[], Pending], submit: Callable[[Append], S]
     ) -> tuple[Pending, S]:
         """Build an append and take its place in the store's queue, in one: so the order in which
         branches are chained to each other is the order in which they are committed."""
         with self._mutex:
             pending = build()
-            return pending, submit(pending)
+            return pending, submit(pending.work)
+
+    def submitted_receipt(
+        self, receipt: e.CallSucceeded, blobs: Sequence[Blob], submit: Callable[[Append], S]
+    ) -> tuple[Pending, S]:
+        """The same for the receipt of a step: of most appends this is all."""
+        with self._mutex:
+            if self._noted or self._first or not self._complete:
+                pending = self.build((receipt,), blobs=blobs, receipt=True)
+            else:
+                pending = self._seal((receipt,), None, blobs, "", False, own=1)
+            return pending, submit(pending.work)
 
     def committed(self, pending: Pending) -> None:
         """The append is durable: the code may see it, and everything before it."""
@@ -560,21 +565,22 @@ class Session:
     def _took_in_receipt(self, record: Record) -> bool:
         """The usual case, written out: one receipt of ours, next in the log, with nothing before it that
         the code has not seen. Whether it was that, and is known and shown."""
-        event = self._mine.get(record.hash)
+        seq, time, _, _, _, hash_ = record
+        event = self._mine.get(hash_)
         if (
             type(event) is not e.CallSucceeded
-            or record.seq != self._read_head.seq + 1
+            or seq != self._read_head[0] + 1
             or self._unseen
             or self._arrived
             or self._held_usage
             or self._not_yet_kept
-            or record.hash in self._fed
+            or hash_ in self._fed
         ):
             return False
-        del self._mine[record.hash]
-        self._read_head = Head(record.seq, record.hash, record.time)
+        del self._mine[hash_]
+        self._read_head = log.head_at(record)
         self.journal.feed_answered(event)
-        self.draft.apply(record.seq, record.time, event)
+        self.draft.apply(seq, time, event)
         return True
 
     def _set_apart(self, pending: Pending) -> None:
@@ -599,6 +605,11 @@ class Session:
         if self.stopped is None:
             self.stopped = signal
         return signal
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether the log has been read to its end."""
+        return self._complete
 
     @property
     def is_ending(self) -> bool:

@@ -12,54 +12,46 @@ in common stands before them.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any, Final
 
 from holdfast.core import events as e
-from holdfast.core.replay import Entry
-from holdfast.errors import Suspend
+from holdfast.errors import StoreError, Suspend
 from holdfast.runtime.commit import commit_again, gate
 from holdfast.runtime.context import CURRENT, Inside
 from holdfast.runtime.drivers import (
+    cut_while_committing,
     drive,
     drive_async,
     invoke,
     invoke_async,
-    persist,
-    persist_async,
     told,
 )
 from holdfast.runtime.effects import Asked, Flow, Invoke, Refused
 from holdfast.runtime.flow import check_all_replayed, first_failed, receipt_of
 from holdfast.runtime.session import Session
 
-_LABEL: Final = e.CallSucceeded.kind
+_BEFORE: Final = f"before commit {e.CallSucceeded.kind}"
+_AFTER: Final = f"after commit {e.CallSucceeded.kind}"
 
 
-def goes_straight(asked: Asked, entry: Entry | None) -> bool:
-    """Whether this call is new, and no more than its body and a receipt that is written at once."""
-    session, spec = asked.branch.session, asked.spec
-    return (
-        entry is None
-        and spec.is_plain
-        and session.commits_each_step
-        and spec.risk not in session.setting.approve
-    )
+def goes_straight(asked: Asked) -> bool:
+    """Whether this call, which the log does not hold, is its body and a receipt that is written at once."""
+    return asked.spec.is_plain and asked.branch.session.takes_plain_steps
 
 
-def _begin(asked: Asked) -> tuple[Session, int]:
-    """Nothing stands against the call; its session, and when it begins."""
-    branch = asked.branch
-    session = branch.session
-    check_all_replayed(branch, asked)
+def _begin(asked: Asked, session: Session) -> int:
+    """Nothing stands against the call; when it begins."""
+    if session.journal.entries:
+        check_all_replayed(asked.branch, asked)
     gate(session)
     started = session.store.now()
     session.check_lease()
-    return session, started
+    return started
 
 
 def _inside(asked: Asked, session: Session) -> Inside:
-    return Inside(asked.spec.name, asked.spec.effect, session.run_id)
+    spec = asked.spec
+    return Inside(spec.name, spec.effect, session.run_id)
 
 
 def _watched(asked: Asked, session: Session) -> Invoke:
@@ -69,7 +61,7 @@ def _watched(asked: Asked, session: Session) -> Invoke:
 
 
 def _refused(asked: Asked, refused: Refused) -> Flow:
-    yield from commit_again(refused, _LABEL, evidence=asked)
+    yield from commit_again(refused, e.CallSucceeded.kind, evidence=asked)
     asked.session.journal.forget(asked.branch.path, asked.index)
 
 
@@ -78,10 +70,12 @@ def _refused(asked: Asked, refused: Refused) -> Flow:
 
 def make(asked: Asked) -> Any:
     """Make the call; its result."""
+    session = asked.branch.session
+    is_watched = session.is_watched
     try:
-        session, started = _begin(asked)
+        started = _begin(asked, session)
         try:
-            if session.is_watched:
+            if is_watched:
                 raw = invoke(_watched(asked, session))
             else:
                 token = CURRENT.set(_inside(asked, session))
@@ -92,12 +86,17 @@ def make(asked: Asked) -> Any:
         except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
             return drive(first_failed(asked, error, started))
         result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
+        if is_watched:
+            session.point(_BEFORE)
+        pending, wait = session.submitted_receipt(receipt, blobs, session.store.submit)
         try:
-            pending = persist(session, partial(session.build_receipt, receipt, blobs), _LABEL)
-        except Refused as refused:
-            drive(_refused(asked, refused))
-        else:
-            session.committed(pending)
+            wait()
+        except StoreError as error:
+            drive(_refused(asked, Refused(pending, error)))
+            return result
+        if is_watched:
+            session.point(_AFTER)
+        session.committed(pending)
         return result
     except Suspend as signal:
         asked.branch.suspend(signal)
@@ -109,9 +108,11 @@ def make(asked: Asked) -> Any:
 
 async def make_async(asked: Asked) -> Any:
     """The same for a step that is awaited."""
-    session, started = _begin(asked)
+    session = asked.branch.session
+    is_watched = session.is_watched
+    started = _begin(asked, session)
     try:
-        if session.is_watched:
+        if is_watched:
             raw = await invoke_async(_watched(asked, session))
         else:
             token = CURRENT.set(_inside(asked, session))
@@ -127,12 +128,20 @@ async def make_async(asked: Asked) -> Any:
     except Exception as error:  # noqa: BLE001 - the step's own failure, whatever it is
         return await drive_async(first_failed(asked, error, started))
     result, receipt, blobs = receipt_of(asked, raw, 1, 0, started)
+    if is_watched:
+        session.point(_BEFORE)
+    pending, durable = session.submitted_receipt(receipt, blobs, session.store.append_async)
     try:
-        pending = await persist_async(
-            session, partial(session.build_receipt, receipt, blobs), _LABEL
-        )
+        try:
+            await durable
+        except StoreError as error:
+            raise Refused(pending, error) from error
+        except asyncio.CancelledError as cut:
+            cut_while_committing(pending, durable, cut)
     except Refused as refused:
         await drive_async(_refused(asked, refused))
-    else:
-        session.committed(pending)
+        return result
+    if is_watched:
+        session.point(_AFTER)
+    session.committed(pending)
     return result

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+import msgspec
+
 from holdfast.core.log import Record
 from holdfast.errors import StoreUnavailable
 
@@ -45,18 +47,18 @@ CommitBatch = Callable[[Sequence[W]], Sequence[Exception | None]]
 """Commit a batch; for each piece of work None, or why it was refused. Raises only if all were."""
 
 
-class _Ticket(Generic[W]):
-    """One append on its way. `turn` is released when it is settled, or when its caller must lead."""
+class _Ticket(msgspec.Struct, Generic[W], eq=False):
+    """One append on its way. `turn` is released when it is settled, or when its caller must lead.
 
-    __slots__ = ("error", "future", "loop", "settled", "turn", "work")
+    (A Struct, because one is made for every append, and C makes it.)
+    """
 
-    def __init__(self, work: W, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.work = work
-        self.settled = False
-        self.error: BaseException | None = None
-        self.loop = loop
-        self.future: asyncio.Future[None] | None = _durable()(loop=loop) if loop else None
-        self.turn: threading.Lock | None = None
+    work: W
+    loop: asyncio.AbstractEventLoop | None = None
+    future: asyncio.Future[None] | None = None
+    settled: bool = False
+    error: BaseException | None = None
+    turn: threading.Lock | None = None
 
 
 @cache
@@ -134,21 +136,20 @@ class GroupCommit(Generic[W]):
         """The same for a caller on an event loop. See `base.Store.append_async`."""
         import asyncio  # here, as commands that only look have no use for it
 
-        loop = asyncio.get_running_loop()
-        ticket = _Ticket(work, loop)
         if self._closed:
             raise StoreUnavailable(_CLOSED)
+        loop = asyncio.get_running_loop()
+        durable = _durable()(loop=loop)
         # Without the mutex, which another thread may hold while it waits for the interpreter.
         turn = self._turn
         try:
             first = turn[-1].loop is not loop
         except IndexError:  # also if another thread has just queued what was there
             first = True
-        turn.append(ticket)
+        turn.append(_Ticket(work, loop, durable))
         if first:
             loop.call_soon(self._start_thread_leading)
-        assert ticket.future is not None
-        return ticket.future
+        return durable
 
     def close(self) -> None:
         """Let what is queued finish, then refuse more."""
@@ -169,7 +170,11 @@ class GroupCommit(Generic[W]):
                 return
             if self._leader is None:
                 self._leader = ticket
-                self._take()
+                if len(self._queue) == 1:  # it is alone, as most are that block
+                    self._batch = [ticket]
+                    self._queue.popleft()
+                else:
+                    self._take()
             else:
                 ticket.turn = threading.Lock()
                 ticket.turn.acquire()
@@ -202,7 +207,11 @@ class GroupCommit(Generic[W]):
                     self._take()
                 if not self._batch:
                     break
-            self._settle(self._batch)
+            batch = self._batch
+            if len(batch) == 1 and batch[0] is own:
+                self._settle_own(own)
+            else:
+                self._settle(batch)
             self._batch = []
         self._hand_over()
 
@@ -216,7 +225,15 @@ class GroupCommit(Generic[W]):
             queue.popleft()
             for record in ticket.work.records:
                 rows += 1
-                size += len(record.data)
+                size += len(record[4])
+
+    def _settle_own(self, own: _Ticket[W]) -> None:
+        """The same where nobody has to be told but the caller, who is here."""
+        try:
+            own.error = self._commit((own.work,))[0]
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            own.error = error
+        own.settled = True
 
     def _settle(self, batch: list[_Ticket[W]]) -> None:
         errors: Sequence[BaseException | None]
