@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Type
 
 from holdfast.core import values
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
-from holdfast.core.values import Codec, codec_of
+from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
 
@@ -167,6 +167,7 @@ class _Known(NamedTuple):
     has_intent: bool
     is_limited: bool
     is_plain: bool
+    is_flat: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,8 @@ class CallSpec:
     """Whether a call may have to wait for others of its kind."""
     is_plain: bool = field(init=False)
     """Whether a call is its body and a receipt, and nothing else."""
+    is_flat: bool = field(init=False)
+    """Whether its arguments are kept as they are, under names that sort alike everywhere."""
 
     def __post_init__(self) -> None:
         """What follows from the rest, known before the first call."""
@@ -207,6 +210,7 @@ class CallSpec:
             is_limited=self.rate is not None or self.max_running is not None,
             is_plain=self.effect == REPEATABLE
             and (self.timeout, self.rate, self.max_running) == (None,) * 3,
+            is_flat=self.params.plain_names and not self.params.hidden and not self.redact,
         )
         for name, value in known._asdict().items():
             object.__setattr__(self, name, value)
@@ -217,7 +221,7 @@ class CallSpec:
         if hidden:
             bound = {k: v for k, v in bound.items() if k not in hidden}
         if self.params.plain_names and not redact:
-            flat = values.canonical_flat(bound)
+            flat = canonical_flat(bound)
             if flat is not None:
                 return flat
         shown = {k: REDACTED if k in redact else _without_secrets(v) for k, v in bound.items()}

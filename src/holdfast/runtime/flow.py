@@ -25,7 +25,7 @@ from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState, fold
-from holdfast.core.values import digest
+from holdfast.core.values import canonical_flat, digest
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -75,11 +75,16 @@ def ask(
     branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
 ) -> tuple[Asked, Entry | None]:
     """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
-    own_key = _own_key(spec, bound) if spec.params.hidden else ""
-    args = spec.encode_args(bound)  # fails before any effect
     session = branch.session
-    if spec.redact:
-        session.secrets.update(secrets_in([bound.get(name) for name in spec.redact], declared=True))
+    own_key = ""
+    args = canonical_flat(bound) if spec.is_flat else None
+    if args is None:
+        args = spec.encode_args(bound)  # fails before any effect
+        if spec.params.hidden:
+            own_key = _own_key(spec, bound)
+        if spec.redact:
+            secret = [bound.get(name) for name in spec.redact]
+            session.secrets.update(secrets_in(secret, declared=True))
     session.specs[spec.name] = spec
     index = branch.take()
     asked = Asked(spec, branch, index, bound, args, digest(args), own_key, undoes, branch.forked)

@@ -451,14 +451,14 @@ class Session:
         *,
         own: int,
     ) -> Pending:
-        before = self.head
-        self.head, records = log.seal(before, new, epoch=self.epoch, time=self.store.now())
+        before, epoch = self.head, self.epoch
+        self.head, records = log.seal(before, new, epoch=epoch, time=self.store.now())
         for (_, _, _, _, data, hash_), event in zip(records, new, strict=True):
             self._mine[hash_] = event
             self.unsaved_bytes += len(data)
         work = Append(
-            self.run_id, before.seq, records, self.epoch, change, blobs, claims_key, urgent, before.hash
-        )  # fmt: skip
+            self.run_id, before[0], records, epoch, change, blobs, claims_key, urgent, before[1]
+        )
         return Pending(self, work, new, self._generation, own)
 
     def withdraw(self, *refused: Pending) -> None:
