@@ -312,7 +312,7 @@ def test_a_worker_that_sleeps_deeply_still_takes_up_what_another_left_within_two
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim rings no bell, and neither does a death."""
-    from holdfast.store import postgres
+    from holdfast.store.postgres import store as postgres
 
     lease = 2.0
     with Holdfast(postgres_dsn, agents=[quick], options=Options(lease_seconds=lease)) as hf:

@@ -36,9 +36,11 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store import group, sqlite, sqlite_file
+from holdfast.store import group
 from holdfast.store.base import Append, NewRun
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite import file as sqlite_file
+from holdfast.store.sqlite import store as sqlite
 from support import workload
 from support.powerloss import STRACE
 from support.workload import ANSWER_SECONDS, check_acks, folder_in_memory

@@ -34,9 +34,9 @@ from holdfast.core.events import Event
 from holdfast.core.log import Blob, Head
 from holdfast.core.values import digest
 from holdfast.errors import Conflict, HoldfastError, LogDamaged
-from holdfast.store import sqlite_file
 from holdfast.store.base import Append, NewRun, RowChange, Snapshot
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite import file as sqlite_file
 
 SHARED_RUN = "shared"
 MANY = 53  # more than one statement's worth of rows

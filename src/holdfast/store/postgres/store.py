@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import InvalidInput, NotFound, ReadOnlyStore, StoreError
-from holdfast.store import arrays, sql
-from holdfast.store.appends import Appends, columns
+from holdfast.store import sql
 from holdfast.store.base import (
     LIVE,
     MICROSECONDS,
@@ -47,11 +46,13 @@ from holdfast.store.base import (
     rotation_of,
 )
 from holdfast.store.group import GroupCommit
-from holdfast.store.history import History
-from holdfast.store.link import Connection, Link, Pool, Route, is_about_one
-from holdfast.store.listen import ANY, Bell, Listener
-from holdfast.store.migrate import Schema
-from holdfast.store.postgres_fleet import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres import arrays
+from holdfast.store.postgres.appends import Appends, columns
+from holdfast.store.postgres.fleet import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.history import History
+from holdfast.store.postgres.link import Connection, Link, Pool, Route, is_about_one
+from holdfast.store.postgres.listen import ANY, Bell, Listener
+from holdfast.store.postgres.migrate import Schema
 
 T = TypeVar("T")
 

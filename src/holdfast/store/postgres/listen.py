@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast.errors import StoreError
-from holdfast.store.link import Connection, sever
+from holdfast.store.postgres.link import Connection, sever
 
 ANY: Final = ""
 """The subject of those who wait for any run to become due."""

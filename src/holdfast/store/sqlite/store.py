@@ -63,8 +63,8 @@ from holdfast.store.base import (
     system_clock,
 )
 from holdfast.store.group import GroupCommit
-from holdfast.store.sqlite_file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
-from holdfast.store.sqlite_fleet import SQLiteLimits, SQLiteSchedules
+from holdfast.store.sqlite.file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
+from holdfast.store.sqlite.fleet import SQLiteLimits, SQLiteSchedules
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from holdfast.store.base import Schedule, check_text
-from holdfast.store.link import Connection
+from holdfast.store.postgres.link import Connection
 
 T = TypeVar("T")
 

@@ -24,11 +24,11 @@ from psycopg import pq
 
 from holdfast.core.log import Record
 from holdfast.errors import Conflict, KeyTaken, LeaseLost, StoreError, StoreUnavailable
-from holdfast.store.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.base import Append, Standing, Transaction, check_append, refusals
-from holdfast.store.history import History
-from holdfast.store.link import Connection, Link, Route, is_about_one
-from holdfast.store.listen import Bell
+from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
+from holdfast.store.postgres.history import History
+from holdfast.store.postgres.link import Connection, Link, Route, is_about_one
+from holdfast.store.postgres.listen import Bell
 
 REFUSALS_MAX: Final = 100
 
