@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "the fence is not checked where the append is committed",
-        "store/base.py",
+        "store/fence.py",
         "if work.epoch is not None and work.epoch != at.epoch:",
         "if False:",
         ("tests/store/test_conformance.py", "-k", "sqlite"),

@@ -8,7 +8,7 @@ An append whose answer was lost is sent again too. That is safe because it says 
 end: if the first one was committed, the second does not fit, and the hash that stands in its place
 tells that it is ours. The second waits for the first one's locks, so the first is over by then.
 
-Not here: how batches form (`group.py`), the rule of the fence (`base.refusals`), lost connections
+Not here: how batches form (`group.py`), the rule of the fence (`fence.py`), lost connections
 (`link.py`).
 """
 
@@ -24,7 +24,9 @@ from psycopg import pq
 
 from holdfast.core.log import Record
 from holdfast.errors import Conflict, KeyTaken, LeaseLost, StoreError, StoreUnavailable
-from holdfast.store.base import Append, Standing, Transaction, check_append, refusals
+from holdfast.store.base import Append, Transaction
+from holdfast.store.checks import check_append
+from holdfast.store.fence import Standing, refusals
 from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.postgres.history import History
 from holdfast.store.postgres.link import Connection, Link, Route, is_about_one

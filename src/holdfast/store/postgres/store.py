@@ -7,7 +7,7 @@ Every method is safe against a lost answer: what may have been committed is look
 tried again, or is tried in a way that cannot count twice.
 
 Not here: appends (`appends.py`), how the server is reached and its errors (`link.py`), being woken
-(`listen.py`), the schema (`migrate.py`), the rule of the fence (`base.refusals`).
+(`listen.py`), the schema (`migrate.py`), the rule of the fence (`fence.py`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ from holdfast.store.base import (
     RunRow,
     Snapshot,
     Wanted,
+    rotation_of,
+)
+from holdfast.store.checks import (
     check_append,
     check_filter,
     check_new_run,
     check_text,
     check_wanted,
-    rotation_of,
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.postgres import arrays

@@ -6,7 +6,7 @@ acknowledged survives a power cut.
 SQLite comes with `apsw`, because many Pythons carry a library with a known corruption bug.
 
 Not here: what events mean, how concurrent appends form batches (`group.py`), the rule of the fence
-(`base.refusals`).
+(`fence.py`).
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ from holdfast.store.base import (
     RowChange,
     RunRow,
     Snapshot,
-    Standing,
     Wanted,
+    rotation_of,
+    system_clock,
+)
+from holdfast.store.checks import (
     check_append,
     check_filter,
     check_new_run,
     check_text,
     check_wanted,
-    refusals,
-    rotation_of,
-    system_clock,
 )
+from holdfast.store.fence import Standing, refusals
 from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite.file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
 from holdfast.store.sqlite.fleet import SQLiteLimits, SQLiteSchedules
