@@ -351,7 +351,7 @@ def main() -> None:
     try:
         store = SQLiteStore(options.path, synchronous=options.synchronous)
         if options.autocheckpoint:
-            store._db.wal_autocheckpoint(options.autocheckpoint)
+            store._connections.db.wal_autocheckpoint(options.autocheckpoint)
         workload = Workload(store, open_acks(options.acks), writer=options.writer)
         workload.go(range(options.first, options.first + options.steps))
     except HoldfastError as error:

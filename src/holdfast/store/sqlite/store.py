@@ -1,42 +1,28 @@
 """The embedded store: one SQLite file, no server, several processes at once.
 
-One write connection per process, used by one thread at a time; readers have connections of their
-own, and none of them crosses a fork. WAL with `synchronous=FULL`, set and read back: what was
-acknowledged survives a power cut.
-SQLite comes with `apsw`, because many Pythons carry a library with a known corruption bug.
+WAL with `synchronous=FULL`, set and read back: what was acknowledged survives a power cut. SQLite
+comes with `apsw`, because many Pythons carry a library with a known corruption bug.
 
-Not here: what events mean, how concurrent appends form batches (`group.py`), the rule of the fence
-(`fence.py`).
+Not here: appends (`appends.py`), connections, transactions and forks (`connections.py`), the file
+itself (`file.py`), schedules and limits (`fleet.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from holdfast.core.events import ALL
 from holdfast.core.log import Blob, Record
-from holdfast.errors import (
-    InvalidInput,
-    KeyTaken,
-    NotFound,
-    ReadOnlyStore,
-    StorageFull,
-    StoreError,
-    StoreUnavailable,
-    UnsafeStore,
-)
+from holdfast.errors import NotFound, UnsafeStore
 from holdfast.store import sql
 from holdfast.store.base import (
     LIVE,
@@ -48,13 +34,14 @@ from holdfast.store.base import (
     Finding,
     Kind,
     NewRun,
-    RowChange,
+    OpenAppend,
     RunRow,
     Snapshot,
     Wanted,
     rotation_of,
     system_clock,
 )
+from holdfast.store.bell import ANY, Bell
 from holdfast.store.checks import (
     check_append,
     check_filter,
@@ -62,27 +49,23 @@ from holdfast.store.checks import (
     check_text,
     check_wanted,
 )
-from holdfast.store.fence import Standing, refusals
 from holdfast.store.group import GroupCommit
-from holdfast.store.sqlite.file import BUSY_MS, Reserve, in_our_words, open_database, open_reader
+from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
+from holdfast.store.sqlite.connections import Connections
+from holdfast.store.sqlite.file import Reserve, examine
 from holdfast.store.sqlite.fleet import SQLiteLimits, SQLiteSchedules
 
 if TYPE_CHECKING:
     import asyncio
 
+POLL_SECONDS_MIN: Final = 0.005
 POLL_SECONDS_MAX: Final = 0.25
-SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
 
 Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
 _KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
-_INSERT_ONE: Final = _Q["insert_event"]
-_INSERTS: Final = tuple(
-    (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
-    for size in (128, 64, 32, 16, 8, 4, 2, 1)
-)
 
 
 class SQLiteStore:
@@ -104,189 +87,29 @@ class SQLiteStore:
                 f"synchronous must be FULL, or NORMAL to risk the last commits, not {synchronous!r}"
             )
         self.path = str(path)
-        self._in_memory = self.path == ":memory:"
         self.url = f"sqlite:///{self.path}"
-        self.synchronous = synchronous
         self.now = clock
-        self._pid = os.getpid()
-        self._write = threading.RLock()
-        self._changed = threading.Condition()
-        self._waiting = 0
-        self._changes = 0
-        self._ends: dict[str, Standing] = {}
-        self._ends_version: tuple[apsw.Connection, Any] | None = None
-        self._broken: StoreError | None = None
-        self._closed = False
-        self._readers: list[apsw.Connection] = []
-        self._reading_ended = threading.Condition()
-        self._readings = 0
-        self._fork_is_safe = False
-        self._connection: apsw.Connection | None = None
-        self._connection, self._readonly = open_database(self.path, synchronous)
-        self._group = GroupCommit(self._commit)
+        self._connections = Connections(self.path, synchronous, in_child=self._set_out)
+        self._transaction = self._connections.transaction
+        self._reading = self._connections.reading
+        has_room = not (self._connections.in_memory or self._connections.readonly)
+        self._reserve = Reserve(Path(self.path + "-reserve"), active=has_room)
+        self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
+        self.limits = SQLiteLimits(self._transaction, clock)
+        self._set_out()
+
+    def _set_out(self) -> None:
+        """The queues, and those who wait: they belong to one process."""
+        self._bell = Bell()
+        self._appends = Appends(self._connections, self._reserve, bell=self._bell, now=self.now)
+        self._group = GroupCommit(self._appends.commit)
         self._creations = GroupCommit(self._create_batch)
-        self._reserve = Reserve(
-            Path(self.path + "-reserve"), active=not (self._in_memory or self._readonly)
-        )
-        self.schedules = SQLiteSchedules(self._transaction, self._reading, self._notify, self.now)
-        self.limits = SQLiteLimits(self._transaction, self.now)
-        if not self._in_memory:
-            _FORKS.watched.add(self)
 
     def close(self) -> None:
         self._creations.close()
         self._group.close()
-        with self._write:
-            self._closed = True
-            _FORKS.watched.discard(self)
-            self._close_connections()
-            self._reserve.close()
-
-    # ── connections ──────────────────────────────────────────────────────────────────────
-
-    @property
-    def _db(self) -> apsw.Connection:
-        """The write connection; its user holds `_write`. It is opened anew after a fork."""
-        if self._in_memory and os.getpid() != self._pid:
-            raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
-        if self._connection is None:
-            self._refuse_if_closed()
-            self._connection, self._readonly = open_database(self.path, self.synchronous)
-        return self._connection
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
-
-    def _close_connections(self) -> None:
-        connections, self._readers = self._readers, []
-        if self._connection is not None:
-            connections.append(self._connection)
-            self._connection = None
-        for connection in connections:
-            with contextlib.suppress(apsw.Error):
-                connection.close()
-
-    def _before_fork(self) -> None:
-        """Close every connection: no SQLite connection may cross a fork.
-
-        SQLite keeps its file locks by process, and a child would inherit the belief that it holds
-        its parent's. The next process to close would take itself for the last, and delete the
-        write-ahead log under the child. So nothing is open while the fork happens; each side opens
-        its own connection when it next needs one.
-        """
-        seconds = BUSY_MS / 1000
-        quiet = self._write.acquire(timeout=seconds)
-        self._reading_ended.acquire()
-        done = self._reading_ended.wait_for(lambda: not self._readings, timeout=seconds)
-        open_transaction = self._connection is not None and self._connection.in_transaction
-        self._fork_is_safe = quiet and done and not open_transaction
-        if self._fork_is_safe:
-            self._close_connections()  # and both locks are kept until the fork has happened
-            return
-        self._reading_ended.release()
-        if quiet:
-            self._write.release()
-
-    def _after_fork_in_parent(self) -> None:
-        if self._fork_is_safe:
-            self._reading_ended.release()
-            self._write.release()
-
-    def _after_fork_in_child(self) -> None:
-        """Nobody but the forking thread lives on here: locks and queues of others begin anew."""
-        self._write = threading.RLock()
-        self._changed = threading.Condition()
-        self._waiting = 0
-        self._reading_ended = threading.Condition()
-        self._readings = 0
-        self._group = GroupCommit(self._commit)
-        self._creations = GroupCommit(self._create_batch)
-        if not self._fork_is_safe:
-            self._broken = StoreUnavailable(
-                f"{self.path}: this process was forked in the middle of a transaction; "
-                "use the store in its parent, or start the process in another way (spawn)"
-            )
-
-    def _ready(self) -> apsw.Connection:
-        """The write connection, fit to begin a transaction; its user holds `_write`."""
-        if self._broken is not None:
-            raise StoreUnavailable(*self._broken.args)
-        db = self._db
-        if self._readonly:
-            raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
-        if db.in_transaction:
-            # Whoever holds the write lock and finds a transaction has opened it himself, for a tool.
-            raise StoreError(
-                "a tool with `tx` cannot write to its run before its receipt is written"
-            )
-        return db
-
-    def _roll_back(self, db: apsw.Connection, error: BaseException) -> None:
-        """Leave no transaction open; raise SQLite's errors in our words."""
-        with contextlib.suppress(apsw.Error):
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-        if isinstance(error, apsw.Error):
-            raise self._failed(error, db) from error
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[apsw.Connection]:
-        """The write connection inside BEGIN IMMEDIATE … COMMIT; rolled back on any exception."""
-        with self._write:
-            db = self._ready()
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                yield db
-                if db.in_transaction:  # not after a tool's receipt, which commits
-                    db.execute("COMMIT")
-            except BaseException as error:
-                self._roll_back(db, error)
-                raise
-
-    def _failed(self, error: apsw.Error, db: apsw.Connection) -> StoreError:
-        """What a failed transaction means; one that makes further commits unsafe breaks the store."""
-        meaning = in_our_words(self.path, error, db.system_errno)
-        if isinstance(error, apsw.IOError) and isinstance(meaning, StoreUnavailable):
-            # After a failed fsync the kernel may have dropped the pages it could not write, so a
-            # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
-            self._broken = StoreUnavailable(
-                f"{meaning} The disk failed, so this process writes no more; open the store again "
-                "once the disk is well, and run `holdfast doctor`"
-            )
-            return self._broken
-        return meaning
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[apsw.Connection]:
-        if self._in_memory:
-            with self._write:
-                yield self._db
-            return
-        with self._reading_ended:
-            self._readings += 1
-        try:
-            try:
-                connection = self._readers.pop()
-            except IndexError:  # asked for, not looked up before: another thread may take the last
-                connection = self._new_reader()
-            try:
-                yield connection
-            except apsw.Error as error:
-                raise in_our_words(self.path, error, connection.system_errno) from error
-            finally:
-                self._readers.append(connection)
-        finally:
-            with self._reading_ended:
-                self._readings -= 1
-                self._reading_ended.notify_all()
-
-    def _new_reader(self) -> apsw.Connection:
-        self._refuse_if_closed()
-        try:
-            return open_reader(self.path, immutable=self._readonly == "immutable")
-        except apsw.Error as error:
-            raise in_our_words(self.path, error) from error
+        self._connections.close()
+        self._reserve.close()
 
     # ── writing ──────────────────────────────────────────────────────────────────────────
 
@@ -314,7 +137,7 @@ class SQLiteStore:
     def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         with self._transaction() as db:
             made = [self._create(db, creation) for creation in batch]
-        self._notify()
+        self._bell.ring_all()
         return [creation.settle(*came) for creation, came in zip(batch, made, strict=True)]
 
     def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
@@ -338,8 +161,8 @@ class SQLiteStore:
             },
         ).get
         if key is not None:
-            self._insert(db, [(key, *record) for record in creation.records])
-            self._insert_blobs(db, key, creation.blobs)
+            insert_events(db, [(key, *record) for record in creation.records])
+            insert_blobs(db, key, creation.blobs)
         return RunRow(*db.execute(_Q["run"], (run.id,)).get), key is not None
 
     def append(self, work: Append) -> None:
@@ -354,180 +177,8 @@ class SQLiteStore:
         check_append(work)
         return self._group.append_async(work)
 
-    def _commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
-        """Commit a batch; called by one thread at a time."""
-        try:
-            refused = self._write_batch(batch)
-        except StorageFull:
-            if not any(work.urgent for work in batch):
-                raise
-            # A receipt's effect has happened: it gets the space that was held back for it.
-            self._reserve.give_up()
-            refused = [
-                error
-                if work.urgent
-                else StorageFull(f"{self.path}: the disk is full; nothing was written")
-                for work, error in zip(batch, self._write_urgent(batch), strict=True)
-            ]
-        self._notify()
-        return refused
-
-    def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
-        urgent = iter(self._write_batch([work for work in batch if work.urgent]))
-        for work in batch:
-            yield next(urgent) if work.urgent else None
-
-    def _write_batch(self, batch: Sequence[Append]) -> list[Exception | None]:
-        for work in batch:
-            if not work.urgent:
-                self._reserve.hold()
-                break
-        with self._write:  # written out, not `_transaction`: this is the hot path
-            db = self._ready()
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                standing = self._standing(db, batch)
-                refused = refusals(
-                    batch,
-                    standing,
-                    lambda work: self._claim_key(db, work, standing[work.run_id].key),
-                )
-                self._write_accepted(db, batch, refused, standing)
-                db.execute("COMMIT")
-            except BaseException as error:
-                self._roll_back(db, error)
-                raise
-            self._remember(batch, refused, standing)
-        return refused
-
-    def _write_accepted(
-        self,
-        db: apsw.Connection,
-        batch: Sequence[Append],
-        refused: Sequence[Exception | None],
-        standing: dict[str, Standing],
-    ) -> None:
-        rows: list[tuple[Any, ...]] = []
-        for work, error in zip(batch, refused, strict=True):
-            if error is not None:
-                continue
-            key = standing[work.run_id].key
-            rows += [(key, *record) for record in work.records]
-            if work.blobs:
-                self._insert_blobs(db, key, work.blobs)
-            if work.change is not None:
-                self._change(db, key, work.change)
-        self._insert(db, rows)
-
-    def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
-        """Where each log stands now, inside the transaction.
-
-        What this connection wrote last is remembered. SQLite says whether any other connection, of
-        this process or another, has committed since; if one has, everything is read again. What is
-        given out is forgotten until it is committed, however the transaction ends.
-        """
-        version = (db, db.execute("PRAGMA data_version").get)
-        if version != self._ends_version:
-            self._ends.clear()
-            self._ends_version = version
-        ends = self._ends
-        found: dict[str, Standing] = {}
-        unknown: list[str] = []
-        for work in batch:
-            run_id = work.run_id
-            at = ends.pop(run_id, None)
-            if at is not None:
-                found[run_id] = at
-            elif run_id not in found:
-                unknown.append(run_id)
-        if unknown:
-            self._read_ends(db, unknown, found)
-        return found
-
-    @staticmethod
-    def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, Standing]) -> None:
-        alone = len(run_ids) == 1
-        params = (run_ids[0] if alone else json.dumps(run_ids),)
-        rows: Rows = db.execute(_Q["fence_one" if alone else "fence"], params).fetchall()
-        for run_id, key, epoch, head, hash_ in rows:
-            found[run_id] = Standing(epoch, head, hash_, key)
-
-    def _remember(
-        self,
-        batch: Sequence[Append],
-        refused: Sequence[Exception | None],
-        standing: dict[str, Standing],
-    ) -> None:
-        """The transaction is committed: the logs end with what it wrote."""
-        ends = self._ends
-        if len(ends) >= 100_000:
-            ends.clear()
-        for work, error in zip(batch, refused, strict=True):
-            if error is None and work.records and work.change is None:
-                last, at = work.records[-1], standing[work.run_id]
-                ends[work.run_id] = Standing(at.epoch, last.seq, last.hash, at.key)
-
-    @staticmethod
-    def _insert(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Events with their runs' keys, many to a statement.
-
-        At each statement the interpreter's lock is given away, and has to be won back from an event
-        loop that is busy making the next events. So there are as few as can be had with statements
-        of a few fixed sizes, which stay prepared.
-        """
-        if len(rows) == 1:
-            db.execute(_INSERT_ONE, rows[0])
-            return
-        at = 0
-        for size, statement in _INSERTS:
-            while len(rows) - at >= size:
-                chunk = rows[at] if size == 1 else list(chain.from_iterable(rows[at : at + size]))
-                db.execute(statement, chunk)
-                at += size
-
-    @staticmethod
-    def _insert_blobs(db: apsw.Connection, key: int, blobs: Sequence[Blob]) -> None:
-        for blob in blobs:
-            db.execute(_Q["insert_blob"], (key, blob.hash, blob.data))
-
-    @staticmethod
-    def _claim_key(db: apsw.Connection, work: Append, key: int) -> KeyTaken | None:
-        taken = db.execute(_Q["insert_key"], (work.claims_key, key, work.records[-1].seq)).get
-        if taken:
-            return None
-        run_id, seq = db.execute(_Q["find_key"], (work.claims_key,)).get
-        return KeyTaken(work.claims_key, run_id, seq)
-
-    def _change(self, db: apsw.Connection, key: int, change: RowChange) -> None:
-        now = self.now()
-        if change.status is not None:
-            db.execute(
-                _Q["settle"],
-                {
-                    "status": change.status,
-                    "due_at": change.due_at,
-                    "waiting_for": change.waiting_for,
-                    "now": now,
-                    "key": key,
-                },
-            )
-        if change.wake:
-            db.execute(_Q["wake"], {"now": now, "key": key})
-        for run_id in change.wakes:
-            db.execute(_Q["wake_by_id"], {"now": now, "id": run_id})
-
-    @contextlib.contextmanager
-    def open_append(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
-        with self._transaction() as db:
-            standing = self._standing(db, [Append(run_id, -1, ())])
-            after = standing[run_id].head if run_id in standing else -1
-            if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
-                raise error
-            opened = _OpenAppend(self, db)
-            yield opened
-            if not opened.done:
-                raise StoreError("a transaction for a tool ended without its receipt")
-        self._notify()
+    def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:
+        return self._appends.open(run_id, epoch)
 
     # ── leases ───────────────────────────────────────────────────────────────────────────
 
@@ -545,7 +196,7 @@ class SQLiteStore:
                   "no_progress": _NO_PROGRESS}  # fmt: skip
         found = [RunRow(*row) for row in db.execute(_Q["claim"], params)]
         for row in found:
-            self._ends.pop(row.id, None)  # its epoch has grown
+            self._appends.forget(row.id)  # its epoch has grown
         return found
 
     def claim_due(
@@ -612,7 +263,7 @@ class SQLiteStore:
         params = {"id": run_id, "epoch": epoch, "now": self.now(), "forgiven": int(not died)}
         with self._transaction() as db:
             freed = db.execute(_Q["release"], params).get
-        self._notify()
+        self._bell.ring(run_id)
         return freed is not None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
@@ -738,7 +389,7 @@ class SQLiteStore:
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
-            self._ends.pop(run_id, None)
+            self._appends.forget(run_id)
             key = db.execute(_Q["delete_run"], (run_id,)).get
             if key is None:
                 return False
@@ -746,18 +397,13 @@ class SQLiteStore:
                 db.execute(_Q[name], (key,))
         return True
 
-    def _notify(self) -> None:
-        if self._waiting:  # somebody who begins to wait just now looks for himself
-            with self._changed:
-                self._changes += 1
-                self._changed.notify_all()
-
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
         def grown() -> bool:
             with self._reading() as db:
                 return bool(db.execute(_Q["head"], (run_id,)).get > after)
 
-        return self._poll(grown, timeout)
+        pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
+        return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)
 
     def wait_due(
         self,
@@ -769,12 +415,9 @@ class SQLiteStore:
         """Asks again at each change made here, when the next timer ends, and now and then for what
         other processes do; the longer nothing happens, the less often."""
         end = time.monotonic() + timeout
-        pause = 0.005
-        with self._changed:
-            self._waiting += 1
-        try:
+        pause = POLL_SECONDS_MIN
+        with self._bell.waiting(ANY) as rung:
             while True:
-                seen = self._changes
                 when, now = self._next_to_do(wanted), self.now()
                 if (when is not None and when <= now) or (or_when is not None and or_when()):
                     return True
@@ -783,184 +426,16 @@ class SQLiteStore:
                     return False
                 if when is not None:
                     left = min(left, (when - now) / MICROSECONDS)
-                with self._changed:
-                    if self._changes == seen:
-                        self._changed.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
+                rung.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
+                rung.clear()
                 pause = min(pause * 1.5, POLL_SECONDS_MAX)
-        finally:
-            with self._changed:
-                self._waiting -= 1
 
     def nudge(self) -> None:
-        with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
-
-    def _poll(self, true: Callable[[], bool], timeout: float) -> bool:
-        """Ask again at each change made here, and now and then for changes by other processes."""
-        end = time.monotonic() + timeout
-        pause = 0.005
-        with self._changed:
-            self._waiting += 1
-        try:
-            while not true():
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                with self._changed:
-                    self._changed.wait(min(pause, left))
-                pause = min(pause * 1.5, POLL_SECONDS_MAX)
-            return True
-        finally:
-            with self._changed:
-                self._waiting -= 1
+        self._bell.ring_all()
 
     # ── self-examination ─────────────────────────────────────────────────────────────────
 
     def examine(self) -> list[Finding]:
-        library = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-        with self._write:
-            journal, level = self._db.pragma("journal_mode"), self._db.pragma("synchronous")
-            version = self._db.pragma("user_version")
-            problem = self._integrity_problem(self._db)
-        mode = None if self._in_memory else Path(self.path).stat().st_mode & 0o777
-        return [
-            Finding("store", self.url, True),
-            Finding("schema", str(version), True),
-            Finding(
-                "SQLite library",
-                apsw.sqlite_lib_version(),
-                library >= SAFE_LIBRARY,
-                "this version can lose commits; update apsw",
-            ),
-            Finding(
-                "journal", str(journal), journal == "wal" or self._in_memory, "WAL could not be set"
-            ),
-            Finding(
-                "durability",
-                {2: "FULL", 1: "NORMAL"}.get(level, str(level)),
-                level == 2,
-                "the last commits can be lost when power fails; open with synchronous='FULL'",
-            ),
-            # SQLite's pages carry no checksums; a damaged one is noticed by the chain, or by its shape.
-            Finding("checksums", "hash chain of every run", True),
-            Finding(
-                "integrity",
-                problem or "ok",
-                not problem,
-                "the file is damaged; stop all workers, `holdfast export` what verifies, restore a backup",
-            ),
-            Finding(
-                "file mode",
-                "memory" if mode is None else oct(mode)[2:],
-                mode in (None, 0o600),
-                "others on this machine can read it; chmod 600",
-            ),
-        ]
-
-    @staticmethod
-    def _integrity_problem(db: apsw.Connection) -> str:
-        """The first thing that SQLite finds wrong with the file, or nothing."""
-        try:
-            (said,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
-        except apsw.Error as error:
-            return str(error)
-        return "" if said == "ok" else str(said)
-
-
-_TOOLS_OWN_ERRORS: Final = (
-    apsw.SQLError,
-    apsw.ConstraintError,
-    apsw.MismatchError,
-    apsw.BindingsError,
-    apsw.TooBigError,
-)
-
-
-class _OpenAppend:
-    """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
-
-    def __init__(self, store: SQLiteStore, db: apsw.Connection) -> None:
-        self._store, self._db = store, db
-        self.tx = self
-        self.done = False
-
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement with parameters; its rows."""
-        self._refuse_if_over()
-        self._db.authorizer = _refuse_transaction_control
-        try:
-            return self._db.execute(sql, params).fetchall()
-        except apsw.AuthError:
-            raise InvalidInput(
-                "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
-            ) from None
-        except _TOOLS_OWN_ERRORS as error:  # the tool's failure, not the store's
-            raise InvalidInput(f"the tool's statement failed: {error}") from error
-        finally:
-            self._db.authorizer = None
-
-    def _refuse_if_over(self) -> None:
-        if self.done:
-            raise StoreError("this transaction is over: its receipt has been written")
-        if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
-            raise InvalidInput(
-                "a statement of the tool rolled its transaction back; nothing was written"
-            )
-
-    def commit(self, work: Append) -> None:
-        check_append(work)
-        self._refuse_if_over()
-        store, db = self._store, self._db
-        standing = store._standing(db, [work])
-        error = refusals(
-            [work], standing, lambda work: store._claim_key(db, work, standing[work.run_id].key)
-        )[0]
-        if error is not None:
-            raise error
-        key = standing[work.run_id].key
-        store._insert(db, [(key, *record) for record in work.records])
-        store._insert_blobs(db, key, work.blobs)
-        if work.change is not None:
-            store._change(db, key, work.change)
-        db.execute("COMMIT")
-        self.done = True
-
-
-def _refuse_transaction_control(action: int, *_: str | None) -> int:
-    return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
-
-
-class _Forks(threading.local):
-    """Has every open store close its connections around a fork.
-
-    What is registered to run at a fork stays registered, so this is done once for all stores: hooks
-    of each store's own would be kept, and called, long after it is gone. A thread that forks keeps
-    the stores that it has stopped, so that it sets exactly these going again.
-    """
-
-    watched: ClassVar[weakref.WeakSet[SQLiteStore]] = weakref.WeakSet()
-    stopped: Sequence[SQLiteStore] = ()
-
-    def before(self) -> None:
-        self.stopped = tuple(self.watched)
-        for store in self.stopped:
-            store._before_fork()
-
-    def after_in_parent(self) -> None:
-        for store in self.stopped:
-            store._after_fork_in_parent()
-        self.stopped = ()
-
-    def after_in_child(self) -> None:
-        for store in self.stopped:
-            store._after_fork_in_child()
-        self.stopped = ()
-
-
-_FORKS: Final = _Forks()
-os.register_at_fork(
-    before=_FORKS.before,
-    after_in_parent=_FORKS.after_in_parent,
-    after_in_child=_FORKS.after_in_child,
-)
+        with self._connections.write:
+            found = examine(self._connections.db, self.path)
+        return [Finding("store", self.url, True), *found]
