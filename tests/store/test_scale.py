@@ -30,7 +30,7 @@ from holdfast.store.base import (
     system_clock,
 )
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing.store_suite import sealed
+from holdfast.testing.store_suite.bench import sealed
 from support.bulk import fill
 from support.workers import until
 
