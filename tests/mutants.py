@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "the fence is not checked where the append is committed",
-        "store/base.py",
+        "store/fence.py",
         "if work.epoch is not None and work.epoch != at.epoch:",
         "if False:",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "synchronous=NORMAL",
-        "store/sqlite_file.py",
+        "store/sqlite/file.py",
         'db.pragma("synchronous", synchronous)',
         'db.pragma("synchronous", "NORMAL")',
         (
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "an unknown commit is sent again as if it had not happened",
-        "store/appends.py",
+        "store/postgres/appends.py",
         "self.are_stored(db, sending) if unsure else [False] * len(sending)",
         "[False] * len(sending)",
         ("tests/store/test_postgres_faults.py", "-k", "answer_is_lost"),
@@ -234,14 +234,14 @@ MUTANTS = (
     ),
     Mutant(
         "leases go by the worker's own clock",
-        "store/postgres.py",
+        "store/postgres/store.py",
         "return None if self._clock is None else self._clock()",
         "return time.time_ns() // 1000",
         ("tests/fleet/test_clocks.py",),
     ),
     Mutant(
         "times in the log are those of the worker's own clock",
-        "store/postgres.py",
+        "store/postgres/store.py",
         "return self._route.clock.now() if self._clock is None else self._clock()",
         "return time.time_ns() // 1000",
         ("tests/fleet/test_clocks.py",),

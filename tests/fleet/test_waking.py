@@ -203,11 +203,10 @@ def test_ten_thousand_timers_due_at_once_drain_in_order_and_in_batches(
     assert len(batches) <= MANY / 200 + 4
 
 
-class Pauses(threading.Condition):
-    """In the place of what a store waits on: notes for how long, and does not wait."""
+class Pauses:
+    """In the place of the event that a store waits for: notes for how long, and does not wait."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.seconds: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -216,7 +215,7 @@ class Pauses(threading.Condition):
         return False
 
     def clear(self) -> None:
-        """As of an event."""
+        """There is nothing to forget."""
 
 
 def test_whoever_hears_nothing_looks_less_and_less_often(
@@ -230,10 +229,8 @@ def test_whoever_hears_nothing_looks_less_and_less_often(
         monkeypatch.setattr(
             hf.store, "_listener", SimpleNamespace(start=int, stop=int, hears=False)
         )
-        bell = SimpleNamespace(waiting=lambda _: contextlib.nullcontext(pauses))
-        monkeypatch.setattr(hf.store, "_bell", bell)
-    else:
-        monkeypatch.setattr(hf.store, "_changed", pauses)
+    bell = SimpleNamespace(waiting=lambda _: contextlib.nullcontext(pauses))
+    monkeypatch.setattr(hf.store, "_bell", bell)
 
     asked = hf.store.wait_due(
         [Wanted("quick")], timeout=3600, or_when=lambda: len(pauses.seconds) == 20
@@ -312,7 +309,7 @@ def test_a_worker_that_sleeps_deeply_still_takes_up_what_another_left_within_two
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim rings no bell, and neither does a death."""
-    from holdfast.store import postgres
+    from holdfast.store.postgres import store as postgres
 
     lease = 2.0
     with Holdfast(postgres_dsn, agents=[quick], options=Options(lease_seconds=lease)) as hf:

@@ -38,7 +38,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
-from holdfast.testing.store_suite import counted, sealed, together
+from holdfast.testing.store_suite.bench import counted, sealed, together
 
 LEASE_SECONDS = 10
 LEASE_US = LEASE_SECONDS * MICROSECONDS

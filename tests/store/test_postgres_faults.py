@@ -36,9 +36,9 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store import link, postgres
 from holdfast.store.base import Append, NewRun, RowChange
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres import PostgresStore, link
+from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer
 from support.proxy import Proxy, says
 

@@ -30,7 +30,7 @@ from holdfast.store.base import (
     system_clock,
 )
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing.store_suite import sealed
+from holdfast.testing.store_suite.bench import sealed
 from support.bulk import fill
 from support.workers import until
 
@@ -141,9 +141,8 @@ def test_postgresql_scans_no_big_table_in_any_statement(
 ) -> None:
     import psycopg
 
-    from holdfast.store import arrays
-    from holdfast.store.link import Connection
-    from holdfast.store.postgres import PostgresStore
+    from holdfast.store.postgres import PostgresStore, arrays
+    from holdfast.store.postgres.link import Connection
 
     store = PostgresStore(postgres_dsn)
     now = store.now()

@@ -36,9 +36,13 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store import group, sqlite, sqlite_file
+from holdfast.store import bell, group
 from holdfast.store.base import Append, NewRun
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite import appends as sqlite_appends
+from holdfast.store.sqlite import connections as sqlite_connections
+from holdfast.store.sqlite import file as sqlite_file
+from holdfast.store.sqlite import store as sqlite_store
 from support import workload
 from support.powerloss import STRACE
 from support.workload import ANSWER_SECONDS, check_acks, folder_in_memory
@@ -415,7 +419,7 @@ def test_an_append_waits_for_another_writer(store: SQLiteStore, path: Path) -> N
     """FAULTS 30: it takes the write lock first, so that waiting is possible."""
     run = Log(store)
     begun = threading.Event()
-    store._db.exec_trace = lambda cursor, statement, bindings: begun.set() or True
+    store._connections.db.exec_trace = lambda cursor, statement, bindings: begun.set() or True
     with write_lock(path):
         thread = threading.Thread(target=run.append, args=("waited",))
         thread.start()
@@ -593,7 +597,7 @@ def test_the_files_and_new_folders_are_private(tmp_path: Path) -> None:
 
 def test_durability_is_full_and_read_back(store: SQLiteStore) -> None:
     """FAULTS 22."""
-    assert 2 == store._db.pragma("synchronous")
+    assert 2 == store._connections.db.pragma("synchronous")
     assert [("FULL", True)] == [(f.value, f.ok) for f in store.examine() if f.name == "durability"]
 
 
@@ -637,7 +641,10 @@ def test_a_closed_store_says_so(path: Path) -> None:
 class Interrupter:
     """Ctrl-C at the k-th line of the store's code: the worst a person can do."""
 
-    FILES = (group.__file__, sqlite.__file__, sqlite_file.__file__)
+    FILES = tuple(
+        module.__file__
+        for module in (group, bell, sqlite_appends, sqlite_connections, sqlite_file, sqlite_store)
+    )
 
     def __init__(self, at: int) -> None:
         self.at, self.count = at, 0
@@ -691,7 +698,7 @@ def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, pat
     """The main thread waits behind a commit; Ctrl-C frees it, and the commit goes on."""
     mine, other = Log(store), Log(store, "b")
     begun = threading.Event()
-    store._db.exec_trace = lambda cursor, statement, bindings: begun.set() or True
+    store._connections.db.exec_trace = lambda cursor, statement, bindings: begun.set() or True
 
     def interrupt() -> None:
         waiting = threading.Event()

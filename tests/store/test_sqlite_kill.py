@@ -20,9 +20,9 @@ import pytest
 
 from holdfast.core import events, log
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.store import sqlite_file
 from holdfast.store.base import Append
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite import file as sqlite_file
 from support import workload
 from support.powerloss import STRACE
 from support.workload import (

@@ -34,9 +34,9 @@ from holdfast.core.events import Event
 from holdfast.core.log import Blob, Head
 from holdfast.core.values import digest
 from holdfast.errors import Conflict, HoldfastError, LogDamaged
-from holdfast.store import sqlite_file
 from holdfast.store.base import Append, NewRun, RowChange, Snapshot
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite import file as sqlite_file
 
 SHARED_RUN = "shared"
 MANY = 53  # more than one statement's worth of rows
@@ -351,7 +351,7 @@ def main() -> None:
     try:
         store = SQLiteStore(options.path, synchronous=options.synchronous)
         if options.autocheckpoint:
-            store._db.wal_autocheckpoint(options.autocheckpoint)
+            store._connections.db.wal_autocheckpoint(options.autocheckpoint)
         workload = Workload(store, open_acks(options.acks), writer=options.writer)
         workload.go(range(options.first, options.first + options.steps))
     except HoldfastError as error:

@@ -21,7 +21,8 @@ from holdfast.core.log import check_run_id
 from holdfast.errors import HoldfastError, InputConflict, InvalidInput, StoreError
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.engine import Engine
-from holdfast.store.base import MICROSECONDS, Schedule, Store, check_priority
+from holdfast.store.base import MICROSECONDS, Schedule, Store
+from holdfast.store.checks import check_priority
 
 CATCH_UP: Final = ("latest", "all", "none")
 LATE_US: Final = 60 * MICROSECONDS

@@ -9,6 +9,9 @@ A store keeps runs: for each a row (who owns it, when it is due) and a log (what
 
 A store does not know what events mean. `holdfast.testing.check_store` says in tests what this
 module says in words; a store is done when it passes.
+
+Not here: what all stores do alike, and a new one need not write anew: what they refuse to be given
+(`checks.py`), the rule of the fence (`fence.py`), how concurrent appends form batches (`group.py`).
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.core.log import Blob, Record, check_run_id
-from holdfast.errors import Conflict, InputConflict, InvalidInput, LeaseLost, NotFound
+from holdfast.core.log import Blob, Record
+from holdfast.errors import InputConflict
 
 if TYPE_CHECKING:
     import asyncio
 
 MICROSECONDS: Final = 1_000_000
+TERMINAL_STATUSES: Final = ("completed", "failed", "cancelled")
+UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
 PRIORITIES: Final = range(-10, 11)
 PRIORITY_US: Final = 60 * MICROSECONDS
 """A point of priority counts like so much waiting: a run is served in the order of
@@ -449,169 +454,3 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-TERMINAL_STATUSES: Final = ("completed", "failed", "cancelled")
-UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
-
-
-# ── what a store is given ────────────────────────────────────────────────────────────────────
-#
-# Databases differ in what they take, and a value that one of them chokes on would fail every other
-# append in its batch. So all stores refuse the same things, before anything happens.
-
-
-def check_text(what: str, text: str) -> str:
-    """The text itself, or InvalidInput: NUL and lone surrogates are not kept alike everywhere."""
-    if "\0" in text:
-        raise InvalidInput(f"{what} {text!r} holds a NUL character; leave it out")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidInput(
-                f"{what} {text!r} holds a lone surrogate, which is not valid Unicode; "
-                "decode the bytes it came from with errors='replace'"
-            ) from None
-    return text
-
-
-def check_new_run(creation: Creation) -> None:
-    """InvalidInput if a store must not create this."""
-    run, records = creation.run, creation.records
-    check_run_id(run.id)
-    check_text("agent", run.agent)
-    check_text("input digest", run.input_digest)
-    check_text("code version", run.code_version)
-    check_text("parent", run.parent)
-    check_text("worker", creation.worker)
-    check_priority(run.priority)
-    if not run.agent:
-        raise InvalidInput(f"run {run.id!r} names no agent")
-    if not records:
-        raise InvalidInput(f"run {run.id!r} has no first record; a log begins with its creation")
-    _check_order(run.id, -1, records)
-
-
-def check_priority(priority: object) -> int:
-    """The priority itself, or InvalidInput."""
-    if (
-        isinstance(priority, int)
-        and not isinstance(priority, bool)
-        and PRIORITIES.start <= priority < PRIORITIES.stop
-    ):
-        return priority
-    raise InvalidInput(
-        f"priority must be a whole number from {PRIORITIES.start} to {PRIORITIES.stop - 1}, not "
-        f"{priority!r}; each point counts like a minute of waiting"
-    )
-
-
-def check_wanted(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
-    """What a worker asks for, or InvalidInput for text that no run can have."""
-    for one in wanted:
-        check_text("agent", one.agent)
-        check_text("code version", one.code_version)
-    return wanted
-
-
-def check_append(work: Append) -> None:
-    """InvalidInput if a store must not write this, whatever the state of the run."""
-    records, run_id = work.records, work.run_id
-    if (  # the usual case, one record in its place and nothing else, seen at a glance
-        len(records) == 1
-        and records[0][0] == work.after + 1
-        and work.change is None
-        and not work.claims_key
-        and (work.epoch is None or work.epoch >= 0)
-        and run_id.isascii()
-        and "\0" not in run_id
-    ):
-        return
-    check_text("run id", run_id)
-    check_text("idempotency key", work.claims_key)
-    if work.epoch is not None and work.epoch < 0:
-        raise InvalidInput(f"{work.epoch} is not an epoch; None is for an event from outside")
-    if work.claims_key and not work.records:
-        raise InvalidInput(f"key {work.claims_key!r} is claimed without a record to hold it")
-    _check_order(work.run_id, work.after, work.records)
-    if work.change is not None:
-        _check_change(work.change)
-
-
-def _check_order(run_id: str, after: int, records: Sequence[Record]) -> None:
-    for seq, record in enumerate(records, after + 1):
-        if record.seq != seq:
-            raise InvalidInput(f"run {run_id!r}: record {record.seq} where {seq} is next")
-
-
-def _check_change(change: RowChange) -> None:
-    check_text("waiting_for", change.waiting_for)
-    for run_id in change.wakes:
-        check_text("run id", run_id)
-    status, due_at = change.status, change.due_at
-    if due_at is not None and not 0 <= due_at < 2**63:
-        raise InvalidInput(f"due_at {due_at} is not a time in microseconds")
-    if status in (None, "waiting"):
-        return
-    if status == "pending":
-        if due_at is None and not change.wake:
-            raise InvalidInput("a pending run needs a time to be due, or nobody would take it up")
-    elif status not in UNCLAIMABLE_STATUSES:
-        raise InvalidInput(f"a run cannot be settled as {status!r}")
-    elif due_at is not None:
-        raise InvalidInput(f"a run that is {status} is never due")
-
-
-def check_filter(which: Filter) -> None:
-    """InvalidInput for text that no run can have."""
-    check_text("status", which.status)
-    check_text("agent", which.agent)
-    check_text("parent", which.parent)
-
-
-# ── the fence ────────────────────────────────────────────────────────────────────────────────
-
-
-class Standing(NamedTuple):
-    """Where a run's log stands inside the transaction that is about to append to it."""
-
-    epoch: int
-    head: int
-    hash: bytes = b""
-    key: int = 0
-    """The store's own name for the run, where it has one."""
-
-
-def refusals(
-    batch: Sequence[Append],
-    standing: dict[str, Standing],
-    claim_key: Callable[[Append], Exception | None] | None = None,
-) -> list[Exception | None]:
-    """Which appends of a batch must not be written, and why; None for the others.
-
-    The rule of the fence, in one place for all stores: the epoch must be the run's current one, and
-    the log must end where the caller believes. One refusal fails only its own append (and later ones
-    of the same run, which were built upon it). `claim_key` is asked to take the key of an append that
-    passes so far and has one; its refusal counts like the others.
-    """
-    ends: dict[str, tuple[int, bytes]] = {}  # of the logs that this batch makes longer
-    refused: list[Exception | None] = []
-    for work in batch:
-        run_id = work.run_id
-        at = standing.get(run_id)
-        if at is None:
-            refused.append(NotFound(f"there is no run {run_id!r}"))
-            continue
-        head, end = ends.get(run_id) or (at.head, at.hash)
-        if work.epoch is not None and work.epoch != at.epoch:
-            refused.append(LeaseLost(run_id, work.epoch, at.epoch))
-        elif work.after != head or (work.before and end and work.before != end):
-            refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
-        elif work.claims_key and claim_key and (error := claim_key(work)):
-            refused.append(error)
-        else:
-            if work.records:
-                ends[run_id] = (work.records[-1].seq, work.records[-1].hash)
-            refused.append(None)
-    return refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ class Migration(NamedTuple):
     checksum: str
 
 
+@cache
 def queries(dialect: str) -> dict[str, str]:
     """Every named statement of a dialect."""
     text = (_HERE / dialect / "queries.sql").read_text(encoding="utf-8")

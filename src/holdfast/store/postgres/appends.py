@@ -8,7 +8,7 @@ An append whose answer was lost is sent again too. That is safe because it says 
 end: if the first one was committed, the second does not fit, and the hash that stands in its place
 tells that it is ours. The second waits for the first one's locks, so the first is over by then.
 
-Not here: how batches form (`group.py`), the rule of the fence (`base.refusals`), lost connections
+Not here: how batches form (`group.py`), the rule of the fence (`fence.py`), lost connections
 (`link.py`).
 """
 
@@ -24,11 +24,13 @@ from psycopg import pq
 
 from holdfast.core.log import Record
 from holdfast.errors import Conflict, KeyTaken, LeaseLost, StoreError, StoreUnavailable
-from holdfast.store.arrays import Ready, Text, blobs, longs, texts
-from holdfast.store.base import Append, Standing, Transaction, check_append, refusals
-from holdfast.store.history import History
-from holdfast.store.link import Connection, Link, Route, is_about_one
-from holdfast.store.listen import Bell
+from holdfast.store.base import Append, Transaction
+from holdfast.store.bell import Bell
+from holdfast.store.checks import check_append
+from holdfast.store.fence import Standing, refusals
+from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
+from holdfast.store.postgres.history import History
+from holdfast.store.postgres.link import Connection, Link, Route, is_about_one
 
 REFUSALS_MAX: Final = 100
 
@@ -77,14 +79,8 @@ class Appends:
         for work, error in zip(batch, outcome, strict=True):
             if error is None:
                 self._history.remember(work.run_id, work.records, work.epoch)
-            self._ring(work)
+        self._bell.ring_for(batch)
         return outcome
-
-    def _ring(self, work: Append) -> None:
-        self._bell.ring(work.run_id, due=work.change is not None)
-        if work.change is not None:
-            for run_id in work.change.wakes:
-                self._bell.ring(run_id)
 
     def _write(self, works: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit appends of which each run has one chain; for each None or why not."""
@@ -308,7 +304,7 @@ class _OpenAppend:
             self._appends._finish(self._db, work)
         self.done = True
         self._appends._history.remember(work.run_id, work.records, work.epoch)
-        self._appends._ring(work)
+        self._appends._bell.ring_for([work])
 
 
 def _ends_transaction(statement: str) -> bool:

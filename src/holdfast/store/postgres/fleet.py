@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.store.base import Schedule, check_text
-from holdfast.store.link import Connection
+from holdfast.store.base import Schedule
+from holdfast.store.checks import check_text
+from holdfast.store.postgres.link import Connection
 
 T = TypeVar("T")
 

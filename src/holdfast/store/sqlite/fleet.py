@@ -14,7 +14,8 @@ from typing import Final
 import apsw
 
 from holdfast.store import sql
-from holdfast.store.base import Schedule, check_text
+from holdfast.store.base import Schedule
+from holdfast.store.checks import check_text
 
 Opening = Callable[[], AbstractContextManager[apsw.Connection]]
 

@@ -6,8 +6,8 @@ so that nothing else in this process can hold them up.
 Every method is safe against a lost answer: what may have been committed is looked up before it is
 tried again, or is tried in a way that cannot count twice.
 
-Not here: appends (`appends.py`), how the server is reached and its errors (`link.py`), being woken
-(`listen.py`), the schema (`migrate.py`), the rule of the fence (`base.refusals`).
+Not here: new runs (`creating.py`), appends (`appends.py`), how the server is reached and its errors
+(`link.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules and limits (`fleet.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.core.log import Blob, Record
-from holdfast.errors import InvalidInput, NotFound, ReadOnlyStore, StoreError
-from holdfast.store import arrays, sql
-from holdfast.store.appends import Appends, columns
+from holdfast.errors import InvalidInput, NotFound, ReadOnlyStore
+from holdfast.store import sql
 from holdfast.store.base import (
     LIVE,
     MICROSECONDS,
@@ -39,19 +38,24 @@ from holdfast.store.base import (
     RunRow,
     Snapshot,
     Wanted,
+    rotation_of,
+)
+from holdfast.store.bell import ANY, Bell
+from holdfast.store.checks import (
     check_append,
     check_filter,
     check_new_run,
     check_text,
     check_wanted,
-    rotation_of,
 )
 from holdfast.store.group import GroupCommit
-from holdfast.store.history import History
-from holdfast.store.link import Connection, Link, Pool, Route, is_about_one
-from holdfast.store.listen import ANY, Bell, Listener
-from holdfast.store.migrate import Schema
-from holdfast.store.postgres_fleet import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.appends import Appends
+from holdfast.store.postgres.creating import Creating
+from holdfast.store.postgres.fleet import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.history import History
+from holdfast.store.postgres.link import Connection, Link, Pool, Route
+from holdfast.store.postgres.listen import Listener
+from holdfast.store.postgres.migrate import Schema
 
 T = TypeVar("T")
 
@@ -132,7 +136,11 @@ class PostgresStore:
         )  # fmt: skip
         self._leases = Link(self._route, answer_seconds_max=RENEWAL_SECONDS_MAX)
         self._group = GroupCommit(self._appends.commit)
-        self._creations = GroupCommit(self._create_batch)
+        self._creating = Creating(
+            self._pool, self._q, self._appends, bell=self._bell, channel=self._channel,
+            fixed_now=self._fixed_now, history=self._history,
+        )  # fmt: skip
+        self._creations = GroupCommit(self._creating.commit)
 
     def _say(self, note: str) -> None:
         """Send a note to all who listen, on a connection that does not listen itself."""
@@ -205,7 +213,7 @@ class PostgresStore:
         creation = Creation(run, records, blobs, worker, lease_us)
         check_new_run(creation)
         self._check_writable()
-        refused = self._create_batch([creation])[0]
+        refused = self._creating.commit([creation])[0]
         if refused is not None:
             raise refused
         return creation.made
@@ -215,68 +223,6 @@ class PostgresStore:
         self._check_writable()
         await self._creations.append_async(creation)
         return creation.made
-
-    def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
-        try:
-            made = self._pool.run(lambda db, unsure: self._create(db, batch, unsure))
-        except StoreError as error:
-            if len(batch) == 1 or not is_about_one(error):
-                return [error] * len(batch)
-            return [self._create_batch([creation])[0] for creation in batch]
-        outcome: list[Exception | None] = []
-        for creation, (row, is_new) in zip(batch, made, strict=True):
-            outcome.append(creation.settle(row, is_new))
-            if is_new:
-                self._history.remember(row.id, creation.records, 1 if creation.worker else 0)
-            self._bell.ring(row.id)
-        return outcome
-
-    def _create(
-        self, db: Connection, batch: Sequence[Creation], unsure: bool
-    ) -> list[tuple[RunRow, bool]]:
-        """All of them in one transaction and one round trip; and those that were there already."""
-        with db.pipeline():
-            db.begin()
-            # In one order everywhere, so that two batches with the same ids do not wait for each other.
-            answers = {
-                i: db.execute(self._q["create_run"], self._new_row(batch[i]))
-                for i in sorted(range(len(batch)), key=lambda i: batch[i].run.id)
-            }
-            db.execute("COMMIT")
-        return [
-            (RunRow(*made[:-1]), True)
-            if (made := answers[i].fetchone())
-            else self._found(db, batch[i], unsure)
-            for i in range(len(batch))
-        ]
-
-    def _found(self, db: Connection, creation: Creation, unsure: bool) -> tuple[RunRow, bool]:
-        """The run that was there already; with `unsure` it may be the one that we created."""
-        run_id = creation.run.id
-        row = RunRow(*db.rows(self._q["run"], (run_id,))[0])
-        ours = unsure and row.owner == creation.worker
-        asked = Append(run_id, -1, creation.records)
-        return row, ours and self._appends.are_stored(db, [asked])[0]
-
-    def _new_row(self, creation: Creation) -> dict[str, Any]:
-        run, worker, blobs = creation.run, creation.worker, creation.blobs
-        return {
-            "id": run.id,
-            "agent": run.agent,
-            "worker": worker,
-            "epoch": 1 if worker else 0,
-            "lease": creation.lease_us if worker else 0,
-            "claimed_seq": len(creation.records) - 1 if worker else -1,
-            "input_digest": run.input_digest,
-            "code_version": run.code_version,
-            "parent": run.parent,
-            "priority": run.priority,
-            "now": self._fixed_now(),
-            "channel": self._channel,
-            "blob_hashes": arrays.texts([blob.hash for blob in blobs]),
-            "blob_datas": arrays.blobs([blob.data for blob in blobs]),
-            **columns(creation.records),
-        }
 
     def append(self, work: Append) -> None:
         check_append(work)
@@ -524,7 +470,9 @@ class PostgresStore:
         def grown() -> bool:
             return bool(self._rows("head", (run_id,))[0][0] > after)
 
-        return self._poll(run_id, grown, timeout)
+        self._listener.start()
+        pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
+        return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)
 
     def wait_due(
         self,
@@ -564,21 +512,6 @@ class PostgresStore:
 
     def nudge(self) -> None:
         self._bell.ring_all()
-
-    def _poll(self, subject: str, true: Callable[[], bool], timeout: float) -> bool:
-        """Ask again whenever somebody rings, and now and then in case nobody can."""
-        end = time.monotonic() + timeout
-        pause = POLL_SECONDS_MIN
-        with self._bell.waiting(subject) as rung:
-            self._listener.start()
-            while not true():
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                if not rung.wait(min(pause, left)):
-                    pause = min(pause * 1.5, POLL_SECONDS_MAX)
-                rung.clear()
-        return True
 
     # ── self-examination ─────────────────────────────────────────────────────────────────
 

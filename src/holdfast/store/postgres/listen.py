@@ -1,7 +1,9 @@
-"""Being woken when a run changes: by this process at once, by others through LISTEN/NOTIFY.
+"""Being woken when another process changes a run: through LISTEN/NOTIFY.
 
 A note is a hint. Behind a transaction pooler none arrive, and one may be lost with its connection;
 whoever waits also looks for himself now and then.
+
+Not here: those who wait, and how this process wakes them (`bell.py`).
 """
 
 from __future__ import annotations
@@ -9,59 +11,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import psycopg
 from psycopg import sql
 
 from holdfast.errors import StoreError
-from holdfast.store.link import Connection, sever
-
-ANY: Final = ""
-"""The subject of those who wait for any run to become due."""
+from holdfast.store.bell import Bell
+from holdfast.store.postgres.link import Connection, sever
 
 RECONNECT_SECONDS: Final = 1.0
-
-
-class Bell:
-    """Wakes those who wait for a subject (a run's id)."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._waiting: dict[str, list[threading.Event]] = {}
-
-    @contextlib.contextmanager
-    def waiting(self, subject: str) -> Iterator[threading.Event]:
-        """An event that is set at each ring for the subject."""
-        rung = threading.Event()
-        with self._mutex:
-            self._waiting.setdefault(subject, []).append(rung)
-        try:
-            yield rung
-        finally:
-            with self._mutex:
-                self._waiting[subject].remove(rung)
-                if not self._waiting[subject]:
-                    del self._waiting[subject]
-
-    def ring(self, subject: str, *, due: bool = True) -> None:
-        """Wake those who wait for this subject and, if it may be due now, for any."""
-        if not self._waiting:  # the usual case on the way of every append: no lock
-            return
-        with self._mutex:
-            for rung in (
-                *self._waiting.get(subject, ()),
-                *(self._waiting.get(ANY, ()) if due else ()),
-            ):
-                rung.set()
-
-    def ring_all(self) -> None:
-        """Wake everybody: something may have been missed."""
-        with self._mutex:
-            for events in self._waiting.values():
-                for rung in events:
-                    rung.set()
 
 
 class Listener:

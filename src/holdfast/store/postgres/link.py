@@ -35,7 +35,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store import arrays
+from holdfast.store.postgres import arrays
 
 T = TypeVar("T")
 Params = Sequence[Any] | Mapping[str, Any] | None

@@ -3,7 +3,7 @@
 Opening is where most of what can go wrong with a file shows: it is not ours, newer, damaged, read-only,
 on a file system that cannot do it, or left behind by a process that died on a failing disk.
 
-Not here: what is kept in the file (`sqlite.py`).
+Not here: what is kept in the file (`store.py`), who uses it when (`connections.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from holdfast.errors import (
     UnsafeStore,
 )
 from holdfast.store import sql
+from holdfast.store.base import Finding
 
 APPLICATION_ID: Final = 0x486F6C64  # "Hold": a SQLite file with another one is not ours
 BUSY_MS: Final = 10_000
 RESERVE_BYTES: Final = 4 * 1024 * 1024
+SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -266,3 +268,54 @@ def _check_schema(db: apsw.Connection, path: str) -> None:
         raise SchemaMismatch(
             f"{path} has schema {version}, this Holdfast knows {ours}; update Holdfast. Nothing was changed"
         )
+
+
+# ── self-examination ────────────────────────────────────────────────────────────────────────
+
+
+def examine(db: apsw.Connection, path: str) -> list[Finding]:
+    """What `holdfast doctor` says of the file and of its settings."""
+    library = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    journal, level = db.pragma("journal_mode"), db.pragma("synchronous")
+    version, problem = db.pragma("user_version"), _integrity_problem(db)
+    in_memory = path == ":memory:"
+    mode = None if in_memory else Path(path).stat().st_mode & 0o777
+    return [
+        Finding("schema", str(version), True),
+        Finding(
+            "SQLite library",
+            apsw.sqlite_lib_version(),
+            library >= SAFE_LIBRARY,
+            "this version can lose commits; update apsw",
+        ),
+        Finding("journal", str(journal), journal == "wal" or in_memory, "WAL could not be set"),
+        Finding(
+            "durability",
+            {2: "FULL", 1: "NORMAL"}.get(level, str(level)),
+            level == 2,
+            "the last commits can be lost when power fails; open with synchronous='FULL'",
+        ),
+        # SQLite's pages carry no checksums; a damaged one is noticed by the chain, or by its shape.
+        Finding("checksums", "hash chain of every run", True),
+        Finding(
+            "integrity",
+            problem or "ok",
+            not problem,
+            "the file is damaged; stop all workers, `holdfast export` what verifies, restore a backup",
+        ),
+        Finding(
+            "file mode",
+            "memory" if mode is None else oct(mode)[2:],
+            mode in (None, 0o600),
+            "others on this machine can read it; chmod 600",
+        ),
+    ]
+
+
+def _integrity_problem(db: apsw.Connection) -> str:
+    """The first thing that SQLite finds wrong with the file, or nothing."""
+    try:
+        (said,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
+    except apsw.Error as error:
+        return str(error)
+    return "" if said == "ok" else str(said)

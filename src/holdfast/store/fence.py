@@ -1,0 +1,55 @@
+"""The rule of the fence, in one place for all stores: which appends must not be written, and why.
+
+Pure: a store finds out, inside its transaction, where each log stands, and asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import Conflict, LeaseLost, NotFound
+from holdfast.store.base import Append
+
+
+class Standing(NamedTuple):
+    """Where a run's log stands inside the transaction that is about to append to it."""
+
+    epoch: int
+    head: int
+    hash: bytes = b""
+    key: int = 0
+    """The store's own name for the run, where it has one."""
+
+
+def refusals(
+    batch: Sequence[Append],
+    standing: dict[str, Standing],
+    claim_key: Callable[[Append], Exception | None] | None = None,
+) -> list[Exception | None]:
+    """Which appends of a batch must not be written, and why; None for the others.
+
+    The epoch must be the run's current one, and the log must end where the caller believes. One refusal
+    fails only its own append (and later ones of the same run, which were built upon it). `claim_key` is
+    asked to take the key of an append that passes so far and has one; its refusal counts like the others.
+    """
+    ends: dict[str, tuple[int, bytes]] = {}  # of the logs that this batch makes longer
+    refused: list[Exception | None] = []
+    for work in batch:
+        run_id = work.run_id
+        at = standing.get(run_id)
+        if at is None:
+            refused.append(NotFound(f"there is no run {run_id!r}"))
+            continue
+        head, end = ends.get(run_id) or (at.head, at.hash)
+        if work.epoch is not None and work.epoch != at.epoch:
+            refused.append(LeaseLost(run_id, work.epoch, at.epoch))
+        elif work.after != head or (work.before and end and work.before != end):
+            refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
+        elif work.claims_key and claim_key and (error := claim_key(work)):
+            refused.append(error)
+        else:
+            if work.records:
+                ends[run_id] = (work.records[-1].seq, work.records[-1].hash)
+            refused.append(None)
+    return refused

@@ -1,0 +1,289 @@
+"""Appending to logs in a SQLite file: a batch of many runs' appends is one transaction.
+
+Where each log ends is remembered from one commit to the next, so that the fence usually costs no
+read. When the disk is full, receipts still get the space that was held back for them.
+
+Not here: how batches form (`group.py`), the rule of the fence (`fence.py`), connections and what
+becomes of a failed transaction (`connections.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import apsw
+
+from holdfast.core.log import Blob
+from holdfast.errors import InvalidInput, KeyTaken, StorageFull, StoreError
+from holdfast.store import sql
+from holdfast.store.base import Append, RowChange
+from holdfast.store.bell import Bell
+from holdfast.store.checks import check_append
+from holdfast.store.fence import Standing, refusals
+from holdfast.store.sqlite.connections import Connections
+from holdfast.store.sqlite.file import Reserve
+
+_Q: Final = sql.queries("sqlite")
+_INSERT_ONE: Final = _Q["insert_event"]
+_INSERTS: Final = tuple(
+    (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
+    for size in (128, 64, 32, 16, 8, 4, 2, 1)
+)
+_TOOLS_OWN_ERRORS: Final = (
+    apsw.SQLError,
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.BindingsError,
+    apsw.TooBigError,
+)
+
+
+class Appends:
+    """Writes batches of appends, and the receipts of tools that take `tx`."""
+
+    def __init__(
+        self, connections: Connections, reserve: Reserve, *, bell: Bell, now: Callable[[], int]
+    ) -> None:
+        self._connections, self._reserve, self._bell, self._now = connections, reserve, bell, now
+        self._ends: dict[str, Standing] = {}
+        self._ends_version: tuple[apsw.Connection, Any] | None = None
+
+    def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
+        """Commit a batch; called by one thread at a time."""
+        try:
+            refused = self._write_batch(batch)
+        except StorageFull:
+            if not any(work.urgent for work in batch):
+                raise
+            # A receipt's effect has happened: it gets the space that was held back for it.
+            self._reserve.give_up()
+            refused = [
+                error
+                if work.urgent
+                else StorageFull(f"{self._connections.path}: the disk is full; nothing was written")
+                for work, error in zip(batch, self._write_urgent(batch), strict=True)
+            ]
+        self._bell.ring_for(batch)
+        return refused
+
+    def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
+        urgent = iter(self._write_batch([work for work in batch if work.urgent]))
+        for work in batch:
+            yield next(urgent) if work.urgent else None
+
+    def _write_batch(self, batch: Sequence[Append]) -> list[Exception | None]:
+        for work in batch:
+            if not work.urgent:
+                self._reserve.hold()
+                break
+        connections = self._connections
+        with connections.write:  # written out, not `transaction`: this is the hot path
+            db = connections.ready()
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                standing = self._standing(db, batch)
+                refused = refusals(
+                    batch,
+                    standing,
+                    lambda work: _claim_key(db, work, standing[work.run_id].key),
+                )
+                self._write_accepted(db, batch, refused, standing)
+                db.execute("COMMIT")
+            except BaseException as error:
+                connections.roll_back(db, error)
+                raise
+            self._remember(batch, refused, standing)
+        return refused
+
+    def _write_accepted(
+        self,
+        db: apsw.Connection,
+        batch: Sequence[Append],
+        refused: Sequence[Exception | None],
+        standing: dict[str, Standing],
+    ) -> None:
+        rows: list[tuple[Any, ...]] = []
+        for work, error in zip(batch, refused, strict=True):
+            if error is not None:
+                continue
+            key = standing[work.run_id].key
+            rows += [(key, *record) for record in work.records]
+            if work.blobs:
+                insert_blobs(db, key, work.blobs)
+            if work.change is not None:
+                self._change(db, key, work.change)
+        insert_events(db, rows)
+
+    def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
+        """Where each log stands now, inside the transaction.
+
+        What this connection wrote last is remembered. SQLite says whether any other connection, of
+        this process or another, has committed since; if one has, everything is read again. What is
+        given out is forgotten until it is committed, however the transaction ends.
+        """
+        version = (db, db.execute("PRAGMA data_version").get)
+        if version != self._ends_version:
+            self._ends.clear()
+            self._ends_version = version
+        ends = self._ends
+        found: dict[str, Standing] = {}
+        unknown: list[str] = []
+        for work in batch:
+            run_id = work.run_id
+            at = ends.pop(run_id, None)
+            if at is not None:
+                found[run_id] = at
+            elif run_id not in found:
+                unknown.append(run_id)
+        if unknown:
+            _read_ends(db, unknown, found)
+        return found
+
+    def _remember(
+        self,
+        batch: Sequence[Append],
+        refused: Sequence[Exception | None],
+        standing: dict[str, Standing],
+    ) -> None:
+        """The transaction is committed: the logs end with what it wrote."""
+        ends = self._ends
+        if len(ends) >= 100_000:
+            ends.clear()
+        for work, error in zip(batch, refused, strict=True):
+            if error is None and work.records and work.change is None:
+                last, at = work.records[-1], standing[work.run_id]
+                ends[work.run_id] = Standing(at.epoch, last.seq, last.hash, at.key)
+
+    def forget(self, run_id: str) -> None:
+        """Where this log ends is to be read again: its row has been changed. Asked inside a transaction."""
+        self._ends.pop(run_id, None)
+
+    def _change(self, db: apsw.Connection, key: int, change: RowChange) -> None:
+        now = self._now()
+        if change.status is not None:
+            db.execute(
+                _Q["settle"],
+                {
+                    "status": change.status,
+                    "due_at": change.due_at,
+                    "waiting_for": change.waiting_for,
+                    "now": now,
+                    "key": key,
+                },
+            )
+        if change.wake:
+            db.execute(_Q["wake"], {"now": now, "key": key})
+        for run_id in change.wakes:
+            db.execute(_Q["wake_by_id"], {"now": now, "id": run_id})
+
+    @contextlib.contextmanager
+    def open(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
+        """See `base.Store.open_append`."""
+        with self._connections.transaction() as db:
+            standing = self._standing(db, [Append(run_id, -1, ())])
+            after = standing[run_id].head if run_id in standing else -1
+            if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
+                raise error
+            opened = _OpenAppend(self, db)
+            yield opened
+            if not opened.done:
+                raise StoreError("a transaction for a tool ended without its receipt")
+
+    def _finish(self, db: apsw.Connection, work: Append) -> None:
+        """End a tool's transaction with its receipt, or raise and leave it to be rolled back."""
+        standing = self._standing(db, [work])
+        error = refusals(
+            [work], standing, lambda work: _claim_key(db, work, standing[work.run_id].key)
+        )[0]
+        if error is not None:
+            raise error
+        self._write_accepted(db, [work], [None], standing)
+        db.execute("COMMIT")
+        self._bell.ring_for([work])
+
+
+class _OpenAppend:
+    """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
+
+    def __init__(self, appends: Appends, db: apsw.Connection) -> None:
+        self._appends, self._db = appends, db
+        self.tx = self
+        self.done = False
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement with parameters; its rows."""
+        self._refuse_if_over()
+        self._db.authorizer = _refuse_transaction_control
+        try:
+            return self._db.execute(sql, params).fetchall()
+        except apsw.AuthError:
+            raise InvalidInput(
+                "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
+            ) from None
+        except _TOOLS_OWN_ERRORS as error:  # the tool's failure, not the store's
+            raise InvalidInput(f"the tool's statement failed: {error}") from error
+        finally:
+            self._db.authorizer = None
+
+    def _refuse_if_over(self) -> None:
+        if self.done:
+            raise StoreError("this transaction is over: its receipt has been written")
+        if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
+            raise InvalidInput(
+                "a statement of the tool rolled its transaction back; nothing was written"
+            )
+
+    def commit(self, work: Append) -> None:
+        check_append(work)
+        self._refuse_if_over()
+        self._appends._finish(self._db, work)
+        self.done = True
+
+
+def _refuse_transaction_control(action: int, *_: str | None) -> int:
+    return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
+
+
+def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, Standing]) -> None:
+    alone = len(run_ids) == 1
+    params = (run_ids[0] if alone else json.dumps(run_ids),)
+    rows: list[tuple[Any, ...]] = db.execute(
+        _Q["fence_one" if alone else "fence"], params
+    ).fetchall()
+    for run_id, key, epoch, head, hash_ in rows:
+        found[run_id] = Standing(epoch, head, hash_, key)
+
+
+def insert_events(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Events with their runs' keys, many to a statement.
+
+    At each statement the interpreter's lock is given away, and has to be won back from an event
+    loop that is busy making the next events. So there are as few as can be had with statements
+    of a few fixed sizes, which stay prepared.
+    """
+    if len(rows) == 1:
+        db.execute(_INSERT_ONE, rows[0])
+        return
+    at = 0
+    for size, statement in _INSERTS:
+        while len(rows) - at >= size:
+            chunk = rows[at] if size == 1 else list(chain.from_iterable(rows[at : at + size]))
+            db.execute(statement, chunk)
+            at += size
+
+
+def insert_blobs(db: apsw.Connection, key: int, blobs: Sequence[Blob]) -> None:
+    for blob in blobs:
+        db.execute(_Q["insert_blob"], (key, blob.hash, blob.data))
+
+
+def _claim_key(db: apsw.Connection, work: Append, key: int) -> KeyTaken | None:
+    taken = db.execute(_Q["insert_key"], (work.claims_key, key, work.records[-1].seq)).get
+    if taken:
+        return None
+    run_id, seq = db.execute(_Q["find_key"], (work.claims_key,)).get
+    return KeyTaken(work.claims_key, run_id, seq)

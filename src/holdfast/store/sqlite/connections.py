@@ -1,0 +1,231 @@
+"""The connections of one process to one SQLite file, and what must hold around each use of them.
+
+One connection writes, and one thread at a time uses it; readers have connections of their own, and
+none of them crosses a fork. A transaction that fails is rolled back and says why in our words; after
+a failed fsync nothing more is written.
+
+Not here: how a file is opened and what SQLite's errors mean (`file.py`), what is read and written
+(`store.py`, `appends.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final
+
+import apsw
+
+from holdfast.errors import ReadOnlyStore, StoreError, StoreUnavailable
+from holdfast.store.sqlite.file import BUSY_MS, in_our_words, open_database, open_reader
+
+
+class Connections:
+    """Those of one store. `in_child` is called in the child after a fork, when these are fit for use."""
+
+    def __init__(self, path: str, synchronous: str, *, in_child: Callable[[], None]) -> None:
+        self.path, self.synchronous = path, synchronous
+        self.in_memory = path == ":memory:"
+        self.write = threading.RLock()
+        """Held by whoever uses the write connection."""
+        self._in_child = in_child
+        self._pid = os.getpid()
+        self._broken: StoreError | None = None
+        self._closed = False
+        self._readers: list[apsw.Connection] = []
+        self._reading_ended = threading.Condition()
+        self._readings = 0
+        self._fork_is_safe = False
+        self._connection: apsw.Connection | None = None
+        self._connection, self.readonly = open_database(path, synchronous)
+        if not self.in_memory:
+            _FORKS.watched.add(self)
+
+    def close(self) -> None:
+        with self.write:
+            self._closed = True
+            _FORKS.watched.discard(self)
+            self._close_all()
+
+    # ── using them ───────────────────────────────────────────────────────────────────────
+
+    @property
+    def db(self) -> apsw.Connection:
+        """The write connection; its user holds `write`. It is opened anew after a fork."""
+        if self.in_memory and os.getpid() != self._pid:
+            raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
+        if self._connection is None:
+            self._refuse_if_closed()
+            self._connection, self.readonly = open_database(self.path, self.synchronous)
+        return self._connection
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+    def _close_all(self) -> None:
+        connections, self._readers = self._readers, []
+        if self._connection is not None:
+            connections.append(self._connection)
+            self._connection = None
+        for connection in connections:
+            with contextlib.suppress(apsw.Error):
+                connection.close()
+
+    def ready(self) -> apsw.Connection:
+        """The write connection, fit to begin a transaction; its user holds `write`."""
+        if self._broken is not None:
+            raise StoreUnavailable(*self._broken.args)
+        db = self.db
+        if self.readonly:
+            raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
+        if db.in_transaction:
+            # Whoever holds the write lock and finds a transaction has opened it himself, for a tool.
+            raise StoreError(
+                "a tool with `tx` cannot write to its run before its receipt is written"
+            )
+        return db
+
+    def roll_back(self, db: apsw.Connection, error: BaseException) -> None:
+        """Leave no transaction open; raise SQLite's errors in our words."""
+        with contextlib.suppress(apsw.Error):
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        if isinstance(error, apsw.Error):
+            raise self._failed(error, db) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[apsw.Connection]:
+        """The write connection inside BEGIN IMMEDIATE … COMMIT; rolled back on any exception."""
+        with self.write:
+            db = self.ready()
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+                if db.in_transaction:  # not after a tool's receipt, which commits
+                    db.execute("COMMIT")
+            except BaseException as error:
+                self.roll_back(db, error)
+                raise
+
+    def _failed(self, error: apsw.Error, db: apsw.Connection) -> StoreError:
+        """What a failed transaction means; one that makes further commits unsafe breaks the store."""
+        meaning = in_our_words(self.path, error, db.system_errno)
+        if isinstance(error, apsw.IOError) and isinstance(meaning, StoreUnavailable):
+            # After a failed fsync the kernel may have dropped the pages it could not write, so a
+            # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
+            self._broken = StoreUnavailable(
+                f"{meaning} The disk failed, so this process writes no more; open the store again "
+                "once the disk is well, and run `holdfast doctor`"
+            )
+            return self._broken
+        return meaning
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        if self.in_memory:
+            with self.write:
+                yield self.db
+            return
+        with self._reading_ended:
+            self._readings += 1
+        try:
+            try:
+                connection = self._readers.pop()
+            except IndexError:  # asked for, not looked up before: another thread may take the last
+                connection = self._new_reader()
+            try:
+                yield connection
+            except apsw.Error as error:
+                raise in_our_words(self.path, error, connection.system_errno) from error
+            finally:
+                self._readers.append(connection)
+        finally:
+            with self._reading_ended:
+                self._readings -= 1
+                self._reading_ended.notify_all()
+
+    def _new_reader(self) -> apsw.Connection:
+        self._refuse_if_closed()
+        try:
+            return open_reader(self.path, immutable=self.readonly == "immutable")
+        except apsw.Error as error:
+            raise in_our_words(self.path, error) from error
+
+    # ── forks ────────────────────────────────────────────────────────────────────────────
+
+    def before_fork(self) -> None:
+        """Close every connection: no SQLite connection may cross a fork.
+
+        SQLite keeps its file locks by process, and a child would inherit the belief that it holds
+        its parent's. The next process to close would take itself for the last, and delete the
+        write-ahead log under the child. So nothing is open while the fork happens; each side opens
+        its own connection when it next needs one.
+        """
+        seconds = BUSY_MS / 1000
+        quiet = self.write.acquire(timeout=seconds)
+        self._reading_ended.acquire()
+        done = self._reading_ended.wait_for(lambda: not self._readings, timeout=seconds)
+        open_transaction = self._connection is not None and self._connection.in_transaction
+        self._fork_is_safe = quiet and done and not open_transaction
+        if self._fork_is_safe:
+            self._close_all()  # and both locks are kept until the fork has happened
+            return
+        self._reading_ended.release()
+        if quiet:
+            self.write.release()
+
+    def after_fork_in_parent(self) -> None:
+        if self._fork_is_safe:
+            self._reading_ended.release()
+            self.write.release()
+
+    def after_fork_in_child(self) -> None:
+        """Nobody but the forking thread lives on here: locks and queues of others begin anew."""
+        self.write = threading.RLock()
+        self._reading_ended = threading.Condition()
+        self._readings = 0
+        if not self._fork_is_safe:
+            self._broken = StoreUnavailable(
+                f"{self.path}: this process was forked in the middle of a transaction; "
+                "use the store in its parent, or start the process in another way (spawn)"
+            )
+        self._in_child()
+
+
+class _Forks(threading.local):
+    """Has every open store close its connections around a fork.
+
+    What is registered to run at a fork stays registered, so this is done once for all stores: hooks
+    of each store's own would be kept, and called, long after it is gone. A thread that forks keeps
+    those that it has stopped, so that it sets exactly these going again.
+    """
+
+    watched: ClassVar[weakref.WeakSet[Connections]] = weakref.WeakSet()
+    stopped: Sequence[Connections] = ()
+
+    def before(self) -> None:
+        self.stopped = tuple(self.watched)
+        for connections in self.stopped:
+            connections.before_fork()
+
+    def after_in_parent(self) -> None:
+        for connections in self.stopped:
+            connections.after_fork_in_parent()
+        self.stopped = ()
+
+    def after_in_child(self) -> None:
+        for connections in self.stopped:
+            connections.after_fork_in_child()
+        self.stopped = ()
+
+
+_FORKS: Final = _Forks()
+os.register_at_fork(
+    before=_FORKS.before,
+    after_in_parent=_FORKS.after_in_parent,
+    after_in_child=_FORKS.after_in_child,
+)

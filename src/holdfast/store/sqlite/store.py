@@ -1,0 +1,441 @@
+"""The embedded store: one SQLite file, no server, several processes at once.
+
+WAL with `synchronous=FULL`, set and read back: what was acknowledged survives a power cut. SQLite
+comes with `apsw`, because many Pythons carry a library with a known corruption bug.
+
+Not here: appends (`appends.py`), connections, transactions and forks (`connections.py`), the file
+itself (`file.py`), schedules and limits (`fleet.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+from holdfast.core.events import ALL
+from holdfast.core.log import Blob, Record
+from holdfast.errors import NotFound, UnsafeStore
+from holdfast.store import sql
+from holdfast.store.base import (
+    LIVE,
+    MICROSECONDS,
+    NO_PROGRESS,
+    Append,
+    Creation,
+    Filter,
+    Finding,
+    Kind,
+    NewRun,
+    OpenAppend,
+    RunRow,
+    Snapshot,
+    Wanted,
+    rotation_of,
+    system_clock,
+)
+from holdfast.store.bell import ANY, Bell
+from holdfast.store.checks import (
+    check_append,
+    check_filter,
+    check_new_run,
+    check_text,
+    check_wanted,
+)
+from holdfast.store.group import GroupCommit
+from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
+from holdfast.store.sqlite.connections import Connections
+from holdfast.store.sqlite.file import Reserve, examine
+from holdfast.store.sqlite.fleet import SQLiteLimits, SQLiteSchedules
+
+if TYPE_CHECKING:
+    import asyncio
+
+POLL_SECONDS_MIN: Final = 0.005
+POLL_SECONDS_MAX: Final = 0.25
+
+Rows = list[tuple[Any, ...]]
+
+_Q: Final = sql.queries("sqlite")
+_NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
+_KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
+
+
+class SQLiteStore:
+    """A Store in one SQLite file (or in memory, with ":memory:", for tests).
+
+    `synchronous="NORMAL"` trades the last commits before a power cut for speed. It is never chosen
+    for you, and `holdfast doctor` shows it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: str = "FULL",
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise UnsafeStore(
+                f"synchronous must be FULL, or NORMAL to risk the last commits, not {synchronous!r}"
+            )
+        self.path = str(path)
+        self.url = f"sqlite:///{self.path}"
+        self.now = clock
+        self._connections = Connections(self.path, synchronous, in_child=self._set_out)
+        self._transaction = self._connections.transaction
+        self._reading = self._connections.reading
+        has_room = not (self._connections.in_memory or self._connections.readonly)
+        self._reserve = Reserve(Path(self.path + "-reserve"), active=has_room)
+        self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
+        self.limits = SQLiteLimits(self._transaction, clock)
+        self._set_out()
+
+    def _set_out(self) -> None:
+        """The queues, and those who wait: they belong to one process."""
+        self._bell = Bell()
+        self._appends = Appends(self._connections, self._reserve, bell=self._bell, now=self.now)
+        self._group = GroupCommit(self._appends.commit)
+        self._creations = GroupCommit(self._create_batch)
+
+    def close(self) -> None:
+        self._creations.close()
+        self._group.close()
+        self._connections.close()
+        self._reserve.close()
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────
+
+    def create(
+        self,
+        run: NewRun,
+        records: Sequence[Record],
+        *,
+        blobs: Sequence[Blob] = (),
+        worker: str = "",
+        lease_us: int = 0,
+    ) -> tuple[RunRow, bool]:
+        creation = Creation(run, records, blobs, worker, lease_us)
+        check_new_run(creation)
+        conflict = self._create_batch([creation])[0]
+        if conflict is not None:
+            raise conflict
+        return creation.made
+
+    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
+        check_new_run(creation)
+        await self._creations.append_async(creation)
+        return creation.made
+
+    def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
+        with self._transaction() as db:
+            made = [self._create(db, creation) for creation in batch]
+        self._bell.ring_all()
+        return [creation.settle(*came) for creation, came in zip(batch, made, strict=True)]
+
+    def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
+        run, worker, now = creation.run, creation.worker, self.now()
+        key = db.execute(
+            _Q["create_run"],
+            {
+                "id": run.id,
+                "agent": run.agent,
+                "status": "running" if worker else "pending",
+                "now": now,
+                "epoch": 1 if worker else 0,
+                "owner": worker,
+                "due_at": now + creation.lease_us if worker else now,
+                "claims": 1 if worker else 0,
+                "claimed_seq": len(creation.records) - 1 if worker else -1,
+                "input_digest": run.input_digest,
+                "code_version": run.code_version,
+                "parent": run.parent,
+                "priority": run.priority,
+            },
+        ).get
+        if key is not None:
+            insert_events(db, [(key, *record) for record in creation.records])
+            insert_blobs(db, key, creation.blobs)
+        return RunRow(*db.execute(_Q["run"], (run.id,)).get), key is not None
+
+    def append(self, work: Append) -> None:
+        check_append(work)
+        self._group.append(work)
+
+    def submit(self, work: Append) -> Callable[[], None]:
+        check_append(work)
+        return self._group.submit(work)
+
+    def append_async(self, work: Append) -> asyncio.Future[None]:
+        check_append(work)
+        return self._group.append_async(work)
+
+    def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:
+        return self._appends.open(run_id, epoch)
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────
+
+    def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
+        with self._transaction() as db:
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            found = self._claim(db, [key], worker, lease_us)
+        return found[0] if found else None
+
+    def _claim(
+        self, db: apsw.Connection, keys: Sequence[int | None], worker: str, lease_us: int
+    ) -> list[RunRow]:
+        now = self.now()
+        params = {"keys": json.dumps(keys), "worker": worker, "now": now, "until": now + lease_us,
+                  "no_progress": _NO_PROGRESS}  # fmt: skip
+        found = [RunRow(*row) for row in db.execute(_Q["claim"], params)]
+        for row in found:
+            self._appends.forget(row.id)  # its epoch has grown
+        return found
+
+    def claim_due(
+        self,
+        *,
+        worker: str,
+        lease_us: int,
+        limit: int,
+        wanted: Sequence[Wanted] | None = None,
+        but: Sequence[str] = (),
+    ) -> list[RunRow]:
+        if limit <= 0:
+            return []
+        asked = self._wanted(wanted)
+        with self._reading() as db:  # a look without the write lock: an idle worker disturbs nobody
+            if not self._due(db, asked, 1, but):
+                return []
+        with self._transaction() as db:
+            keys = [key for _, key in self._due(db, asked, limit, but)]
+            found = self._claim(db, keys, worker, lease_us)
+        place = {key: place for place, key in enumerate(keys)}
+        return sorted(found, key=lambda row: place[row.cursor])
+
+    def _wanted(self, wanted: Sequence[Wanted] | None) -> Sequence[Wanted]:
+        if wanted is None:
+            return [Wanted(kind.agent, kind.code_version) for kind in self.kinds()]
+        return check_wanted(wanted)
+
+    def _due(
+        self, db: apsw.Connection, wanted: Sequence[Wanted], limit: int, but: Sequence[str]
+    ) -> list[tuple[int, int]]:
+        """The place in the queue and the key of the first runs that may be taken."""
+        now = self.now()
+        found: list[tuple[int, int, Wanted]] = []
+        free: dict[str, int] = {}
+        for one in wanted:
+            room = limit
+            if one.max_running is not None:
+                running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
+                room = free[one.agent] = max(0, min(limit, one.max_running - running))
+            params = {"agent": one.agent, "code_version": one.code_version, "now": now, "limit": room,
+                      "but": json.dumps(list(but)) if but else None}  # fmt: skip
+            found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
+        chosen: list[tuple[int, int]] = []
+        for rank, key, one in sorted(found):
+            if one.max_running is not None:
+                free[one.agent] -= 1
+                if free[one.agent] < 0:
+                    continue
+            chosen.append((rank, key))
+        return chosen[:limit]
+
+    def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+        now = self.now()
+        lost = set()
+        with self._transaction() as db:
+            for run_id, epoch in held:
+                params = {"id": run_id, "epoch": epoch, "now": now, "until": now + lease_us}
+                if db.execute(_Q["renew"], params).get is None:
+                    lost.add(run_id)
+        return lost
+
+    def release(self, run_id: str, epoch: int, *, died: bool = False) -> bool:
+        params = {"id": run_id, "epoch": epoch, "now": self.now(), "forgiven": int(not died)}
+        with self._transaction() as db:
+            freed = db.execute(_Q["release"], params).get
+        self._bell.ring(run_id)
+        return freed is not None
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────
+
+    def get(self, run_id: str) -> RunRow | None:
+        with self._reading() as db:
+            found: Rows = db.execute(_Q["run"], (run_id,)).fetchall()
+        return RunRow(*found[0]) if found else None
+
+    def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
+        with self._reading() as db:
+            found: Rows = db.execute(
+                _Q["read"], (run_id, after, -1 if limit is None else limit)
+            ).fetchall()
+        # A damaged name may be no text any more; its hash then tells, as for other damage.
+        # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
+        new, known = tuple.__new__, _KINDS
+        return [
+            new(Record, (seq, time, epoch, known.get(kind) or kind.decode(errors="replace"), data, hash_))
+            for seq, time, epoch, kind, data, hash_ in found
+        ]  # fmt: skip
+
+    def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
+        with self._reading() as db:
+            found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
+        return dict(found)
+
+    def last(self, run_id: str, kind: str) -> int:
+        with self._reading() as db:
+            seq: int = db.execute(_Q["last"], (run_id, kind)).get
+        return seq
+
+    def runs(
+        self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+    ) -> list[RunRow]:
+        name = (
+            "list_by_status"
+            if which.status
+            else "list_by_agent"
+            if which.agent
+            else "list_by_parent"
+            if which.parent
+            else "list"
+        )
+        check_filter(which)
+        params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
+        with self._reading() as db:
+            found: Rows = db.execute(_Q[name], params).fetchall()
+        return [RunRow(*row) for row in found]
+
+    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
+        if wanted is None:
+            return min((kind.due_at for kind in self.kinds()), default=None)
+        with self._reading() as db:
+            times = self._due_times(db, wanted)
+        return min(times, default=None)
+
+    @staticmethod
+    def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
+        """For each kind of run the next time at which one is due, if any."""
+        times = [
+            db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
+            for one in check_wanted(wanted)
+        ]
+        return [due for due in times if due is not None]
+
+    def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
+        """When the next of these runs is due, or the next schedule of their agents."""
+        if wanted is None:
+            return self.next_due()
+        agents = json.dumps([one.agent for one in wanted])
+        with self._reading() as db:
+            times = self._due_times(db, wanted)
+            scheduled: int | None = db.execute(_Q["next_schedule"], {"agents": agents}).get
+        return min(times if scheduled is None else [*times, scheduled], default=None)
+
+    def kinds(self) -> list[Kind]:
+        with self._reading() as db:
+            return [Kind(*row) for row in db.execute(_Q["kinds"])]
+
+    def find_key(self, key: str) -> tuple[str, int] | None:
+        check_text("idempotency key", key)
+        with self._reading() as db:
+            found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
+        return found[0] if found else None
+
+    def blob(self, run_id: str, hash: str) -> bytes | None:
+        with self._reading() as db:
+            data: bytes | None = db.execute(_Q["blob"], (run_id, hash)).get
+        return data
+
+    # ── snapshots, deletion, waiting ─────────────────────────────────────────────────────
+
+    def save_snapshot(
+        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
+    ) -> None:
+        with self._transaction() as db:
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            if key is None:
+                raise NotFound(f"there is no run {run_id!r}")
+            db.execute(_Q["save_snapshot"], (key, *snapshot))
+            live = snapshot.code_version.startswith(LIVE)
+            rotation = rotation_of(live, keep, max_age_us, self.now())
+            db.execute(_Q["rotate_snapshots"], {"run": key, **rotation})
+
+    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
+        deleted = 0
+        with self._transaction() as db:
+            key = db.execute(_Q["run_key"], (run_id,)).get
+            for live in (False, True):
+                rotation = rotation_of(live, keep, max_age_us, self.now())
+                gone: Rows = db.execute(_Q["rotate_snapshots"], {"run": key, **rotation}).fetchall()
+                deleted += len(gone)
+        return deleted
+
+    def snapshot(
+        self, run_id: str, *, at_most: int | None = None, live: bool = False
+    ) -> Snapshot | None:
+        with self._reading() as db:
+            newest = 2**62 if at_most is None else at_most
+            found: Rows = db.execute(_Q["snapshot"], (run_id, newest, live)).fetchall()
+        return Snapshot(*found[0]) if found else None
+
+    def delete(self, run_id: str) -> bool:
+        with self._transaction() as db:
+            self._appends.forget(run_id)
+            key = db.execute(_Q["delete_run"], (run_id,)).get
+            if key is None:
+                return False
+            for name in ("delete_events", "delete_blobs", "delete_snapshots", "delete_keys"):
+                db.execute(_Q[name], (key,))
+        return True
+
+    def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
+        def grown() -> bool:
+            with self._reading() as db:
+                return bool(db.execute(_Q["head"], (run_id,)).get > after)
+
+        pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
+        return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)
+
+    def wait_due(
+        self,
+        wanted: Sequence[Wanted] | None = None,
+        *,
+        timeout: float,
+        or_when: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Asks again at each change made here, when the next timer ends, and now and then for what
+        other processes do; the longer nothing happens, the less often."""
+        end = time.monotonic() + timeout
+        pause = POLL_SECONDS_MIN
+        with self._bell.waiting(ANY) as rung:
+            while True:
+                when, now = self._next_to_do(wanted), self.now()
+                if (when is not None and when <= now) or (or_when is not None and or_when()):
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                if when is not None:
+                    left = min(left, (when - now) / MICROSECONDS)
+                rung.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
+                rung.clear()
+                pause = min(pause * 1.5, POLL_SECONDS_MAX)
+
+    def nudge(self) -> None:
+        self._bell.ring_all()
+
+    # ── self-examination ─────────────────────────────────────────────────────────────────
+
+    def examine(self) -> list[Finding]:
+        with self._connections.write:
+            found = examine(self._connections.db, self.path)
+        return [Finding("store", self.url, True), *found]
