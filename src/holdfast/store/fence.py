@@ -50,6 +50,7 @@ def refusals(
             refused.append(error)
         else:
             if work.records:
-                ends[run_id] = (work.records[-1].seq, work.records[-1].hash)
+                last = work.records[-1]
+                ends[run_id] = (last[0], last[5])
             refused.append(None)
     return refused

@@ -28,6 +28,8 @@ from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import Reserve
 
 _Q: Final = sql.queries("sqlite")
+_new: Final = tuple.__new__
+"""Makes a Standing; its own constructor is written in Python."""
 _INSERT_ONE: Final = _Q["insert_event"]
 _INSERTS: Final = tuple(
     (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
@@ -50,7 +52,7 @@ class Appends:
     ) -> None:
         self._connections, self._reserve, self._bell, self._now = connections, reserve, bell, now
         self._ends: dict[str, Standing] = {}
-        self._ends_version: tuple[apsw.Connection, Any] | None = None
+        self._ends_known_at = 0
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
@@ -84,7 +86,7 @@ class Appends:
         with connections.write:  # written out, not `transaction`: this is the hot path
             db = connections.ready()
             try:
-                db.execute("BEGIN IMMEDIATE")
+                connections.begin(db)
                 standing = self._standing(db, batch)
                 refused = refusals(
                     batch,
@@ -92,7 +94,7 @@ class Appends:
                     lambda work: _claim_key(db, work, standing[work.run_id].key),
                 )
                 self._write_accepted(db, batch, refused, standing)
-                db.execute("COMMIT")
+                connections.commit(db)
             except BaseException as error:
                 connections.roll_back(db, error)
                 raise
@@ -121,15 +123,13 @@ class Appends:
     def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
         """Where each log stands now, inside the transaction.
 
-        What this connection wrote last is remembered. SQLite says whether any other connection, of
-        this process or another, has committed since; if one has, everything is read again. What is
-        given out is forgotten until it is committed, however the transaction ends.
+        What this connection wrote last is remembered; if anybody else may have written since, everything
+        is read again. What is given out is forgotten until it is committed, however the transaction ends.
         """
-        version = (db, db.execute("PRAGMA data_version").get)
-        if version != self._ends_version:
-            self._ends.clear()
-            self._ends_version = version
         ends = self._ends
+        if self._ends_known_at != self._connections.others:
+            ends.clear()
+            self._ends_known_at = self._connections.others
         found: dict[str, Standing] = {}
         unknown: list[str] = []
         for work in batch:
@@ -155,8 +155,9 @@ class Appends:
             ends.clear()
         for work, error in zip(batch, refused, strict=True):
             if error is None and work.records and work.change is None:
-                last, at = work.records[-1], standing[work.run_id]
-                ends[work.run_id] = Standing(at.epoch, last.seq, last.hash, at.key)
+                run_id, last = work.run_id, work.records[-1]
+                epoch, _, _, key = standing[run_id]
+                ends[run_id] = _new(Standing, (epoch, last[0], last[5], key))
 
     def forget(self, run_id: str) -> None:
         """Where this log ends is to be read again: its row has been changed. Asked inside a transaction."""
@@ -202,7 +203,7 @@ class Appends:
         if error is not None:
             raise error
         self._write_accepted(db, [work], [None], standing)
-        db.execute("COMMIT")
+        self._connections.commit(db)
         self._bell.ring_for([work])
 
 

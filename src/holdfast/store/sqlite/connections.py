@@ -39,6 +39,9 @@ class Connections:
         self._reading_ended = threading.Condition()
         self._readings = 0
         self._fork_is_safe = False
+        self.others = 0
+        """Counts up when others may have written: what was known of the file before is void."""
+        self._version = -1
         self._connection: apsw.Connection | None = None
         self._connection, self.readonly = open_database(path, synchronous)
         if not self.in_memory:
@@ -59,6 +62,7 @@ class Connections:
             raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
         if self._connection is None:
             self._refuse_if_closed()
+            self._version = -1
             self._connection, self.readonly = open_database(self.path, self.synchronous)
         return self._connection
 
@@ -89,6 +93,21 @@ class Connections:
             )
         return db
 
+    def begin(self, db: apsw.Connection) -> None:
+        """Begin to write, and see whether anybody else has since we last did.
+
+        SQLite counts what changed under this connection, by itself or by any other one of this process or
+        another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
+        """
+        db.execute("BEGIN IMMEDIATE")
+        if db.data_version() != self._version:
+            self.others += 1
+
+    def commit(self, db: apsw.Connection) -> None:
+        """Make durable what was written since `begin`."""
+        db.execute("COMMIT")
+        self._version = db.data_version()
+
     def roll_back(self, db: apsw.Connection, error: BaseException) -> None:
         """Leave no transaction open; raise SQLite's errors in our words."""
         with contextlib.suppress(apsw.Error):
@@ -103,10 +122,10 @@ class Connections:
         with self.write:
             db = self.ready()
             try:
-                db.execute("BEGIN IMMEDIATE")
+                self.begin(db)
                 yield db
                 if db.in_transaction:  # not after a tool's receipt, which commits
-                    db.execute("COMMIT")
+                    self.commit(db)
             except BaseException as error:
                 self.roll_back(db, error)
                 raise
