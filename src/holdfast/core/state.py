@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -269,6 +270,8 @@ _PLAIN: Final = tuple(
     if f not in _LISTS
     and f not in ("state", "notes", "calls", "waits", "signals", "queued", "loop")
 )
+_plain_of: Final = attrgetter(*_PLAIN)
+_lists_of: Final = attrgetter(*_LISTS)
 
 
 class Draft:
@@ -319,10 +322,8 @@ class Draft:
     def __init__(self, start: RunState | None = None, *, keep_calls: bool = True) -> None:
         start = start if start is not None else RunState()
         self.keep_calls = keep_calls
-        for name in _PLAIN:
-            setattr(self, name, getattr(start, name))
-        for name in _LISTS:
-            setattr(self, name, list(getattr(start, name)))
+        vars(self).update(zip(_PLAIN, _plain_of(start), strict=True))
+        vars(self).update(zip(_LISTS, map(list, _lists_of(start)), strict=True))
         self.open = _Open(
             state=dict(start.state),
             notes=dict(start.notes),
