@@ -332,8 +332,7 @@ class Journal:
             self._last_index[branch] = index
         if event.forks:
             self._forks[branch, index] = event.forks
-        if event.step > self.steps:
-            self.steps = event.step
+        self.steps = max(self.steps, event.step)
         if self.entries or self._noted:
             self.forget(branch, index)
 

@@ -513,8 +513,7 @@ class Draft:
                 self.usage.cost_usd + x.usage.cost_usd,
             )
         if not self.keep_calls:
-            if x.step > self.steps:
-                self.steps = x.step
+            self.steps = max(self.steps, x.step)
             if self.open.calls:
                 self.open.calls.pop((x.branch, x.index), None)
             return

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast.core.values import digest
 from holdfast.errors import (
     StoreError,
 )
@@ -64,10 +65,17 @@ class Asked(msgspec.Struct, eq=False):
     index: int
     bound: dict[str, Any]
     args: bytes
-    digest: str
     own_key: str = ""
     undoes: int = 0
     forks: int = 0
+    _digest: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The name of the arguments. Made when it is wanted: replay mostly compares the bytes themselves."""
+        if not self._digest:
+            self._digest = digest(self.args)
+        return self._digest
 
     @property
     def session(self) -> Session:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Usage, Value
@@ -25,7 +26,7 @@ from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState, fold
-from holdfast.core.values import canonical_flat, digest
+from holdfast.core.values import canonical_flat
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -87,7 +88,7 @@ def ask(
             session.secrets.update(secrets_in(secret, declared=True))
     session.specs[spec.name] = spec
     index = branch.take()
-    asked = Asked(spec, branch, index, bound, args, digest(args), own_key, undoes, branch.forked)
+    asked = Asked(spec, branch, index, bound, args, own_key, undoes, branch.forked)
     return asked, _match(asked)
 
 
@@ -196,8 +197,11 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
 
 
 def _is_same(asked: Asked, entry: Entry) -> bool:
-    if entry.done is not None and entry.wait is None and entry.digest == asked.digest:
-        return entry.name == asked.spec.name
+    done = entry.done
+    if done is not None and entry.wait is None and entry.name == asked.spec.name:
+        kept = done.args
+        if kept is not None and kept.json == Raw(asked.args):
+            return True
     other = entry.is_wait or entry.iteration is not None
     if other or (entry.name and entry.name != asked.spec.name):
         return False
