@@ -319,7 +319,12 @@ class AgentSpec:
         try:
             bound = self.params.bind(args, kwargs)
         except TypeError as error:
-            raise InvalidInput(f"agent {self.name} was given wrong input: {error}") from None
+            run = next(iter(inspect.signature(self.fn).parameters), "")
+            takes = self.params.signature.replace(return_annotation=inspect.Signature.empty)
+            raise InvalidInput(
+                f"agent {self.name} was given wrong input: {error}. It takes {takes}, after its first "
+                f"parameter ({run}), which is always the run"
+            ) from None
         try:
             lowered = values.lower(bound, typed=True)
             # Kept as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
