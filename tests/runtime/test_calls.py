@@ -332,7 +332,9 @@ def test_wrong_input_is_refused_before_a_run_exists(hf: Holdfast) -> None:
     def main(run: Run, a: int) -> int:
         return a
 
-    with pytest.raises(InvalidInput, match="agent main was given wrong input.*which is always the run"):
+    with pytest.raises(
+        InvalidInput, match=r"agent main was given wrong input.*which is always the run"
+    ):
         hf.run(main, id="r", nonsense=1)
     with pytest.raises(NotStorable, match=r"\$\.a"):
         hf.run(main, id="r", a=float("nan"))
