@@ -23,10 +23,10 @@ import msgspec
 
 from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
-from holdfast.core import state as states
 from holdfast.core.context import ContextSlice, pack
 from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
+from holdfast.core.knowledge import change
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, ToolCall
 from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
@@ -153,7 +153,7 @@ class State:
     def _after(self, op: str, key: str, value: Any) -> Any:
         """What the state will hold under this key, for its model to judge."""
         seen = {key: self._resolved(self._session.state().get(key))}
-        states.change(seen, op, key, value)
+        change(seen, op, key, value)
         return seen[key]
 
 
