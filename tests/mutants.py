@@ -276,7 +276,7 @@ MUTANTS = (
     ),
     Mutant(
         "a loop takes a patch from outside in again after each iteration",
-        "core/state.py",
+        "core/fold.py",
         "            self.open.queued.pop(taken, None)\n",
         "            pass\n",
         ("tests/agents/test_loop.py",),

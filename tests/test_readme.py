@@ -1,7 +1,10 @@
 """The README: short, to the point, and complete. That all of it works is `test_docs.py`."""
 
+import asyncio
+import contextlib
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,6 +99,18 @@ def test_the_picture_of_a_terminal_is_what_the_command_says_today() -> None:
 # -- with your stack -----------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def a_loop_of_this_thread() -> Iterator[None]:
+    """`run_sync` takes the thread's event loop, or makes one and leaves it open: so one that is closed."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
 def test_a_run_of_a_graph_or_of_a_pydantic_ai_agent_is_one_recorded_step(tmp_path: Path) -> None:
     """The README's own lines, called."""
     (block,) = [block for block in blocks(PAGE) if "pydantic_ai" in block.text]
@@ -111,6 +126,6 @@ def test_a_run_of_a_graph_or_of_a_pydantic_ai_agent_is_one_recorded_step(tmp_pat
     def asking(_: Run) -> str:
         return str(names["think"]("Is it sent?"))
 
-    with Holdfast(tmp_path / "h.db") as hf:
+    with a_loop_of_this_thread(), Holdfast(tmp_path / "h.db") as hf:
         assert "success (no tool calls)" == hf.run(asking, id="r")
         assert ["think"] == [call.name for call in hf.get("r").calls]

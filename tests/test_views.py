@@ -9,7 +9,8 @@ import pytest
 
 from holdfast import Holdfast, Run, agent, step, views
 from holdfast.core import snapshot
-from holdfast.core.state import RunState, fold
+from holdfast.core.fold import fold
+from holdfast.core.state import RunState
 from holdfast.store.base import Snapshot
 
 

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.declare import Done
     from holdfast.runtime.engine import Options
     from holdfast.runtime.enter import agent, step, tool
+    from holdfast.runtime.requests import Approval, Question, Timer
     from holdfast.runtime.run import AsyncRun, Run
-    from holdfast.runtime.waits import Approval, Question, Timer
 
 __version__ = "0.1.0"
 
@@ -131,8 +131,8 @@ _HOMES = {
     "holdfast.runtime.declare": ("Done",),
     "holdfast.runtime.engine": ("Options",),
     "holdfast.runtime.enter": ("agent", "step", "tool"),
+    "holdfast.runtime.requests": ("Approval", "Question", "Timer"),
     "holdfast.runtime.run": ("AsyncRun", "Run"),
-    "holdfast.runtime.waits": ("Approval", "Question", "Timer"),
 }
 _HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
 _HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}

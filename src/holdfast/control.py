@@ -18,9 +18,11 @@ from msgspec.structs import replace
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, values
 from holdfast.core.events import ErrorInfo, Event
+from holdfast.core.fold import fold
+from holdfast.core.knowledge import operated
 from holdfast.core.log import Blob, Head
 from holdfast.core.patch import StatePatch
-from holdfast.core.state import Call, RunState, Waiting, fold, operated
+from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import (
     AlreadyDecided,
     Conflict,

@@ -15,8 +15,9 @@ import msgspec
 
 from holdfast.core import log, snapshot, values
 from holdfast.core.events import ALL, Event, Noted, Value
+from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
-from holdfast.core.state import Call, RunState, fold
+from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, StoreError
 from holdfast.store.base import RunRow, Snapshot, Store
 

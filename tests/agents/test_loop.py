@@ -31,8 +31,9 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core import snapshot
+from holdfast.core.fold import fold
 from holdfast.core.parts import Fact
-from holdfast.core.state import RunState, fold
+from holdfast.core.state import RunState
 from holdfast.runtime import checkpoints
 from holdfast.store.sqlite import SQLiteStore
 

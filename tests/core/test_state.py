@@ -11,8 +11,9 @@ from msgspec import Raw
 from holdfast.core import events as e
 from holdfast.core import log, snapshot, values
 from holdfast.core.events import ErrorInfo, Event, Usage, Value
+from holdfast.core.fold import fold
 from holdfast.core.log import Record
-from holdfast.core.state import RunState, fold
+from holdfast.core.state import RunState
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

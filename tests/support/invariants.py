@@ -12,7 +12,8 @@ from holdfast import views
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import Value
-from holdfast.core.state import RunState, fold
+from holdfast.core.fold import fold
+from holdfast.core.state import RunState
 from holdfast.core.values import decode
 from holdfast.store.base import Store
 

@@ -20,9 +20,8 @@ from msgspec import Raw
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, loop_state, values
 from holdfast.core.agent_state import AgentState, Phase
-from holdfast.core.events import Value
+from holdfast.core.events import Value, plain
 from holdfast.core.policy import Budget, Checkpoint
-from holdfast.core.state import plain
 from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.commit import gate

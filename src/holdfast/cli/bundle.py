@@ -26,8 +26,9 @@ from holdfast.cli.progress import counted
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import Event, Value, bytes_of
+from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Head, Record
-from holdfast.core.state import RunState, fold
+from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, LogDamaged, NotFound
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, Store
 

@@ -10,6 +10,8 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -129,11 +131,34 @@ def who() -> str:
         return ""
 
 
-def decision_options(command_: F) -> F:
-    """`--by`, `--why` and `--yes`."""
-    command_ = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command_)
-    command_ = click.option("--why", default="", help="The reason, kept in the log.")(command_)
-    return click.option("--by", default=who, help="Who decides; default: you.")(command_)
+@dataclass(frozen=True)
+class Decider:
+    """Who decides and why, whether to ask before, in which store, and for whom to print."""
+
+    by: str
+    why: str
+    yes: bool
+    url: str | None
+    as_json: bool
+
+    def confirm(self, question: str) -> None:
+        """Go on only if a person says yes, or has said so beforehand."""
+        confirm(question, yes=self.yes)
+
+
+def decision_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """What all decisions take: `--by`, `--why`, `--yes`, `--url`, `--json`; the verb gets them as a `Decider`."""
+
+    @wraps(verb)
+    def deciding(
+        *, by: str, why: str, yes: bool, url: str | None, as_json: bool, **own: Any
+    ) -> None:
+        verb(decider=Decider(by, why, yes, url, as_json), **own)
+
+    made = store_option(json_option(deciding))
+    made = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(made)
+    made = click.option("--why", default="", help="The reason, kept in the log.")(made)
+    return click.option("--by", default=who, help="Who decides; default: you.")(made)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -16,16 +16,14 @@ from holdfast import control, views
 from holdfast.cli import describe, text
 from holdfast.cli.asking import option_or_value, show_request
 from holdfast.cli.common import (
+    Decider,
     command,
-    confirm,
     decision_options,
     existing_store,
-    json_option,
     json_or_text,
     pair,
     run_argument,
     say,
-    store_option,
 )
 from holdfast.core import values
 from holdfast.core.state import Call, Waiting
@@ -44,59 +42,51 @@ def _open_request(store: Store, run_id: str, kind: str, request: str) -> Waiting
     return named[0] if len(named) == 1 else None
 
 
-def _report(store: Store, run_id: str, did: str, url: str | None, as_json: bool) -> None:
+def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
     """What was done, and how the run goes on."""
     state = views.get(store, run_id)
     data = {"run": run_id, "did": did, "status": state.status}
     lines = [f"{run_id}: {did}"]
     if state.status in ("waiting", "pending", "interrupted"):
         lines.append(
-            f"  a worker goes on with it; or here: {command(url, 'resume', 'FILE', run_id)}"
+            f"  a worker goes on with it; or here: {command(decider.url, 'resume', 'FILE', run_id)}"
         )
-    say(as_json, data, *lines)
+    say(decider.as_json, data, *lines)
 
 
 # ── people in the loop ───────────────────────────────────────────────────────────────────────
 
 
-def _approval(run_id: str, request: str, approved: bool, by: str, why: str, yes: bool,
-              url: str | None, as_json: bool) -> None:  # fmt: skip
+def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> None:
     word = "approve" if approved else "reject"
     act = control.approve if approved else control.reject
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         wait = _open_request(store, run_id, "approval", request)
         if wait is not None:
             show_request(store, run_id, wait)
-            confirm(f"{word} this?", yes=yes)
+            decider.confirm(f"{word} this?")
+            request = wait.id
         digest = wait.digest if wait is not None else ""
-        act(store, run_id, wait.id if wait else request, by=by, why=why, digest=digest)
-        _report(store, run_id, "approved" if approved else "rejected", url, as_json)
+        act(store, run_id, request, by=decider.by, why=decider.why, digest=digest)
+        _report(store, run_id, "approved" if approved else "rejected", decider)
 
 
 @click.command()
 @run_argument
 @request_option
 @decision_options
-@store_option
-@json_option
-def approve(
-    run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool
-) -> None:
+def approve(run_id: str, request: str, decider: Decider) -> None:
     """Say yes to what a run asks for."""
-    _approval(run_id, request, True, by, why, yes, url, as_json)
+    _approval(run_id, request, True, decider)
 
 
 @click.command()
 @run_argument
 @request_option
 @decision_options
-@store_option
-@json_option
-def reject(
-    run_id: str, request: str, by: str, why: str, yes: bool, url: str | None, as_json: bool
-) -> None:
+def reject(run_id: str, request: str, decider: Decider) -> None:
     """Say no to what a run asks for."""
-    _approval(run_id, request, False, by, why, yes, url, as_json)
+    _approval(run_id, request, False, decider)
 
 
 @click.command()
@@ -105,19 +95,17 @@ def reject(
 @click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
 @request_option
 @decision_options
-@store_option
-@json_option
-def answer(run_id: str, value: str, as_text: bool, request: str, by: str, why: str, yes: bool,
-           url: str | None, as_json: bool) -> None:  # fmt: skip
+def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decider) -> None:
     """Answer the question that a run asks. VALUE is JSON if it reads as JSON, else text."""
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         wait = _open_request(store, run_id, "answer", request)
         said = value if as_text else option_or_value(value, wait)
         if wait is not None:
             show_request(store, run_id, wait)
-            confirm(f"answer {text.compact(said)}?", yes=yes)
-        control.answer(store, run_id, said, wait.id if wait else request, by=by, why=why)
-        _report(store, run_id, f"answered {text.compact(said)}", url, as_json)
+            decider.confirm(f"answer {text.compact(said)}?")
+            request = wait.id
+        control.answer(store, run_id, said, request, by=decider.by, why=decider.why)
+        _report(store, run_id, f"answered {text.compact(said)}", decider)
 
 
 @click.command()
@@ -127,16 +115,14 @@ def answer(run_id: str, value: str, as_text: bool, request: str, by: str, why: s
 @click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
 @click.option("--signal-id", default="", help="The same id counts once, however often it is sent.")
 @decision_options
-@store_option
-@json_option
-def signal(run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, by: str, why: str,
-           yes: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+def signal(
+    run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, decider: Decider
+) -> None:
     """Send a signal to a run. It is kept if nobody waits for it yet."""
-    _ = why, yes  # taken so that all decisions take the same options; a signal is never asked about
     content = value if value is None or as_text else json_or_text(value)
-    with existing_store(url) as store:
-        control.signal(store, run_id, name, content, signal_id=signal_id, by=by)
-        _report(store, run_id, f"signal {name} sent", url, as_json)
+    with existing_store(decider.url) as store:
+        control.signal(store, run_id, name, content, signal_id=signal_id, by=decider.by)
+        _report(store, run_id, f"signal {name} sent", decider)
 
 
 # ── doubt ────────────────────────────────────────────────────────────────────────────────────
@@ -149,10 +135,14 @@ def signal(run_id: str, name: str, value: str | None, as_text: bool, signal_id: 
 @click.option("--failed", metavar="WHY", help="It did not happen.")
 @click.option("--retry", is_flag=True, help="Try it again.")
 @decision_options
-@store_option
-@json_option
-def resolve(run_id: str, call: str | None, done: str | None, failed: str | None, retry: bool, by: str,
-            why: str, yes: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+def resolve(
+    run_id: str,
+    call: str | None,
+    done: str | None,
+    failed: str | None,
+    retry: bool,
+    decider: Decider,
+) -> None:
     """Settle a call that may or may not have happened."""
     if (done is not None) + (failed is not None) + retry != 1:
         raise click.UsageError("say exactly one of --done RESULT, --failed WHY and --retry")
@@ -160,7 +150,7 @@ def resolve(run_id: str, call: str | None, done: str | None, failed: str | None,
     how: dict[str, Any] = {"failed": failed, "retry": retry}
     if done is not None:
         how["done"] = json_or_text(done)
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         target = _doubtful(store, run_id, which)
         if target is not None:
             _show_call(store, run_id, target)
@@ -171,10 +161,10 @@ def resolve(run_id: str, call: str | None, done: str | None, failed: str | None,
                 if failed is not None
                 else "to be tried again"
             )
-            confirm(f"settle it as {word}?", yes=yes)
+            decider.confirm(f"settle it as {word}?")
             which = target.step
-        control.resolve(store, run_id, which, by=by, why=why, **how)
-        _report(store, run_id, f"step {which} settled", url, as_json)
+        control.resolve(store, run_id, which, by=decider.by, why=decider.why, **how)
+        _report(store, run_id, f"step {which} settled", decider)
 
 
 def _doubtful(store: Store, run_id: str, which: int | str | None) -> Call | None:
@@ -209,17 +199,14 @@ def _summary(store: Store, run_id: str) -> str:
 @click.command()
 @run_argument
 @decision_options
-@store_option
-@json_option
-def pause(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+def pause(run_id: str, decider: Decider) -> None:
     """Stop a run at its next call, until it is resumed."""
-    _ = yes  # a pause harms nobody: it is never asked about
-    with existing_store(url) as store:
-        control.pause(store, run_id, by=by, why=why)
+    with existing_store(decider.url) as store:
+        control.pause(store, run_id, by=decider.by, why=decider.why)
         live = views.row_of(store, run_id).is_live(store.now())
-        _report(store, run_id, "will pause at its next call" if live else "paused", url, as_json)
-        if not as_json:
-            click.echo(f"  to go on: {command(url, 'resume', 'FILE', run_id)}")
+        _report(store, run_id, "will pause at its next call" if live else "paused", decider)
+        if not decider.as_json:
+            click.echo(f"  to go on: {command(decider.url, 'resume', 'FILE', run_id)}")
 
 
 @click.command()
@@ -233,10 +220,13 @@ def pause(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: b
     help="RFC 6902 operations on what `holdfast show --json` shows; - reads them from stdin.",
 )  # fmt: skip
 @decision_options
-@store_option
-@json_option
-def patch(run_id: str, changes: tuple[str, ...], delete: tuple[str, ...], operations: str | None, by: str,
-          why: str, yes: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+def patch(
+    run_id: str,
+    changes: tuple[str, ...],
+    delete: tuple[str, ...],
+    operations: str | None,
+    decider: Decider,
+) -> None:
     """Change what a run knows. Its agent sees it when its next call returns, a loop when its iteration ends."""
     if bool(changes or delete) == (operations is not None):
         raise click.UsageError(
@@ -249,35 +239,31 @@ def patch(run_id: str, changes: tuple[str, ...], delete: tuple[str, ...], operat
             new = values.decode(given.encode())
         except NotStorable as error:
             raise click.BadParameter(str(error), param_hint="--json-patch") from None
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         shown = text.compact(new, 200) if new else "nothing new"
         gone = f", and {', '.join(map(text.visible, delete))} removed" if delete else ""
-        confirm(f"patch {_summary(store, run_id)} with {shown}{gone}?", yes=yes)
-        control.patch(store, run_id, new, delete=delete, by=by, why=why)
-        _report(store, run_id, "patched", url, as_json)
+        decider.confirm(f"patch {_summary(store, run_id)} with {shown}{gone}?")
+        control.patch(store, run_id, new, delete=delete, by=decider.by, why=decider.why)
+        _report(store, run_id, "patched", decider)
 
 
 @click.command()
 @run_argument
 @decision_options
-@store_option
-@json_option
-def cancel(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+def cancel(run_id: str, decider: Decider) -> None:
     """End a run at its next call. A call that is under way is not torn apart."""
-    with existing_store(url) as store:
-        confirm(f"cancel {_summary(store, run_id)}?", yes=yes)
-        control.cancel(store, run_id, by=by, why=why)
-        _report(store, run_id, "will be cancelled at its next call", url, as_json)
+    with existing_store(decider.url) as store:
+        decider.confirm(f"cancel {_summary(store, run_id)}?")
+        control.cancel(store, run_id, by=decider.by, why=decider.why)
+        _report(store, run_id, "will be cancelled at its next call", decider)
 
 
 @click.command()
 @run_argument
 @decision_options
-@store_option
-@json_option
-def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bool) -> None:
+def undo(run_id: str, decider: Decider) -> None:
     """Take back what a run did, newest first; a worker with the agent's code does it."""
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         calls = views.get(store, run_id).to_undo
         for call in calls:
             shown = text.compact(describe.content(store, run_id, call.args), 200)
@@ -286,9 +272,9 @@ def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bo
                 f"  would undo step {call.step}, {text.visible(call.name)} {shown}{first}", err=True
             )
         if calls:  # else it is refused, with the reason
-            confirm(f"undo {text.count(len(calls), 'call')} of {_summary(store, run_id)}?", yes=yes)
-        control.undo(store, run_id, by=by, why=why)
-        _report(store, run_id, f"{text.count(len(calls), 'call')} will be undone", url, as_json)
+            decider.confirm(f"undo {text.count(len(calls), 'call')} of {_summary(store, run_id)}?")
+        control.undo(store, run_id, by=decider.by, why=decider.why)
+        _report(store, run_id, f"{text.count(len(calls), 'call')} will be undone", decider)
 
 
 @click.command()
@@ -303,19 +289,18 @@ def undo(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: bo
     help="Change the state it begins with.",
 )
 @decision_options
-@store_option
-@json_option
-def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], by: str, why: str, yes: bool,
-         url: str | None, as_json: bool) -> None:  # fmt: skip
+def fork(
+    run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], decider: Decider
+) -> None:
     """A new run that begins with this one's log up to the end of STEP, and goes its own way."""
-    _ = yes  # the old run stays as it is: nothing to ask about
     state = {key: json_or_text(value) for key, value in map(pair, changes)}
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
-        control.fork(store, run_id, step, made, state, by=by, why=why)
+        control.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)
         inherited = views.get(store, made).inherited_effects
     data = {"run": made, "forked_from": run_id, "step": step, "inherited_effects": inherited}
     lines = [f"{made}: forked from {run_id} after step {step}"]
     if inherited:
         lines.append(f"  it inherits what was done: {'; '.join(inherited)}")
-    say(as_json, data, *lines, f"  to go on: {command(url, 'resume', 'FILE', made)}")
+    go_on = command(decider.url, "resume", "FILE", made)
+    say(decider.as_json, data, *lines, f"  to go on: {go_on}")

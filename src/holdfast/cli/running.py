@@ -19,8 +19,8 @@ from holdfast.app import Holdfast
 from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.asking import ask_on_the_spot
 from holdfast.cli.common import (
+    Decider,
     command,
-    confirm,
     decision_options,
     existing_store,
     file_argument,
@@ -279,10 +279,7 @@ def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[s
 @lease_option
 @wait_option
 @decision_options
-@store_option
-@json_option
-def rerun(target: str, run_id: str, lease: float, wait: bool, by: str, why: str, yes: bool,
-          url: str | None, as_json: bool) -> None:  # fmt: skip
+def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) -> None:
     """Run a run's code from its first line again, with its state kept.
 
     Recorded results are not used again: every call that the code makes is made anew, so a guard by
@@ -290,15 +287,15 @@ def rerun(target: str, run_id: str, lease: float, wait: bool, by: str, why: str,
     """
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
-    with existing_store(url) as store:
+    with existing_store(decider.url) as store:
         row = views.row_of(store, run_id)
         _check_agent(loaded, row)
-        if not as_json or not yes:
+        if not decider.as_json or not decider.yes:
             _show_what_may_repeat(views.get(store, run_id))
-    confirm(f"run {text.visible(run_id)} from its first line again?", yes=yes)
-    with _open(url, loaded, lease) as hf:
-        job = Job(hf, run_id, target, url, as_json, wait)
-        job.carry(lambda: hf.rerun(run_id, wait=wait, by=by, why=why))
+    decider.confirm(f"run {text.visible(run_id)} from its first line again?")
+    with _open(decider.url, loaded, lease) as hf:
+        job = Job(hf, run_id, target, decider.url, decider.as_json, wait)
+        job.carry(lambda: hf.rerun(run_id, wait=wait, by=decider.by, why=decider.why))
 
 
 def _show_what_may_repeat(state: RunState) -> None:

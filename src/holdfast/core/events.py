@@ -6,7 +6,7 @@ A run's log is a sequence of these. Three families:
 - what its code asked for, in the order of its branch: calls (intent, receipt) and waits;
 - what its code and the people around it noted: state, stage, decisions, facts, messages, signals ….
 
-This module says what the facts *are*. What they add up to is `state.py`; how they are chained and
+This module says what the facts *are*. What they add up to is `fold.py`; how they are chained and
 checked is `log.py`; how code that runs again is matched with them is `replay.py`.
 
 Where a fact stands: `branch` names the line of code execution within the run ("" is the main one),
@@ -58,6 +58,11 @@ def bytes_of(raw: Raw) -> bytes:
 
 
 NULL: Final = Value(json=Raw(b"null"))
+
+
+def plain(value: Value) -> Any:
+    """A value's content, read-only; a big one stays a `Value` that names its artifact."""
+    return value if value.blob else values.freeze(values.decode(value.json))
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 
 `delta` compares two states and gives a JSON Patch; what was appended (a message, a fact, a tool call) is all
 that is written, so a log grows with what happens and not with how much has happened before. `after` takes in
-patches from outside. Pure.
+patches from outside. `Document` is the state as the fold of the log puts it together again. Pure.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.core import jsonpatch, values
 from holdfast.core.agent_state import AgentState
-from holdfast.core.events import Value
+from holdfast.core.events import Value, plain
 from holdfast.core.patch import StatePatch
-from holdfast.core.state import Queued, plain
+from holdfast.core.state import Queued
 from holdfast.errors import InvalidInput
 
 Ops = list[dict[str, Any]]
@@ -133,3 +133,25 @@ def _operated(state: AgentState, ops: Any) -> AgentState:
     if changed:
         raise InvalidInput(f"/{changed[0]} is the loop's own and cannot be patched from outside")
     return new
+
+
+class Document:
+    """A loop's state as plain JSON. It is copied only when somebody asks for it after a change."""
+
+    def __init__(self, frozen: Any) -> None:
+        self._frozen = frozen
+        self._own: Any = None
+
+    def frozen(self) -> Any:
+        if self._frozen is None and self._own is not None:
+            self._frozen = values.freeze(self._own)
+        return self._frozen
+
+    def apply(self, delta: Any) -> None:
+        if self._own is None:
+            self._own = values.thaw(self._frozen)
+        self._frozen = None
+        try:
+            self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
+        except InvalidInput:  # a foreign log may hold anything
+            return

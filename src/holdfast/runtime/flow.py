@@ -22,10 +22,11 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Usage, Value
+from holdfast.core.fold import fold
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
-from holdfast.core.state import RunState, fold
+from holdfast.core.state import RunState
 from holdfast.core.values import canonical_flat
 from holdfast.errors import (
     Abandon,

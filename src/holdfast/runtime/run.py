@@ -3,50 +3,44 @@
 Everything here either notes a fact (kept with the next commit; noted once, however often the code
 runs again) or waits. `Run` is for plain functions, `AsyncRun` for `async def`: they differ only in
 what must be awaited.
+
+Not here: the agent's memory and dialogue (`memory.py`), what may be waited for (`requests.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import random
 import string
 import typing
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
-from holdfast.core import state as states
 from holdfast.core.context import ContextSlice, pack
-from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
-from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, ToolCall
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role
 from holdfast.core.patch import StatePatch
-from holdfast.core.policy import BudgetUse, budget_use, microseconds
+from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
-from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
+from holdfast.errors import CallFailed, InvalidInput, Signal, UnknownStage
+from holdfast.runtime import requests
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.context import CURRENT, Branch, current_branch
+from holdfast.runtime.context import CURRENT, Branch
+from holdfast.runtime.memory import Messages, Place, State
 from holdfast.runtime.models import fields_of
+from holdfast.runtime.requests import Approval, Question, Request, Timer
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import drive_async_here, drive_here
-from holdfast.runtime.waits import (
-    Approval,
-    Question,
-    Request,
-    Timer,
-    content,
-    wait,
-    wait_first,
-)
+from holdfast.runtime.waits import wait, wait_first
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -55,232 +49,18 @@ MAP_THREADS: Final = 8
 _SLICE: Final = values.Codec(ContextSlice)
 
 
-class State:
-    """The agent's explicit memory. `run.state.x` is None if never set, so a guard reads like a sentence."""
-
-    __slots__ = ("_run",)
-
-    def __init__(self, run: RunBase) -> None:
-        object.__setattr__(self, "_run", run)
-
-    def __getattr__(self, key: str) -> Any:
-        if key.startswith("__"):
-            raise AttributeError(key)
-        return self.get(key)
-
-    def __setattr__(self, key: str, value: Any) -> None:
-        self._change("set", key, value)
-
-    def __delattr__(self, key: str) -> None:
-        self._change("delete", key, None)
-
-    __getitem__ = __getattr__
-    __setitem__ = __setattr__
-    __delitem__ = __delattr__
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._session.state()
-
-    def __repr__(self) -> str:
-        return f"State({self.all()!r})"
-
-    @property
-    def _session(self) -> Session:
-        session: Session = self._run._session
-        return session
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value under this key, or `default`."""
-        state = self._session.state()
-        fields = self._run._fields
-        if key not in state:
-            return fields[key].default if key in fields and default is None else default
-        value = self._resolved(state[key])
-        if key not in fields:
-            return value
-        try:
-            return fields[key].read(value)
-        except NotStorable as error:  # a patch from outside, or another model when it was set
-            raise error.of(f"state.{key}") from None
-
-    def _resolved(self, value: Any) -> Any:
-        if isinstance(value, list) and any(isinstance(item, Value) for item in value):
-            return values.FrozenList(self._resolved(item) for item in value)
-        return self._run._whole(value)
-
-    def all(self) -> dict[str, Any]:
-        """Everything, as a read-only dict."""
-        state = self._session.state()
-        return FrozenDict({key: self._resolved(value) for key, value in state.items()})
-
-    def increment(self, key: str, by: float = 1) -> Any:
-        """Add to a number (a missing one counts as 0); the new value."""
-        before = self._session.state().get(key, 0)
-        for number in (before, by):
-            if isinstance(number, bool) or not isinstance(number, int | float | None):
-                raise InvalidInput(f"state.{key} cannot be incremented: {number!r} is not a number")
-        self._change("increment", key, by)
-        return self.get(key)
-
-    def append(self, key: str, value: Any) -> None:
-        """Add to the end of a list (a missing one counts as empty). Only the new item is recorded."""
-        before = self._session.state().get(key)
-        if before is not None and not isinstance(before, list):
-            raise InvalidInput(f"state.{key} is not a list; it cannot be appended to")
-        self._change("append", key, value)
-
-    def _change(self, op: str, key: Any, value: Any) -> None:
-        if not isinstance(key, str) or not key or key in _STATE_METHODS:
-            raise InvalidInput(
-                f"{key!r} cannot be the name of something in run.state; choose another"
-            )
-        fields = self._run._fields
-        try:
-            if fields and key not in fields:
-                raise InvalidInput(f"state.{key} is not declared; declared are {', '.join(fields)}")
-            data = values.encode(value, typed=bool(fields))
-            if fields and op != "delete":
-                fields[key].read(self._after(op, key, values.decode(data)))
-        except NotStorable as error:
-            raise error.of(f"state.{key}") from None
-        wrapped, blobs = self._session.wrap(data)
-        branch = self._run._here
-        self._session.note(
-            e.StateChanged(branch=branch.path, after=branch.index, op=op, key=key, value=wrapped),
-            blobs,
-        )
-
-    def _after(self, op: str, key: str, value: Any) -> Any:
-        """What the state will hold under this key, for its model to judge."""
-        seen = {key: self._resolved(self._session.state().get(key))}
-        states.change(seen, op, key, value)
-        return seen[key]
-
-
-_STATE_METHODS: Final = frozenset({"get", "all", "increment", "append"})
-
-
-class Messages:
-    """The user-visible dialogue, kept apart from working memory."""
-
-    def __init__(self, run: RunBase) -> None:
-        self._run = run
-
-    def add(
-        self,
-        role: str | Message,
-        content: Any = "",
-        *,
-        metadata: Any = None,
-        tool_calls: Iterable[ToolCall] = (),
-        tool_call_id: str = "",
-    ) -> None:
-        """Add a message at the end: a role and what it says, or a whole `Message`."""
-        said = (
-            role
-            if isinstance(role, Message)
-            else Message(role, content, 0, metadata, tuple(tool_calls), tool_call_id)
-        )
-        session, here = self._run._session, self._run._here
-        value, blobs = self._run._value(said.content)
-        extra, more = (None, []) if said.metadata is None else self._run._value(said.metadata)
-        asked = [self._asked(call) for call in said.tool_calls]
-        session.note(
-            e.MessageAdded(
-                branch=here.path,
-                after=here.index,
-                role=said.role,
-                content=value,
-                metadata=extra,
-                tool_calls=tuple(tool for tool, _ in asked),
-                tool_call_id=said.tool_call_id,
-            ),
-            [*blobs, *more, *(blob for _, found in asked for blob in found)],
-        )
-
-    def _asked(self, call: ToolCall) -> tuple[e.AskedTool, list[log.Blob]]:
-        arguments, blobs = self._run._value(call.arguments)
-        result, more = (None, []) if call.result is None else self._run._value(call.result)
-        asked = e.AskedTool(call.id, call.name, arguments, result, call.error, call.duration)
-        return asked, [*blobs, *more]
-
-    def all(self) -> list[Message]:
-        """Every message so far."""
-        return [self._whole(message) for message in self._run._session.view().messages]
-
-    def _whole(self, message: Message) -> Message:
-        whole, calls = self._run._whole, message.tool_calls
-        return msgspec.structs.replace(
-            message,
-            content=whole(message.content),
-            metadata=whole(message.metadata),
-            tool_calls=tuple(
-                msgspec.structs.replace(c, arguments=whole(c.arguments), result=whole(c.result))
-                for c in calls
-            ),
-        )
-
-    @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["openai"] = "openai",
-                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
-    @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["anthropic"],
-                  counter: TokenCounter = ESTIMATE) -> AnthropicPrompt: ...  # fmt: skip
-    def for_model(
-        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: Shape = "openai",
-        counter: TokenCounter = ESTIMATE,
-    ) -> list[dict[str, Any]] | AnthropicPrompt:  # fmt: skip
-        """The dialogue as a provider's client takes it, without its oldest turns if it is too long.
-
-        Kept are system messages, the first user message and the last `keep_last` turns (at least four);
-        no tool call loses its answer. ContextTooLong if even these do not fit.
-        """
-        if shape not in ("openai", "anthropic"):
-            raise InvalidInput(f"shape must be 'openai' or 'anthropic', not {shape!r}")
-        shown = dialogue.fit(self.all(), max_tokens, keep_last=keep_last, counter=counter).messages
-        return dialogue.openai(shown) if shape == "openai" else dialogue.anthropic(shown)
-
-    def __len__(self) -> int:
-        return len(self.all())
-
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self.all())
-
-
-class RunBase:
+class RunBase(Place):
     """What `Run` and `AsyncRun` share: everything that need not wait."""
 
     def __init__(self, session: Session, root: Branch) -> None:
-        self._session = session
-        self._root = root
-        self._fields = fields_of(session.setting.model)
-        self.state = State(self)
+        super().__init__(session, root)
+        self.state = State(self, fields_of(session.setting.model))
         self.messages = Messages(self)
 
     @property
     def id(self) -> str:
         """The run's id."""
         return self._session.run_id
-
-    @property
-    def _here(self) -> Branch:
-        branch = current_branch()
-        if branch is None or branch.session is not self._session:
-            branch = self._root
-        if branch.waiting is not None:
-            raise branch.waiting  # the code caught the wait and went on; its notes are not the run's
-        return branch
-
-    def _whole(self, value: Any) -> Any:
-        """The value itself, fetched if it was too big for its event."""
-        if not isinstance(value, Value):
-            return value
-        return values.freeze(values.decode(self._session.unwrap(value)))
-
-    def _value(self, data: Any) -> tuple[Value, list[log.Blob]]:
-        return self._session.wrap(values.encode(data))
 
     # ── position ─────────────────────────────────────────────────────────────────────────
 
@@ -543,90 +323,6 @@ class RunBase:
             raise InvalidInput("a loop ends its iterations by itself: return the state")
         return e.IterationEnded(index=index, iteration=self._session.next_iteration())
 
-    # ── requests for waits ───────────────────────────────────────────────────────────────
-
-    @staticmethod
-    def _timer(seconds: float) -> Request:
-        return Request(
-            "timer", seconds_us=microseconds(seconds, "run.sleep"), says="a timer",
-            how="it goes on by itself when a worker is running",
-        )  # fmt: skip
-
-    @staticmethod
-    def _signals(names: Sequence[Any], timeout: float | None) -> Request:
-        if not names or not all(isinstance(name, str) and name.strip() for name in names):
-            raise InvalidInput("a signal needs a name that is not empty")
-        us = None if timeout is None else microseconds(timeout, "timeout")
-        said = " or ".join(repr(name) for name in names)
-        return Request(
-            "signal", name=",".join(names), seconds_us=us, of=tuple(names), says=f"the signal {said}",
-            how=f"hf.signal({{id}}, {names[0]!r}, …)",
-        )  # fmt: skip
-
-    @staticmethod
-    def _approval(prompt: str, show: Any, timeout: float | None) -> Request:
-        us = None if timeout is None else microseconds(timeout, "timeout")
-        return Request("approval", name=prompt, seconds_us=us, show=show, says=f"approval: {prompt}",
-                       how="hf.approve({id}) or hf.reject({id})")  # fmt: skip
-
-    @staticmethod
-    def _question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
-        us = None if timeout is None else microseconds(timeout, "timeout")
-        return Request("answer", name=prompt, seconds_us=us, options=tuple(options), says=f"an answer: {prompt}",
-                       how="hf.answer({id}, …)")  # fmt: skip
-
-    def _end_of_signal(self, ended: e.WaitEnded) -> Any:
-        return None if ended.outcome == "time" else content(self._session, ended.value)
-
-    def _any(
-        self, waits: Sequence[str | Approval | Question | Timer], timeout: float | None
-    ) -> list[Request]:
-        """Each thing as a request of its own; signals are one request together."""
-        signals = [x for x in waits if isinstance(x, str)]
-        if len(waits) == len(signals):
-            return [self._signals(signals, timeout)]
-        if timeout is not None and all(isinstance(x, Timer) for x in waits):
-            raise InvalidInput("wait_any: a timeout beside timers alone is one more Timer")
-        requests = [self._signals(signals, timeout)] if signals else []
-        for x in waits:
-            match x:
-                case Approval():
-                    requests.append(self._approval(x.prompt, x.show, timeout))
-                case Question():
-                    requests.append(self._question(x.prompt, x.options, timeout))
-                case Timer():
-                    timer = self._timer(x.seconds)
-                    requests.append(dataclasses.replace(timer, name=x.name))
-                case str():
-                    pass
-                case _:
-                    raise InvalidInput(
-                        f"wait_any takes names of signals, Approval, Question and Timer, not {x!r}"
-                    )
-        return requests
-
-    def _end_of_any(
-        self, requests: list[Request], ended: tuple[int, e.WaitEnded]
-    ) -> tuple[str, Any] | None:
-        number, end = ended
-        if end.wait == "timer":
-            return requests[number].name, None
-        if end.outcome == "time":
-            return None
-        if end.wait == "approval":
-            return requests[number].name, end.outcome == "approved"
-        name = end.outcome if end.wait == "signal" else requests[number].name
-        return name, content(self._session, end.value)
-
-    def _end_of_approval(self, prompt: str, ended: e.WaitEnded) -> bool:
-        if ended.outcome == "time":
-            raise Rejected(prompt, "Rejected", "nobody decided in time")
-        if ended.outcome == "rejected":
-            said = content(self._session, ended.value)
-            why = f": {said['why']}" if said["why"] else ""
-            raise Rejected(prompt, "Rejected", f"{said['by'] or 'a person'} said no{why}")
-        return True
-
 
 class Run(RunBase):
     """A run, as its agent (a plain function) sees it."""
@@ -636,9 +332,9 @@ class Run(RunBase):
         ended: e.WaitEnded = drive_here(here, wait(here, request))
         return ended
 
-    def _first(self, requests: list[Request]) -> tuple[int, e.WaitEnded]:
+    def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, requests))
+        first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, asked))
         return first
 
     def checkpoint(self) -> None:
@@ -648,11 +344,12 @@ class Run(RunBase):
 
     def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
-        self._wait(self._timer(seconds))
+        self._wait(requests.timer(seconds))
 
     def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
-        return self._end_of_signal(self._wait(self._signals([signal], timeout)))
+        ended = self._wait(requests.signals([signal], timeout))
+        return requests.value_of(self._session, ended)
 
     def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
@@ -662,16 +359,18 @@ class Run(RunBase):
         A name stands for a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
-        requests = self._any(waits, timeout)
-        return self._end_of_any(requests, self._first(requests))
+        asked = requests.any_of(waits, timeout)
+        return requests.choice_of(self._session, asked, self._first(asked))
 
     def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve. Rejected is raised if they say no, or nobody decides in time."""
-        return self._end_of_approval(prompt, self._wait(self._approval(prompt, show, timeout)))
+        ended = self._wait(requests.approval(prompt, show, timeout))
+        return requests.consent_of(self._session, prompt, ended)
 
     def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
         """Ask a person a question; the answer, or None when time is up."""
-        return self._end_of_signal(self._wait(self._question(prompt, options, timeout)))
+        ended = self._wait(requests.question(prompt, options, timeout))
+        return requests.value_of(self._session, ended)
 
     def map(
         self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS
@@ -713,9 +412,9 @@ class AsyncRun(RunBase):
         ended: e.WaitEnded = await drive_async_here(here, wait(here, request))
         return ended
 
-    async def _first(self, requests: list[Request]) -> tuple[int, e.WaitEnded]:
+    async def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, requests))
+        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, asked))
         return first
 
     async def checkpoint(self) -> None:
@@ -725,11 +424,12 @@ class AsyncRun(RunBase):
 
     async def sleep(self, seconds: float) -> None:
         """Wait for a time. A far one leaves memory and survives any restart."""
-        await self._wait(self._timer(seconds))
+        await self._wait(requests.timer(seconds))
 
     async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
-        return self._end_of_signal(await self._wait(self._signals([signal], timeout)))
+        ended = await self._wait(requests.signals([signal], timeout))
+        return requests.value_of(self._session, ended)
 
     async def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
@@ -739,19 +439,20 @@ class AsyncRun(RunBase):
         A name stands for a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
-        requests = self._any(waits, timeout)
-        return self._end_of_any(requests, await self._first(requests))
+        asked = requests.any_of(waits, timeout)
+        return requests.choice_of(self._session, asked, await self._first(asked))
 
     async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve. Rejected is raised if they say no, or nobody decides in time."""
-        ended = await self._wait(self._approval(prompt, show, timeout))
-        return self._end_of_approval(prompt, ended)
+        ended = await self._wait(requests.approval(prompt, show, timeout))
+        return requests.consent_of(self._session, prompt, ended)
 
     async def ask(
         self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None
     ) -> Any:
         """Ask a person a question; the answer, or None when time is up."""
-        return self._end_of_signal(await self._wait(self._question(prompt, options, timeout)))
+        ended = await self._wait(requests.question(prompt, options, timeout))
+        return requests.value_of(self._session, ended)
 
     async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]:
         """Call `fn` for each item, concurrently; results in the order of the items."""

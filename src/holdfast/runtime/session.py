@@ -21,11 +21,13 @@ import msgspec
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.events import Event, Noted, Usage, Value
+from holdfast.core.events import Event, Noted, Usage, Value, plain
+from holdfast.core.fold import Draft
+from holdfast.core.knowledge import change
 from holdfast.core.log import Blob, Head, Record
 from holdfast.core.policy import Checkpoint
 from holdfast.core.replay import Entry, Journal
-from holdfast.core.state import Draft, Queued, RunState, change, plain
+from holdfast.core.state import Queued, RunState
 from holdfast.errors import (
     Abandon,
     Conflict,

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core import log
-from holdfast.core import state as states
+from holdfast.core.fold import fold
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.errors import Abandon, Conflict, NotFound, Suspend
@@ -30,7 +30,7 @@ BRANCH = "undo"
 def compensate(session: Session) -> Flow:
     """Undo every finished call that says how, in reverse order."""
     session.read_all()
-    known = states.fold(RunState(), session.store.read(session.run_id))
+    known = fold(RunState(), session.store.read(session.run_id))
     doubtful = [
         c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH
     ]
@@ -59,7 +59,7 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
         ended = row.status in TERMINAL_STATUSES
         if not ended and any(r.kind == e.UndoRequested.kind for r in records):
             return row
-        calls = states.fold(RunState(), records).calls
+        calls = fold(RunState(), records).calls
         if ended and not any(c.undoable and not c.undone for c in calls):
             return None
         last = records[-1]

@@ -2,13 +2,14 @@
 
 A wait has a place in its branch like a call. What ends it is found in the log: a signal that came
 (even before the wait began), a decision, or time by the store's clock.
+
+Not here: what may be asked for, and what the code gets for it (`requests.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Raw
 
@@ -22,46 +23,8 @@ from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
 from holdfast.runtime.effects import Flow, Pause, place
 from holdfast.runtime.flow import check_added, check_all_replayed
+from holdfast.runtime.requests import Request
 from holdfast.runtime.session import Session
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the code waits for."""
-
-    wait: str
-    name: str = ""
-    seconds_us: int | None = None
-    show: Any = None
-    options: tuple[str, ...] = ()
-    of: tuple[str, ...] = ()
-    says: str = ""
-    how: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """One of several things to wait for: a person's yes or no."""
-
-    prompt: str
-    show: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One of several things to wait for: a person's answer."""
-
-    prompt: str
-    options: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """One of several things to wait for: a time from now."""
-
-    seconds: float
-    name: str = "timer"
-
 
 Ready = Callable[[Session, Branch, int, Entry], e.WaitEnded | None]
 
@@ -261,8 +224,3 @@ _READY: Final[dict[str, Ready]] = {
     "approval": _approval,
     "answer": _answer,
 }
-
-
-def content(session: Session, value: Value | None) -> Any:
-    """What came with the end of a wait."""
-    return None if value is None else values.decode(session.unwrap(value))

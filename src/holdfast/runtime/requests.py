@@ -1,0 +1,155 @@
+"""What code may wait for (a time, signals, people), as requests; and what it gets when the wait is over.
+
+Not here: the wait itself (`waits.py`), what an agent calls (`run.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core import values
+from holdfast.core.events import Value
+from holdfast.core.policy import microseconds
+from holdfast.errors import InvalidInput, Rejected
+from holdfast.runtime.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the code waits for."""
+
+    wait: str
+    name: str = ""
+    seconds_us: int | None = None
+    show: Any = None
+    options: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+    says: str = ""
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """One of several things to wait for: a person's yes or no."""
+
+    prompt: str
+    show: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One of several things to wait for: a person's answer."""
+
+    prompt: str
+    options: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """One of several things to wait for: a time from now."""
+
+    seconds: float
+    name: str = "timer"
+
+
+# ── what is asked for ────────────────────────────────────────────────────────────────────────
+
+
+def timer(seconds: float) -> Request:
+    return Request(
+        "timer", seconds_us=microseconds(seconds, "run.sleep"), says="a timer",
+        how="it goes on by itself when a worker is running",
+    )  # fmt: skip
+
+
+def signals(names: Sequence[Any], timeout: float | None) -> Request:
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise InvalidInput("a signal needs a name that is not empty")
+    us = None if timeout is None else microseconds(timeout, "timeout")
+    said = " or ".join(repr(name) for name in names)
+    return Request(
+        "signal", name=",".join(names), seconds_us=us, of=tuple(names), says=f"the signal {said}",
+        how=f"hf.signal({{id}}, {names[0]!r}, …)",
+    )  # fmt: skip
+
+
+def approval(prompt: str, show: Any, timeout: float | None) -> Request:
+    us = None if timeout is None else microseconds(timeout, "timeout")
+    return Request("approval", name=prompt, seconds_us=us, show=show, says=f"approval: {prompt}",
+                   how="hf.approve({id}) or hf.reject({id})")  # fmt: skip
+
+
+def question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
+    us = None if timeout is None else microseconds(timeout, "timeout")
+    return Request("answer", name=prompt, seconds_us=us, options=tuple(options), says=f"an answer: {prompt}",
+                   how="hf.answer({id}, …)")  # fmt: skip
+
+
+def any_of(
+    waits: Sequence[str | Approval | Question | Timer], timeout: float | None
+) -> list[Request]:
+    """Each thing as a request of its own; signals are one request together."""
+    names = [x for x in waits if isinstance(x, str)]
+    if len(waits) == len(names):
+        return [signals(names, timeout)]
+    if timeout is not None and all(isinstance(x, Timer) for x in waits):
+        raise InvalidInput("wait_any: a timeout beside timers alone is one more Timer")
+    requests = [signals(names, timeout)] if names else []
+    for x in waits:
+        match x:
+            case Approval():
+                requests.append(approval(x.prompt, x.show, timeout))
+            case Question():
+                requests.append(question(x.prompt, x.options, timeout))
+            case Timer():
+                requests.append(dataclasses.replace(timer(x.seconds), name=x.name))
+            case str():
+                pass
+            case _:
+                raise InvalidInput(
+                    f"wait_any takes names of signals, Approval, Question and Timer, not {x!r}"
+                )
+    return requests
+
+
+# ── what comes of it ─────────────────────────────────────────────────────────────────────────
+
+
+def value_of(session: Session, ended: e.WaitEnded) -> Any:
+    """A signal's value or a person's answer; None when time was up."""
+    return None if ended.outcome == "time" else _content(session, ended.value)
+
+
+def choice_of(
+    session: Session, requests: list[Request], ended: tuple[int, e.WaitEnded]
+) -> tuple[str, Any] | None:
+    """Which of several came first, by its name, and what came with it; None when time was up."""
+    number, end = ended
+    if end.wait == "timer":
+        return requests[number].name, None
+    if end.outcome == "time":
+        return None
+    if end.wait == "approval":
+        return requests[number].name, end.outcome == "approved"
+    name = end.outcome if end.wait == "signal" else requests[number].name
+    return name, _content(session, end.value)
+
+
+def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:
+    """True, or Rejected with the person and the reason."""
+    if ended.outcome == "time":
+        raise Rejected(prompt, "Rejected", "nobody decided in time")
+    if ended.outcome == "rejected":
+        said = _content(session, ended.value)
+        why = f": {said['why']}" if said["why"] else ""
+        raise Rejected(prompt, "Rejected", f"{said['by'] or 'a person'} said no{why}")
+    return True
+
+
+def _content(session: Session, value: Value | None) -> Any:
+    """What came with the end of a wait."""
+    return None if value is None else values.decode(session.unwrap(value))
