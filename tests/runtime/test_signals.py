@@ -486,3 +486,18 @@ def test_a_signal_that_is_not_named_in_a_wait_stays_in_the_mail(home: Any) -> No
     waits(home.open(), one_signal)
 
     assert [s.name for s in hf.get("r").signals] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["time", "lost", "cut"])
+def test_a_signal_may_have_any_name(home: Any, name: str) -> None:
+    @agent
+    def main(run: Run) -> list[Any]:
+        return [run.wait_for(name, timeout=60), run.wait_any(name, Approval("ok?"), timeout=60)]
+
+    hf = home.open(main)
+    for value in (1, 2):
+        with pytest.raises(RunWaiting):
+            hf.run(main, id="r")
+        hf.signal("r", name, value)
+
+    assert hf.run(main, id="r") == [1, [name, 2]]

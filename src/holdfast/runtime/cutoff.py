@@ -1,4 +1,5 @@
 """A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed neighbour, a lost race.
+(`waits.py` sees to waits that it gave up.)
 
 Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
 (`tasks.stay_cut_off`). Whether a tool may have acted by then is the flow's question, asked before.

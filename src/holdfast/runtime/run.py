@@ -37,14 +37,13 @@ from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.session import Session
-from holdfast.runtime.tasks import drive_async_here, drive_here
+from holdfast.runtime.tasks import drive_async_here, drive_here, no_answer
 from holdfast.runtime.waits import (
     Approval,
     Question,
     Request,
     Timer,
     content,
-    wait,
     wait_first,
 )
 
@@ -576,7 +575,7 @@ class RunBase:
                        how="hf.answer({id}, …)")  # fmt: skip
 
     def _end_of_signal(self, ended: e.WaitEnded) -> Any:
-        return None if ended.outcome == "time" else content(self._session, ended.value)
+        return None if ended.is_over("time") else content(self._session, ended.value)
 
     def _any(
         self, waits: Sequence[str | Approval | Question | Timer], timeout: float | None
@@ -611,7 +610,7 @@ class RunBase:
         number, end = ended
         if end.wait == "timer":
             return requests[number].name, None
-        if end.outcome == "time":
+        if end.is_over("time"):
             return None
         if end.wait == "approval":
             return requests[number].name, end.outcome == "approved"
@@ -619,7 +618,7 @@ class RunBase:
         return name, content(self._session, end.value)
 
     def _end_of_approval(self, prompt: str, ended: e.WaitEnded) -> bool:
-        if ended.outcome == "time":
+        if ended.is_over("time"):
             raise Rejected(prompt, "Rejected", "nobody decided in time")
         if ended.outcome == "rejected":
             said = content(self._session, ended.value)
@@ -632,9 +631,7 @@ class Run(RunBase):
     """A run, as its agent (a plain function) sees it."""
 
     def _wait(self, request: Request) -> e.WaitEnded:
-        here = self._here
-        ended: e.WaitEnded = drive_here(here, wait(here, request))
-        return ended
+        return self._first([request])[1]
 
     def _first(self, requests: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
@@ -709,14 +706,14 @@ class AsyncRun(RunBase):
     """A run, as its agent (an `async def`) sees it."""
 
     async def _wait(self, request: Request) -> e.WaitEnded:
-        here = self._here
-        ended: e.WaitEnded = await drive_async_here(here, wait(here, request))
+        _, ended = await self._first([request])
         return ended
 
     async def _first(self, requests: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, requests))
-        return first
+        first: tuple[int, e.WaitEnded] | None
+        first = await drive_async_here(here, wait_first(here, requests))
+        return first if first is not None else await no_answer(here.session)
 
     async def checkpoint(self) -> None:
         """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
