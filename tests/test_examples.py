@@ -46,7 +46,7 @@ def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProc
         **more,
     }
     return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=60)  # fmt: skip
+                          stdin=subprocess.DEVNULL, timeout=240)  # fmt: skip
 
 
 def said(words: list[str], folder: Path, **more: str) -> str:
