@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from support.leaks import _leaks_are_found_here  # noqa: F401 - a fixture of every test
+
 # psycopg costs a third of a second to import: only tests that ask for PostgreSQL pay for it.
 if TYPE_CHECKING:
     from support.ledger import Ledger
