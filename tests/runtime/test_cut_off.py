@@ -209,6 +209,32 @@ def test_a_check_tells_what_became_of_a_tool_that_was_cut_off(home: Any) -> None
     assert happened.count("x begins") == 1
 
 
+def test_a_check_that_the_code_does_not_wait_for_leaves_the_call_in_doubt(home: Any) -> None:
+    answers: list[str] = []
+
+    async def look_up(_: str) -> str:
+        if not answers:
+            await _never("x")
+        return answers[0]
+
+    @tool(check=look_up)
+    async def pay() -> str:
+        happened.append("paid")
+        return "paid"
+
+    main = impatient(in_time, lambda _: pay())
+    home.crash(main, "r", at="before commit call_succeeded")
+    home.clock.advance(31)
+    with pytest.raises(RunWaiting, match="may or may not have happened"):
+        home.open().run(main, id="r")
+
+    answers.append("found")
+    hf = home.open(main)
+    hf.signal("r", "go")
+    assert hf.run(main, id="r") == ["found", "fallback"]
+    assert happened.count("paid") == 1
+
+
 def test_a_run_that_failed_beside_it_makes_it_again_when_it_is_resumed(home: Any) -> None:
     """Nothing was done after it was cut off: it is part of what failed."""
     release: list[str] = []
@@ -249,6 +275,35 @@ def test_a_child_run_that_nobody_waits_for_any_longer_is_cancelled(home: Any) ->
 
     assert "cancelled" == hf.get("r~1").status
     assert happened.count("x begins") == 1
+
+
+def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(home: Any) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    @agent(name="child")
+    async def child(_: AsyncRun) -> str:
+        return await slow_step("x")
+
+    @agent(name="cancels")
+    async def main(run: AsyncRun) -> None:
+        tasks.append(asyncio.create_task(child()))
+        when_begun[:] = [tasks[-1].cancel]
+        await asyncio.wait(tasks[-1:])
+        assert tasks[-1].cancelled()
+        await run.wait_for("go")
+
+    def cancel_again(name: str) -> None:
+        if name == "before ask_to_cancel" and "again" not in happened:
+            happened.append("again")
+            tasks[0].cancel()
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(child, boundary=cancel_again).run(main, id="r")
+
+    assert "again" in happened
+    hf = home.open(child)
+    assert hf.get("r~1").cancel_requested
+    assert 1 == sum(isinstance(x, e.CallFailed) for _, x in hf.events("r"))
 
 
 def test_a_tool_whose_intent_was_on_its_way_does_not_begin(home: Any) -> None:

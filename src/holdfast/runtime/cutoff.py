@@ -42,7 +42,11 @@ def record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
     if spec.effect == CHILD:
         child = {"store": session.store, "run_id": f"{session.run_id}~{receipt.step}"}
         inside = Inside(spec.name, spec.effect, session.run_id)
-        yield Invoke(session, ask_to_cancel, child, inside, False)
+        told = False
+        while not told:
+            with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
+                yield Invoke(session, ask_to_cancel, child, inside, False)
+                told = True
     raise cut.cancelled
 
 
