@@ -28,7 +28,7 @@ def boundary(name):
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-engine.Options = functools.partial(engine.Options, boundary=boundary, lease_seconds=0.5)
+engine.Options = functools.partial(engine.Options, boundary=boundary, lease_seconds=2.0)
 runpy.run_path(sys.argv[2], run_name="__main__")
 """
 

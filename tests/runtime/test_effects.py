@@ -1013,7 +1013,7 @@ def stuck() -> Any:
 def test_a_timeout_of_a_once_tool_is_in_doubt(home: Any, stuck: threading.Event) -> None:
     @tool(timeout=0.02)
     def pay() -> None:
-        stuck.wait(30)
+        stuck.wait(120)
 
     @agent
     def main(run: Run) -> None:
@@ -1034,7 +1034,7 @@ def test_a_timeout_of_a_keyed_tool_is_a_failure_that_is_retried_with_the_same_ke
     def send(idempotency_key: str = "") -> str:
         keys.append(idempotency_key)
         if len(keys) == 1:
-            stuck.wait(30)
+            stuck.wait(120)
         return "sent"
 
     @agent
@@ -1059,7 +1059,7 @@ def test_a_timeout_of_a_checked_tool_asks_the_check_before_it_is_tried_again(
     def book(idempotency_key: str = "") -> str:
         ran.append(idempotency_key)
         began.set()
-        stuck.wait(30)
+        stuck.wait(120)
         return "booked"
 
     @agent
@@ -1068,14 +1068,14 @@ def test_a_timeout_of_a_checked_tool_asks_the_check_before_it_is_tried_again(
 
     hf = home.open()
     assert hf.run(main, id="r") == "found"
-    assert began.wait(30)
+    assert began.wait(120)
     assert len(ran) == 1
 
 
 def test_a_timeout_of_a_step_is_a_failure(home: Any, stuck: threading.Event) -> None:
     @step(timeout=0.02)
     def think() -> None:
-        stuck.wait(30)
+        stuck.wait(120)
 
     @agent
     def main(run: Run) -> str:
@@ -1215,7 +1215,7 @@ def test_an_asyncio_cancellation_inside_a_tool_is_in_doubt_not_failed(home: Any)
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
             task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -1321,7 +1321,7 @@ def test_a_transactional_tool_that_is_too_late_leaves_nothing(
     def enter(tx: Any = None) -> None:
         try:
             tx.execute("INSERT INTO account (amount) VALUES (1)")
-            stuck.wait(30)
+            stuck.wait(120)
         finally:
             ended.set()
 
@@ -1336,6 +1336,6 @@ def test_a_transactional_tool_that_is_too_late_leaves_nothing(
     hf = home.open(boundary=given_up)
     with pytest.raises(RunFailed, match="no answer within"):
         hf.run(main, id="r")
-    assert ended.wait(30)
+    assert ended.wait(120)
     assert call_of(hf, "r").status == "failed"
     assert amounts(home.store) == []

@@ -213,7 +213,7 @@ def attempt(agent, id, **input):
     except (RunFailed, RunWaiting):
         pass
 
-with Holdfast(sys.argv[1], options=Options(lease_seconds=0.2)) as hf:
+with Holdfast(sys.argv[1], options=Options(lease_seconds=2.0)) as hf:
     attempt(agents.recap, "done", to="sam")
     attempt(agents.recap, "failed", to="nobody")
     attempt(agents.careful, "approval", to="sam")
