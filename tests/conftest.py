@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from support.leaks import _leaks_are_found_here  # noqa: F401 - a fixture of every test
+
 # psycopg costs a third of a second to import: only tests that ask for PostgreSQL pay for it.
 if TYPE_CHECKING:
     from support.ledger import Ledger
@@ -25,8 +27,14 @@ POSTGRES_FIXTURES = {"postgres_server", "killable_postgres", "postgres_dsn"}
 FOREIGN_SERVER = "HOLDFAST_TEST_PG_DSN"
 
 # The same commit gives the same answer, on every machine; searching is what the night is for.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
-hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, derandomize=False)
+# (And how long it takes to draw an example says something of the machine, nothing of the commit.)
+hypothesis.settings.register_profile(
+    "default", deadline=None, max_examples=50, derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)  # fmt: skip
+hypothesis.settings.register_profile(
+    "nightly", hypothesis.settings.get_profile("default"), max_examples=2000, derandomize=False
+)
 hypothesis.settings.load_profile("default")
 
 

@@ -60,7 +60,7 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert not done.returncode, done.stderr
     kept: dict[str, Any] = json.loads((tmp_path / "steps.json").read_text("utf-8"))

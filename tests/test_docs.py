@@ -16,7 +16,7 @@ from support.pages import ROOT, Block, Wrong, blocks, check_exists, commands
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 INDEX = ROOT / "docs" / "README.md"
 PAGES = [ROOT / "README.md", *DOCS]
-SECONDS_MAX = 110
+SECONDS_MAX = 280
 
 
 def name(page: Path) -> str:

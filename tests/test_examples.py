@@ -28,7 +28,7 @@ def boundary(name):
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-engine.Options = functools.partial(engine.Options, boundary=boundary, lease_seconds=0.5)
+engine.Options = functools.partial(engine.Options, boundary=boundary, lease_seconds=2.0)
 runpy.run_path(sys.argv[2], run_name="__main__")
 """
 
@@ -46,7 +46,7 @@ def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProc
         **more,
     }
     return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=60)  # fmt: skip
+                          stdin=subprocess.DEVNULL, timeout=240)  # fmt: skip
 
 
 def said(words: list[str], folder: Path, **more: str) -> str:

@@ -248,7 +248,7 @@ def test_a_black_hole_is_silent_and_delivers_after_it_heals(dsn: str, proxy: Pro
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert dark.wait(30)
+    assert dark.wait(120)
     assert not committed.wait(0.2)
     assert [] == notes(dsn)
 

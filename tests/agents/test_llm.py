@@ -100,7 +100,7 @@ def test_a_worker_takes_it_up(hf: Holdfast) -> None:
     handle = hf.start(devops(call("look"), "Full."), "How full?")
     hf.worker().run(once=True)
 
-    assert "Full." == handle.result(timeout=5)
+    assert "Full." == handle.result(timeout=120)
 
 
 def test_the_command_line_runs_it(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_command_line_runs_it(tmp_path: Path) -> None:
         "--param",
         "goal=How full?",
     ]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
 
     assert (0, "Full.") == (done.returncode, done.stdout.strip().splitlines()[-1]), done.stderr
 
@@ -329,7 +329,7 @@ async def look_async(disk: str) -> str:
 
 def test_tools_of_both_kinds_are_called_at_the_same_time(hf: Holdfast) -> None:
     """Each waits for the other: one after the other they would wait for ever."""
-    here = threading.Barrier(2, timeout=20)
+    here = threading.Barrier(2, timeout=120)
 
     @step
     def wait_here() -> str:
@@ -350,7 +350,7 @@ def test_tools_of_both_kinds_are_called_at_the_same_time(hf: Holdfast) -> None:
 
 
 def test_plain_tools_are_called_at_the_same_time_too(hf: Holdfast) -> None:
-    here = threading.Barrier(3, timeout=20)
+    here = threading.Barrier(3, timeout=120)
 
     @step
     def meet(n: int) -> int:

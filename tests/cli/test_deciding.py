@@ -99,7 +99,7 @@ def test_a_signal_carries_json_and_counts_once_by_its_id(shell: Shell) -> None:
 
 def in_doubt(shell: Shell) -> None:
     """A run whose step 2 may or may not have happened."""
-    shell.process("run", "agents.py:paying", "--id", "r1", "-p", "amount=5", "--lease", "0.3")
+    shell.process("run", "agents.py:paying", "--id", "r1", "-p", "amount=5", "--lease", "2")
     shell("resume", "agents.py", "r1", code=1)
 
 

@@ -125,7 +125,7 @@ def test_sigterm_leaves_a_run_that_can_be_resumed(shell: Shell) -> None:
     assert process.stdout is not None
     assert "waiting for the file\n" == process.stdout.readline()
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
 
     assert 130 == process.returncode
     assert f"holdfast resume agents.py:patient r1 --db {shell.db}" in said
@@ -283,10 +283,10 @@ def test_a_worker_ends_cleanly_on_sigterm(shell: Shell) -> None:
         command, cwd=shell.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with Holdfast(shell.db) as hf:
-        assert "red" == hf.result("r1", timeout=60)
+        assert "red" == hf.result("r1", timeout=120)
 
     process.terminate()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
 
     assert (0, "executed 1 run\n") == (process.returncode, said)
 

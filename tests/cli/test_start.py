@@ -40,7 +40,7 @@ cli()
 def imported_by(folder: Path, script: str, *words: str) -> set[str]:
     """What a program imports, from the start of its process to its end."""
     done = subprocess.run([sys.executable, "-X", "importtime", script, *words], cwd=folder,
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+                          capture_output=True, text=True, timeout=240)  # fmt: skip
     assert 0 == done.returncode, done.stderr
     return set(re.findall(r"^import time:.*\|\s+(\S+)$", done.stderr, re.M)) - {"package"}
 
@@ -141,7 +141,7 @@ def test_a_shell_completes_verbs_options_files_and_run_ids(
 def test_bash_takes_the_completion_and_has_a_function_for_holdfast(tmp_path: Path) -> None:
     line = 'eval "$(_HOLDFAST_COMPLETE=bash_source "$0")" && complete -p holdfast'
     done = subprocess.run(
-        ["bash", "-c", line, HOLDFAST], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["bash", "-c", line, HOLDFAST], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
 
     assert (0, True) == (done.returncode, "holdfast" in done.stdout), done.stderr

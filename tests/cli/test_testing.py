@@ -121,7 +121,7 @@ class Folder:
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if k != "HOLDFAST_URL"}
         done = subprocess.run([sys.executable, "-m", "holdfast.cli", *words], cwd=self.path, env=env,
-                              capture_output=True, text=True, timeout=100)  # fmt: skip
+                              capture_output=True, text=True, timeout=240)  # fmt: skip
         assert code == done.returncode, done.stdout + done.stderr
         return done
 

@@ -20,7 +20,7 @@ from support.ledger import Ledger
 
 HOUR_SECONDS = 3600
 SKEWS = (-HOUR_SECONDS, HOUR_SECONDS, 0)
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 200
 
 
 def now_us(url: str) -> int:

@@ -15,7 +15,8 @@ from holdfast import AsyncRun, Holdfast, Options, Run, StoreUnavailable, agent, 
 from holdfast.runtime import clock
 from support.workers import PATIENCE_SECONDS, STORES, until, url_of
 
-LEASE_SECONDS = 0.6
+LEASE_SECONDS = 3.0  # of which two thirds may pass on a busy machine before one is renewed
+LONGER_SECONDS = 1.4 * LEASE_SECONDS
 
 
 @step
@@ -32,12 +33,12 @@ async def block_the_loop(seconds: float) -> str:
 
 @agent
 def blocking(run: Run) -> str:
-    return block(3 * LEASE_SECONDS)
+    return block(LONGER_SECONDS)
 
 
 @agent
 async def blocking_the_loop(run: AsyncRun) -> str:
-    return await block_the_loop(3 * LEASE_SECONDS)
+    return await block_the_loop(LONGER_SECONDS)
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -90,7 +91,7 @@ async def wait_for(seconds: float) -> str:
 
 @agent
 async def awaiting(run: AsyncRun) -> str:
-    return await wait_for(3 * LEASE_SECONDS)
+    return await wait_for(LONGER_SECONDS)
 
 
 @pytest.mark.postgres
@@ -110,7 +111,7 @@ def test_leases_are_renewed_while_every_connection_of_the_pool_is_busy(postgres_
         until(lambda: hf.engine.lookout._awaiting, "the run begun")
         began = time.monotonic()
         with store._pool.link():
-            while time.monotonic() < began + 2.5 * LEASE_SECONDS:
+            while time.monotonic() < began + 1.2 * LEASE_SECONDS:
                 assert rival.store.claim("r", worker="rival", lease_us=1) is None
                 time.sleep(LEASE_SECONDS / 10)
 
@@ -206,7 +207,7 @@ def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
     BEGUN.clear()
     GO_ON.clear()
     with Holdfast(
-        tmp_path / "h.db", agents=[one_slow_call], options=Options(lease_seconds=0.2)
+        tmp_path / "h.db", agents=[one_slow_call], options=Options(lease_seconds=1.0)
     ) as hf:
         renew, away = hf.store.renew, threading.Event()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from support.race import race
 
 ROUNDS = 1000
@@ -19,11 +17,9 @@ def check(rounds: Sequence[tuple[int, int]]) -> None:
     assert {got.index(0) for got in rounds} == {0, 1}, "only one ever wins: they do not race"
 
 
-@pytest.mark.timeout(120)
 def test_of_two_processes_exactly_one_gets_the_run_a_thousand_times(tmp_path: Path) -> None:
     check(race(str(tmp_path / "h.db"), ROUNDS))
 
 
-@pytest.mark.timeout(120)
 def test_on_postgresql_exactly_one_gets_the_run_a_thousand_times(postgres_dsn: str) -> None:
     check(race(postgres_dsn, ROUNDS))

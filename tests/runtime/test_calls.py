@@ -522,7 +522,7 @@ def test_a_run_that_another_worker_executes_is_busy(home: Any) -> None:
     @step
     def slow() -> None:
         inside.set()
-        assert leave.wait(30)
+        assert leave.wait(120)
 
     @agent
     def main(run: Run) -> str:
@@ -533,7 +533,7 @@ def test_a_run_that_another_worker_executes_is_busy(home: Any) -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(first.run(main, id="r")))
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(120)
 
     with pytest.raises(RunBusy, match="executing it"):
         second.run(main, id="r")
@@ -705,7 +705,7 @@ def test_wait_true_blocks_until_the_run_can_go_on(home: Any) -> None:
     while not _waits(other, "r"):
         pass
     other.signal("r", "go", 42)
-    thread.join(30)
+    thread.join(120)
 
     assert results == [42]
 
@@ -917,7 +917,7 @@ def test_map_keeps_the_order_of_its_items_and_each_replays_its_own(home: Any) ->
     def begin(n: int) -> int:
         if n == 2:
             gates[2].set()
-        assert gates[n].wait(30)  # the branches finish in the order 2, 1, 0
+        assert gates[n].wait(120)  # the branches finish in the order 2, 1, 0
         return n
 
     @tool
@@ -1131,12 +1131,12 @@ def test_a_tool_in_a_branch_that_is_under_way_when_another_branch_fails_is_recor
     @tool
     async def pay() -> str:
         entered.set()
-        await asyncio.to_thread(release.wait, 30)
+        await asyncio.to_thread(release.wait, 120)
         return "paid"
 
     @step
     async def fail() -> None:
-        await asyncio.to_thread(entered.wait, 30)
+        await asyncio.to_thread(entered.wait, 120)
         asyncio.get_running_loop().call_later(0.05, release.set)
         raise ValueError("no")
 
@@ -1266,7 +1266,7 @@ def test_a_sync_agent_runs_under_async_holdfast_without_blocking_the_loop(home: 
 
     @step
     def slow() -> bool:
-        return loop_moved.wait(30)
+        return loop_moved.wait(120)
 
     @agent
     def main(run: Run) -> bool:
@@ -1457,13 +1457,13 @@ def test_a_tool_under_way_is_not_torn_apart_because_its_sibling_has_to_wait(home
     @tool
     async def pay(n: int) -> int:
         entered.set()
-        await asyncio.to_thread(release.wait, 30)
+        await asyncio.to_thread(release.wait, 120)
         return ran(n)
 
     @agent
     async def main(run: AsyncRun) -> Any:
         async def patient() -> Any:
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             asyncio.get_running_loop().call_later(0.05, release.set)
             return await run.wait_for("go")
 

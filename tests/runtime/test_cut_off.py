@@ -7,12 +7,25 @@ guessed: a tool that may have acted is in doubt.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from holdfast import AsyncRun, RunFailed, RunWaiting, agent, step, tool
+from holdfast import (
+    Approval,
+    AsyncRun,
+    Diverged,
+    NotNow,
+    Run,
+    RunFailed,
+    RunWaiting,
+    Timer,
+    agent,
+    step,
+    tool,
+)
 from holdfast.core import events as e
 
 happened: list[str] = []
@@ -196,6 +209,32 @@ def test_a_check_tells_what_became_of_a_tool_that_was_cut_off(home: Any) -> None
     assert happened.count("x begins") == 1
 
 
+def test_a_check_that_the_code_does_not_wait_for_leaves_the_call_in_doubt(home: Any) -> None:
+    answers: list[str] = []
+
+    async def look_up(_: str) -> str:
+        if not answers:
+            await _never("x")
+        return answers[0]
+
+    @tool(check=look_up)
+    async def pay() -> str:
+        happened.append("paid")
+        return "paid"
+
+    main = impatient(in_time, lambda _: pay())
+    home.crash(main, "r", at="before commit call_succeeded")
+    home.clock.advance(31)
+    with pytest.raises(RunWaiting, match="may or may not have happened"):
+        home.open().run(main, id="r")
+
+    answers.append("found")
+    hf = home.open(main)
+    hf.signal("r", "go")
+    assert hf.run(main, id="r") == ["found", "fallback"]
+    assert happened.count("paid") == 1
+
+
 def test_a_run_that_failed_beside_it_makes_it_again_when_it_is_resumed(home: Any) -> None:
     """Nothing was done after it was cut off: it is part of what failed."""
     release: list[str] = []
@@ -236,6 +275,35 @@ def test_a_child_run_that_nobody_waits_for_any_longer_is_cancelled(home: Any) ->
 
     assert "cancelled" == hf.get("r~1").status
     assert happened.count("x begins") == 1
+
+
+def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(home: Any) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    @agent(name="child")
+    async def child(_: AsyncRun) -> str:
+        return await slow_step("x")
+
+    @agent(name="cancels")
+    async def main(run: AsyncRun) -> None:
+        tasks.append(asyncio.create_task(child()))
+        when_begun[:] = [tasks[-1].cancel]
+        await asyncio.wait(tasks[-1:])
+        assert tasks[-1].cancelled()
+        await run.wait_for("go")
+
+    def cancel_again(name: str) -> None:
+        if name == "before ask_to_cancel" and "again" not in happened:
+            happened.append("again")
+            tasks[0].cancel()
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(child, boundary=cancel_again).run(main, id="r")
+
+    assert "again" in happened
+    hf = home.open(child)
+    assert hf.get("r~1").cancel_requested
+    assert 1 == sum(isinstance(x, e.CallFailed) for _, x in hf.events("r"))
 
 
 def test_a_tool_whose_intent_was_on_its_way_does_not_begin(home: Any) -> None:
@@ -335,5 +403,167 @@ def test_replay_stops_where_the_code_was_left_without_an_answer(home: Any) -> No
     main = impatient(too_late, slow_step)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
+
+    assert home.open(main).replay("r").diverged is None
+
+
+# ── waits ────────────────────────────────────────────────────────────────────────────────────
+
+WAITS: dict[str, Callable[[AsyncRun], Any]] = {
+    "timer": lambda run: run.sleep(3),
+    "signal": lambda run: run.wait_for("letter", timeout=3),
+    "approval": lambda run: run.approve("Ship it?", timeout=3),
+    "answer": lambda run: run.ask("Which one?", timeout=3),
+    "several": lambda run: run.wait_any("letter", Approval("Ship it?"), Timer(3)),
+}
+
+
+class Paused:
+    """A wait in the process that does not end before the code has gone on."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self, _: float) -> None:
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self._begins)
+        assert self.over.wait(60)
+
+    def _begins(self) -> None:
+        happened.append("x begins")
+        for act in when_begun:
+            act()
+
+
+def waiting(way: Callable[[Any], Any], wait: Callable[[AsyncRun], Any], paused: Paused) -> Any:
+    @agent(name="waiting")
+    async def main(run: AsyncRun) -> list[str]:
+        paused.loop = asyncio.get_running_loop()
+
+        async def begin(_: str) -> Any:
+            return await wait(run)
+
+        try:
+            found = [await way(begin)]
+        finally:
+            paused.over.set()
+        found.append(await quick("fallback"))
+        await run.wait_for("go")
+        found.append(await run.wait_for("letter"))
+        return found
+
+    return main
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_wait_that_the_code_gave_up_gives_no_answer_on_replay_either(
+    home: Any, way: Any, wait: Any
+) -> None:
+    paused = Paused()
+    main = waiting(way, wait, paused)
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(sleep=paused).run(main, id="r")
+    before = list(happened)
+
+    hf = home.open(main)
+    hf.signal("r", "letter", "it came late")
+    assert ["go"] == [w.name for w in hf.get("r").waits]
+    with pytest.raises(NotNow):
+        hf.approve("r")
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    hf.signal("r", "go")
+
+    assert hf.run(main, id="r") == ["too late", "fallback", "it came late"]
+    assert happened == before
+    assert hf.verify("r").ok
+
+
+@pytest.mark.parametrize("kind", ["timer", "several"])
+def test_a_wait_cut_off_beside_what_failed_begins_anew_when_the_run_is_resumed(
+    home: Any, kind: str
+) -> None:
+    paused = Paused()
+
+    @agent(name="grouped")
+    async def main(run: AsyncRun) -> str:
+        paused.loop = asyncio.get_running_loop()
+        begun = asyncio.Event()
+        when_begun[:] = [begun.set]
+        if "x begins" in happened:
+            begun.set()
+
+        async def failing() -> str:
+            await begun.wait()
+            try:
+                return await fails("b")
+            finally:
+                paused.over.set()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(WAITS[kind](run))
+            task = group.create_task(failing())
+        return task.result()
+
+    with pytest.raises(RunFailed):
+        home.open(sleep=paused).run(main, id="r")
+    began = [x for _, x in home.open().events("r") if isinstance(x, e.WaitBegan)]
+
+    hf = home.open(main)
+    assert hf.resume("r") == "b"
+    again = [x for _, x in hf.events("r") if isinstance(x, e.WaitBegan)]
+    assert 2 * len(began) == len(again)
+    assert hf.replay("r").diverged is None
+
+
+def test_a_wait_cut_off_while_it_was_being_recorded_does_not_begin(home: Any) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    @agent(name="cancels")
+    async def main(run: AsyncRun) -> str:
+        tasks.append(asyncio.create_task(run.sleep(3)))
+        await asyncio.wait(tasks[-1:])
+        got = "cancelled" if tasks[-1].cancelled() else "slept"
+        await run.wait_for("go")
+        return got
+
+    def cancel(name: str) -> None:
+        if name == "before commit wait_began" and len(tasks) == 1 and not happened:
+            happened.append("cancelled")
+            tasks[0].cancel()
+
+    def never(_: float) -> None:
+        raise AssertionError("it was cut off before")
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(boundary=cancel, sleep=never).run(main, id="r")
+    hf = home.open(main)
+    assert ["cut", "go"] == [w.outcome for w in ended(hf)] + [w.name for w in hf.get("r").waits]
+
+
+def ended(hf: Any) -> list[e.WaitEnded]:
+    return [x for _, x in hf.events("r") if isinstance(x, e.WaitEnded)]
+
+
+def test_a_wait_that_async_code_gave_up_is_not_what_plain_code_waits_for(home: Any) -> None:
+    paused = Paused()
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(sleep=paused).run(waiting(in_time, WAITS["timer"], paused), id="r")
+
+    @agent(name="waiting")
+    def plain(run: Run) -> None:
+        run.sleep(3)
+
+    with pytest.raises(Diverged, match="given up"):
+        home.open().run(plain, id="r")
+
+
+def test_a_plain_replay_stops_at_a_wait_that_was_cut_off(home: Any) -> None:
+    paused = Paused()
+    main = waiting(too_late, WAITS["timer"], paused)
+    with pytest.raises(RunWaiting):
+        home.open(sleep=paused).run(main, id="r")
 
     assert home.open(main).replay("r").diverged is None

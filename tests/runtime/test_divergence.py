@@ -684,7 +684,7 @@ PROGRAM = textwrap.dedent(
 def run_with_hash_seed(path: Path, run_id: str, seed: int) -> str:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), run_id],
-        capture_output=True, text=True, timeout=60, env={"PYTHONHASHSEED": str(seed), "PATH": ""},
+        capture_output=True, text=True, timeout=240, env={"PYTHONHASHSEED": str(seed), "PATH": ""},
     )  # fmt: skip
     assert not done.stderr, done.stderr
     return done.stdout.strip()

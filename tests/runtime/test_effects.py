@@ -1013,7 +1013,7 @@ def stuck() -> Any:
 def test_a_timeout_of_a_once_tool_is_in_doubt(home: Any, stuck: threading.Event) -> None:
     @tool(timeout=0.02)
     def pay() -> None:
-        stuck.wait(30)
+        stuck.wait(120)
 
     @agent
     def main(run: Run) -> None:
@@ -1030,11 +1030,11 @@ def test_a_timeout_of_a_keyed_tool_is_a_failure_that_is_retried_with_the_same_ke
 ) -> None:
     keys: list[str] = []
 
-    @tool(timeout=0.2, retry=Retry(attempts=2, initial=0, jitter=0))
+    @tool(timeout=0.2, retry=Retry(attempts=50, initial=0, jitter=0))
     def send(idempotency_key: str = "") -> str:
         keys.append(idempotency_key)
         if len(keys) == 1:
-            stuck.wait(30)
+            stuck.wait(120)
         return "sent"
 
     @agent
@@ -1043,9 +1043,9 @@ def test_a_timeout_of_a_keyed_tool_is_a_failure_that_is_retried_with_the_same_ke
 
     hf = home.open()
     assert hf.run(main, id="r") == "sent"
-    assert keys == [keys[0]] * 2
-    (failed,) = of_kind(hf, "r", e.CallFailed)
-    assert failed.error.type == "TimeoutError"
+    failures = of_kind(hf, "r", e.CallFailed)  # more than one, if a thread was slow to start
+    assert {"TimeoutError"} == {failed.error.type for failed in failures}
+    assert len(keys) >= 2 and {keys[0]} == set(keys)
 
 
 def test_a_timeout_of_a_checked_tool_asks_the_check_before_it_is_tried_again(
@@ -1053,11 +1053,13 @@ def test_a_timeout_of_a_checked_tool_asks_the_check_before_it_is_tried_again(
 ) -> None:
     """It may have happened: only the check knows."""
     ran: list[str] = []
+    began = threading.Event()
 
     @tool(timeout=0.05, check=lambda key: "found", retry=Retry(attempts=3, initial=0, jitter=0))
     def book(idempotency_key: str = "") -> str:
         ran.append(idempotency_key)
-        stuck.wait(30)
+        began.set()
+        stuck.wait(120)
         return "booked"
 
     @agent
@@ -1066,13 +1068,14 @@ def test_a_timeout_of_a_checked_tool_asks_the_check_before_it_is_tried_again(
 
     hf = home.open()
     assert hf.run(main, id="r") == "found"
+    assert began.wait(120)
     assert len(ran) == 1
 
 
 def test_a_timeout_of_a_step_is_a_failure(home: Any, stuck: threading.Event) -> None:
     @step(timeout=0.02)
     def think() -> None:
-        stuck.wait(30)
+        stuck.wait(120)
 
     @agent
     def main(run: Run) -> str:
@@ -1212,7 +1215,7 @@ def test_an_asyncio_cancellation_inside_a_tool_is_in_doubt_not_failed(home: Any)
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
             task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -1249,7 +1252,7 @@ def test_sigterm_inside_a_tool_is_not_recorded_as_failed(tmp_path: Path) -> None
     assert process.stdout is not None
     assert process.stdout.readline() == "inside\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
     with Holdfast(path) as hf:
         assert of_kind(hf, "r", e.CallFailed) == []
@@ -1318,7 +1321,7 @@ def test_a_transactional_tool_that_is_too_late_leaves_nothing(
     def enter(tx: Any = None) -> None:
         try:
             tx.execute("INSERT INTO account (amount) VALUES (1)")
-            stuck.wait(0.3)
+            stuck.wait(120)
         finally:
             ended.set()
 
@@ -1326,9 +1329,13 @@ def test_a_transactional_tool_that_is_too_late_leaves_nothing(
     def main(run: Run) -> None:
         enter()
 
-    hf = home.open()
+    def given_up(name: str) -> None:
+        if name == "before commit call_failed":
+            stuck.set()
+
+    hf = home.open(boundary=given_up)
     with pytest.raises(RunFailed, match="no answer within"):
         hf.run(main, id="r")
-    assert ended.wait(30)
+    assert ended.wait(120)
     assert call_of(hf, "r").status == "failed"
     assert amounts(home.store) == []

@@ -406,7 +406,7 @@ def test_tools_under_way_in_other_branches_are_recorded_when_the_run_is_cancelle
     @tool
     def pay() -> str:
         entered.set()
-        assert cancelled.wait(30)
+        assert cancelled.wait(120)
         return "paid"
 
     @step
@@ -416,7 +416,7 @@ def test_tools_under_way_in_other_branches_are_recorded_when_the_run_is_cancelle
         if name == "pay":
             pay()
             return
-        assert entered.wait(30)
+        assert entered.wait(120)
         other.cancel("r")
         try:
             work()  # its receipt meets the cancellation
@@ -519,10 +519,10 @@ def test_an_async_call_is_cancelled_for_real(home: Any) -> None:
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
             task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             await hf.cancel("r", by="ann")
             with pytest.raises(RunCancelled, match="ann"):
-                await asyncio.wait_for(task, 20)
+                await asyncio.wait_for(task, 120)
 
     asyncio.run(story())
     assert ended == ["cancelled"]
@@ -547,10 +547,10 @@ def test_an_async_call_is_cancelled_from_another_process_long_before_its_lease_i
         hour = Options(lease_seconds=3600)
         async with AsyncHoldfast(home.store(), options=hour) as hf:
             task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             await asyncio.to_thread(home.open().cancel, "r", by="ann")
             with pytest.raises(RunCancelled, match="ann"):
-                await asyncio.wait_for(task, 20)
+                await asyncio.wait_for(task, 120)
 
     asyncio.run(story())
 
@@ -572,10 +572,10 @@ def test_an_async_call_that_hangs_does_not_outlive_the_deadline_of_its_run(
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
             task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             clock.advance(61)
             with pytest.raises(DeadlineExceeded):
-                await asyncio.wait_for(task, 20)
+                await asyncio.wait_for(task, 120)
 
     asyncio.run(story())
     assert home.open().get("r").status == "failed"
@@ -596,10 +596,10 @@ def test_an_async_tool_that_was_cancelled_with_its_run_is_in_doubt(home: Any) ->
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
             task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 30)
+            await asyncio.to_thread(entered.wait, 120)
             await hf.cancel("r")
             with pytest.raises(RunCancelled):
-                await asyncio.wait_for(task, 20)
+                await asyncio.wait_for(task, 120)
             assert [c.status for c in (await hf.get("r")).calls] == ["in_doubt"]
 
     asyncio.run(story())

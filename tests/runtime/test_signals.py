@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import (
     Approval,
+    AsyncHoldfast,
     AsyncRun,
     Diverged,
     Holdfast,
@@ -486,3 +491,41 @@ def test_a_signal_that_is_not_named_in_a_wait_stays_in_the_mail(home: Any) -> No
     waits(home.open(), one_signal)
 
     assert [s.name for s in hf.get("r").signals] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["time", "lost", "cut"])
+def test_a_signal_may_have_any_name(home: Any, name: str) -> None:
+    @agent
+    def main(run: Run) -> list[Any]:
+        return [run.wait_for(name, timeout=60), run.wait_any(name, Approval("ok?"), timeout=60)]
+
+    hf = home.open(main)
+    for value in (1, 2):
+        with pytest.raises(RunWaiting):
+            hf.run(main, id="r")
+        hf.signal("r", name, value)
+
+    assert hf.run(main, id="r") == [1, [name, 2]]
+
+
+def test_async_runs_that_sleep_for_a_moment_take_no_thread(tmp_path: Path) -> None:
+    """A loop has few of them: with one for each, the seventh run would sleep after the first."""
+    sent: list[Any] = []
+
+    class Watched(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            sent.append(getattr(fn, "args", (fn,))[0])
+            return super().submit(fn, *args, **kwargs)
+
+    @agent
+    async def dozing(run: AsyncRun) -> str:
+        await run.sleep(0.01)
+        return "up"
+
+    async def main() -> str:
+        asyncio.get_running_loop().set_default_executor(Watched())
+        async with AsyncHoldfast(tmp_path / "h.db") as hf:
+            return str(await hf.run(dozing, id="r"))
+
+    assert "up" == asyncio.run(main())
+    assert time.sleep not in sent

@@ -28,7 +28,7 @@ def plain(text: str) -> str:
     return text.strip('"').replace("Union[", "").rstrip("*")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_mypy_in_strict_mode_sees_the_kept_signatures(tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -53,7 +53,7 @@ def test_mypy_in_strict_mode_sees_the_kept_signatures(tmp_path: Path) -> None:
         assert wanted == said[number], f"line {number}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_pyright_refuses_only_what_must_be_refused() -> None:
     """With pyright's engine as basedpyright packs it: a wheel, nothing to fetch when it runs."""
     command = [sys.executable, "-m", "basedpyright", "--level", "error", str(API)]

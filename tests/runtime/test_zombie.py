@@ -40,7 +40,7 @@ class Frozen:
     def __init__(self, path: Path, point: str, meanwhile: Callable[[Holdfast], object]) -> None:
         self.point, self.meanwhile, self.path = point, meanwhile, path
         SENT.clear()
-        self.worker = Holdfast(path, options=Options(lease_seconds=0.2, boundary=self.freeze))
+        self.worker = Holdfast(path, options=Options(lease_seconds=2.0, boundary=self.freeze))
 
     def freeze(self, point: str) -> None:
         if point == self.point:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -39,11 +38,11 @@ from holdfast.errors import (
 from holdfast.store.base import Append, NewRun, RowChange
 from holdfast.store.postgres import PostgresStore, link
 from holdfast.store.postgres import store as postgres
-from support.postgres import PostgresServer
+from support.postgres import PostgresServer, free_port
 from support.proxy import Proxy, says
 
 LEASE_US = 600_000_000
-ANSWER_SECONDS = 30  # far more than anything here takes; only a hang meets it
+ANSWER_SECONDS = 60  # far more than anything here takes; only a hang meets it
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
 Open = Callable[..., PostgresStore]
@@ -436,7 +435,7 @@ def test_a_network_that_swallows_everything_ends_the_wait(
     proxy: Proxy, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULTS 44: TCP stays up and no answer comes; a typed error, and at most one event later."""
-    monkeypatch.setattr(link, "ANSWER_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(link, "ANSWER_SECONDS_MAX", 2.0)
     store = opened(f"{proxy.dsn}?connect_timeout=2", patience=0.5)
     one = Log(store)
     proxy.black_hole()
@@ -444,9 +443,17 @@ def test_a_network_that_swallows_everything_ends_the_wait(
     with pytest.raises(StoreUnavailable):
         one.append("once")
     proxy.heal()
-    with contextlib.suppress(Conflict):  # what was under way may arrive now, or have arrived
-        one.append("once")
 
+    def appended() -> bool:
+        with contextlib.suppress(StoreUnavailable):  # a store with so little patience
+            with contextlib.suppress(
+                Conflict
+            ):  # what was under way may arrive now, or have arrived
+                one.append("once")
+            return True
+        return False
+
+    until(appended)
     assert ["once"] == one.texts()
 
 
@@ -695,9 +702,8 @@ def test_an_event_from_outside_wakes_a_waiter_in_another_process(
         near.append(Append("a", 0, records))
 
         assert waiting.result(ANSWER_SECONDS)
-        assert (
-            time.monotonic() - sent < 1
-        )  # it takes a few milliseconds; the rest is for slow machines
+        # It takes a few milliseconds; the rest is for slow machines.
+        assert time.monotonic() - sent < ANSWER_SECONDS / 2
 
 
 @pytest.mark.usefixtures("no_polling")
@@ -726,9 +732,7 @@ def pooled_dsn(postgres_dsn: str) -> Iterator[str]:
     if PGBOUNCER is None:
         pytest.skip("pgbouncer is not installed")
     url = urlsplit(postgres_dsn)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="hf-pgbouncer-"))
     folder.chmod(0o755)  # as root it becomes somebody else, who has to get here
     (folder / "ini").write_text(

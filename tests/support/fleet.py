@@ -140,7 +140,7 @@ class Fleet:
         end = time.monotonic() + seconds
         for member in self.members:
             member.process.send_signal(signal.SIGCONT)
-            while not _listens(member.process.pid) and time.monotonic() < end:
+            while not listens(member.process.pid) and time.monotonic() < end:
                 time.sleep(0.05)  # it is still starting
             member.process.send_signal(signal.SIGTERM)
         try:
@@ -155,7 +155,7 @@ def _last_words(log: Path) -> str:
     return log.read_text("utf-8", errors="replace")[-1500:]
 
 
-def _listens(pid: int) -> bool:
+def listens(pid: int) -> bool:
     """Whether a process has said what SIGTERM means to it."""
     status = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
@@ -331,7 +331,7 @@ class Chaos:
                 with self._harming(fleet, began):
                     self._live_through(hf, fleet, people, began)
                 self.report.seconds = time.monotonic() - began
-                codes = fleet.stop(self._plan.lease_seconds + 20)
+                codes = fleet.stop(self._plan.lease_seconds + 120)
                 assert codes == [0] * len(codes), f"workers ended with {codes}:\n{fleet.log()}"
                 assert not fleet.died, "workers died by themselves:\n" + "\n".join(fleet.died)
                 self.report.people = people.did

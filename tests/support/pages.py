@@ -27,7 +27,7 @@ from typing import Any
 import click
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS_MAX = 100
+SECONDS_MAX = 240
 
 _FENCE = re.compile(r"^( *)```(\w*)([^\n`]*)\n(.*?)^\1```$", re.M | re.S)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.S)

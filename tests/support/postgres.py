@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import random
 import secrets
 import select
 import shutil
@@ -31,8 +32,9 @@ import psycopg
 from psycopg import sql
 
 VERSION = 18
-START_SECONDS_MAX = 30
-STOP_SECONDS_MAX = 30
+START_SECONDS_MAX = 120
+STOP_SECONDS_MAX = 120
+PORTS = (20_000, 30_000)  # below those that systems give to whoever asks for any
 UNIX_SOCKET_PATH_MAX = 100  # the kernel's limit is 107 bytes, without the end mark
 
 # PostgreSQL refuses to run as root, so as root its processes run as this user.
@@ -131,7 +133,7 @@ class PostgresServer(_Databases):
             self._create()
             # Another process may take a free port between the look and the bind: look again.
             for attempts_left in (4, 3, 2, 1, 0):
-                self.port = _free_port()
+                self.port = free_port()
                 try:
                     return self._launch()
                 except _PortTaken:
@@ -390,11 +392,18 @@ class _PortTaken(RuntimeError):
     """Somebody else was faster; another port will do."""
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """A port of this machine that a server may listen on, and that nobody gets by chance.
+
+    Not one of those that the kernel gives away by itself: a client or a server of another test could have
+    that one as soon as we look away, also while a server of ours is down.
+    """
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"all ports from {PORTS[0]} to {PORTS[1] - 1} are taken")
 
 
 # -- running as somebody else ------------------------------------------------------------------

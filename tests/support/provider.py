@@ -45,7 +45,7 @@ class Provider:
         read, write = context.Pipe(duplex=False)
         self._process = context.Process(target=_serve, args=(self._brain, write), daemon=True)
         self._process.start()
-        assert read.poll(10)
+        assert read.poll(120)
         self.url = f"http://127.0.0.1:{read.recv()}"
         return self
 
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "quota":
             raise _Fault(429, "insufficient_quota", "You exceeded your current quota")
         if fault == "timeout":
-            time.sleep(2)  # longer than the clients under test wait
+            time.sleep(10)  # longer than the clients under test wait
             self.close_connection = True
             raise BrokenPipeError
         if fault.isdigit():

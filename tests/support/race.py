@@ -11,7 +11,7 @@ from holdfast.app import open_store
 from holdfast.core import events, log
 from holdfast.store.base import NewRun, Store
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 RUN = "wanted"
 
 

@@ -158,7 +158,7 @@ def real(
 ) -> subprocess.CompletedProcess[str]:
     """The installed command, as a script would call it. No terminal, no questions answered."""
     return subprocess.run([HOLDFAST, *words], cwd=folder, env=environment(**env), input=input,
-                          capture_output=True, text=True, timeout=100)  # fmt: skip
+                          capture_output=True, text=True, timeout=240)  # fmt: skip
 
 
 def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
@@ -170,7 +170,7 @@ def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
         env=environment(PATH=path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -213,7 +213,7 @@ def attempt(agent, id, **input):
     except (RunFailed, RunWaiting):
         pass
 
-with Holdfast(sys.argv[1], options=Options(lease_seconds=0.2)) as hf:
+with Holdfast(sys.argv[1], options=Options(lease_seconds=2.0)) as hf:
     attempt(agents.recap, "done", to="sam")
     attempt(agents.recap, "failed", to="nobody")
     attempt(agents.careful, "approval", to="sam")
@@ -297,7 +297,7 @@ class Terminal:
         """What was said, as one would copy it: without colours and the terminal's line ends."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.said).replace("\r\n", "\n")
 
-    def expect(self, wanted: str, seconds: float = 60) -> None:
+    def expect(self, wanted: str, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while wanted not in self.said:
             assert time.monotonic() < end, f"waited for {wanted!r}, got {self.said!r}"
@@ -323,7 +323,7 @@ class Terminal:
     def end(self) -> int:
         while self._read():
             pass
-        return self._process.wait(60)
+        return self._process.wait(120)
 
     def close(self) -> None:
         """Leave nothing behind, however the test ended."""

@@ -15,7 +15,7 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 AGENTS = TESTS / "support" / "fleet_agents.py"
-PATIENCE_SECONDS = 60  # far more than anything here takes; only a hang meets it
+PATIENCE_SECONDS = 120  # far more than anything here takes; only a hang meets it
 STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 
@@ -24,9 +24,11 @@ def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     return str(folder / "h.db") if kind == "sqlite" else request.getfixturevalue("postgres_dsn")
 
 
-def until(true: Callable[[], object], what: str = "it") -> None:
+def until(
+    true: Callable[[], object], what: str = "it", *, seconds: float = PATIENCE_SECONDS
+) -> None:
     """Wait until something is so, and fail if it never is."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"{what} did not happen"
         time.sleep(0.01)

@@ -59,6 +59,6 @@ def test_a_test_run_that_does_not_ask_imports_nothing_of_the_runtime(tmp_path: P
         "no:xdist",
         str(tmp_path),
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
 
     assert 0 == done.returncode, done.stdout + done.stderr

@@ -119,6 +119,8 @@ def _wait_began(x: e.WaitBegan) -> Said:
 
 
 def _wait_ended(x: e.WaitEnded) -> Said:
+    if x.is_over("cut"):
+        return Said("wait", f"{x.wait} given up: the agent's code stopped waiting for it")
     return Said("wait", f"{x.wait} over: {visible(x.outcome)} {_value(x.value)}".rstrip())
 
 

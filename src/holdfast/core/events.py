@@ -346,7 +346,11 @@ class WaitBegan(Event, frozen=True, omit_defaults=True):
 
 
 class WaitEnded(Event, frozen=True, omit_defaults=True):
-    """What came. `source` is the seq of the event that ended the wait (0: time did)."""
+    """What came. `source` is the seq of the event that ended the wait.
+
+    It is 0 if none did, and `outcome` then says what else: `time`; `lost`, as another wait beside it ended
+    first; `cut`, as the code stopped waiting. (A signal's outcome is its name, which may be any word.)
+    """
 
     index: int
     wait: str
@@ -354,6 +358,10 @@ class WaitEnded(Event, frozen=True, omit_defaults=True):
     branch: str = ""
     value: Value | None = None
     source: int = 0
+
+    def is_over(self, how: str) -> bool:
+        """Whether nothing came, and it ended this way."""
+        return not self.source and self.outcome == how
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):

@@ -103,6 +103,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     @property
     def is_cut_off(self) -> bool:
         """Whether the code stopped waiting for it. It was given no answer then, and is given none again."""
+        if self.ended is not None:
+            return self.ended.is_over("cut")
         return bool(self.failures) and self.failures[-1].cut and self.failed_finally
 
     @property
@@ -486,6 +488,17 @@ class Journal:
                 entry.granted, entry.granted_seq = True, seq
                 entry.attempts_before = entry.attempts
         self._failed_steps = set()
+        given_up = [p for p, x in self.entries.items() if x.is_wait and x.is_cut_off]
+        for place in [p for p in given_up if self._is_last(self._last_beside(p))]:
+            del self.entries[place]  # it begins anew
+
+    def _last_beside(self, place: Place) -> Place:
+        """The last of the waits that began together with this one."""
+        path, index = place
+        entry, beside = self.entries[place], self.entries.get((path, index + 1))
+        if beside is None or entry.wait_seq + 1 != beside.wait_seq:
+            return place
+        return self._last_beside((path, index + 1))
 
     def _is_last(self, place: Place) -> bool:
         """Whether nothing that the code did afterwards is recorded, in this branch or where it began."""

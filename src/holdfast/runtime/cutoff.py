@@ -1,4 +1,5 @@
 """A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed neighbour, a lost race.
+(`waits.py` sees to waits that it gave up.)
 
 Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
 (`tasks.stay_cut_off`). Whether a tool may have acted by then is the flow's question, asked before.
@@ -41,7 +42,11 @@ def record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
     if spec.effect == CHILD:
         child = {"store": session.store, "run_id": f"{session.run_id}~{receipt.step}"}
         inside = Inside(spec.name, spec.effect, session.run_id)
-        yield Invoke(session, ask_to_cancel, child, inside, False)
+        told = False
+        while not told:
+            with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
+                yield Invoke(session, ask_to_cancel, child, inside, False)
+                told = True
     raise cut.cancelled
 
 

@@ -25,7 +25,7 @@ from holdfast.runtime.declare import (
     TRANSACTIONAL,
     Done,
 )
-from holdfast.runtime.effects import Asked, Flow, Invoke, Never
+from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, Never
 from holdfast.runtime.outcome import encoded, error_info, secrets_of
 
 LIVES_MAX: Final = 5
@@ -83,6 +83,9 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
         yield from doubt(
             asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
         )
+    except CutOff:
+        because = "the agent's code stopped waiting before its check had answered"
+        yield from doubt(asked, intent.step, intent.attempt, because)
     if answer is None:
         settled = e.CallResolved(
             branch=asked.branch.path,

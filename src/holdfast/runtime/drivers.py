@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -177,10 +178,17 @@ async def _perform_async(effect: Invoke | Pause) -> Any:
     try:
         if isinstance(effect, Invoke):
             return await invoke_async(effect)
-        await asyncio.to_thread(effect.session.sleep, effect.seconds)
+        await _pause(effect.session, effect.seconds)
     except asyncio.CancelledError as cancelled:
         raise told(effect.session, cancelled) from None
     return None
+
+
+async def _pause(session: Session, seconds: float) -> None:
+    if session.sleep is time.sleep:
+        await asyncio.sleep(seconds)
+    else:  # a test's, which may block
+        await asyncio.to_thread(session.sleep, seconds)
 
 
 def told(session: Session, cancelled: asyncio.CancelledError) -> BaseException:

@@ -121,7 +121,7 @@ def any_of(
 
 def value_of(session: Session, ended: e.WaitEnded) -> Any:
     """A signal's value or a person's answer; None when time was up."""
-    return None if ended.outcome == "time" else _content(session, ended.value)
+    return None if ended.is_over("time") else _content(session, ended.value)
 
 
 def choice_of(
@@ -131,7 +131,7 @@ def choice_of(
     number, end = ended
     if end.wait == "timer":
         return requests[number].name, None
-    if end.outcome == "time":
+    if end.is_over("time"):
         return None
     if end.wait == "approval":
         return requests[number].name, end.outcome == "approved"
@@ -141,7 +141,7 @@ def choice_of(
 
 def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:
     """True, or Rejected with the person and the reason."""
-    if ended.outcome == "time":
+    if ended.is_over("time"):
         raise Rejected(prompt, "Rejected", "nobody decided in time")
     if ended.outcome == "rejected":
         said = _content(session, ended.value)

@@ -39,8 +39,8 @@ from holdfast.runtime.memory import Messages, Place, State
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.requests import Approval, Question, Request, Timer
 from holdfast.runtime.session import Session
-from holdfast.runtime.tasks import drive_async_here, drive_here
-from holdfast.runtime.waits import wait, wait_first
+from holdfast.runtime.tasks import drive_async_here, drive_here, no_answer
+from holdfast.runtime.waits import wait_first
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -328,9 +328,7 @@ class Run(RunBase):
     """A run, as its agent (a plain function) sees it."""
 
     def _wait(self, request: Request) -> e.WaitEnded:
-        here = self._here
-        ended: e.WaitEnded = drive_here(here, wait(here, request))
-        return ended
+        return self._first([request])[1]
 
     def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
@@ -408,14 +406,14 @@ class AsyncRun(RunBase):
     """A run, as its agent (an `async def`) sees it."""
 
     async def _wait(self, request: Request) -> e.WaitEnded:
-        here = self._here
-        ended: e.WaitEnded = await drive_async_here(here, wait(here, request))
+        _, ended = await self._first([request])
         return ended
 
     async def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, asked))
-        return first
+        first: tuple[int, e.WaitEnded] | None
+        first = await drive_async_here(here, wait_first(here, asked))
+        return first if first is not None else await no_answer(here.session)
 
     async def checkpoint(self) -> None:
         """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""

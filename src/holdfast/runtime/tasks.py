@@ -16,12 +16,13 @@ import contextvars
 import functools
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from holdfast.errors import Abandon, CallFailed, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
+from holdfast.runtime.session import Session
 from holdfast.runtime.together import Together
 
 T = TypeVar("T")
@@ -123,13 +124,18 @@ async def _of_the_agent(task: asyncio.Task[T], root: Branch) -> T:
     return task.result()
 
 
-async def stay_cut_off(branch: Branch, index: int) -> Any:
-    """The code stopped waiting for this call, and got no answer: nor does it get one now."""
-    session = branch.session
-    session.journal.forget(branch.path, index)
+async def stay_cut_off(branch: Branch, index: int) -> NoReturn:
+    """The code stopped waiting for the call at this place."""
+    branch.session.journal.forget(branch.path, index)
+    await no_answer(branch.session)
+
+
+async def no_answer(session: Session) -> NoReturn:
+    """The code stopped waiting here, and got no answer: nor does it get one now."""
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
     await asyncio.get_running_loop().create_future()
+    raise AssertionError("unreachable")
 
 
 class _BranchingFactory:

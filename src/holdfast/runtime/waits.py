@@ -21,7 +21,7 @@ from holdfast.core.replay import Entry
 from holdfast.errors import Suspend
 from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
-from holdfast.runtime.effects import Flow, Pause, place
+from holdfast.runtime.effects import CutOff, Flow, Pause, place
 from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.requests import Request
 from holdfast.runtime.session import Session
@@ -31,15 +31,13 @@ Ready = Callable[[Session, Branch, int, Entry], e.WaitEnded | None]
 LOST: Final = "lost"
 """The outcome of a wait beside which another one ended first."""
 
-
-def wait(branch: Branch, request: Request) -> Flow:
-    """Wait at this place; returns the recorded end of the wait."""
-    _, ended = yield from wait_first(branch, [request])
-    return ended
+CUT: Final = "cut"
+"""The outcome of a wait that the agent's own code gave up: see `cutoff.py`, of calls."""
 
 
 def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     """Wait for the first of several; returns its number and its end. The others end with it, as lost.
+    None if the code gave it up when it was here before: it gets no answer now either.
 
     Each has a place of its own, so that people decide about it as about any other request. All begin
     in one commit and all end in one, so the log never holds half of a choice.
@@ -70,7 +68,12 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
         session.show(max(entry.seq for entry in entries if entry is not None))
     for index in places:
         session.journal.forget(branch.path, index)
-    return next((n, ended) for n, ended in enumerate(ends) if ended.outcome != LOST)
+    if ends[0].is_over(CUT):
+        if branch.together is None:
+            given_up = f"wait for {_said(requests)}, which async code had given up"
+            raise session.diverged(place(branch.path, first), given_up, said)
+        return None
+    return next((n, ended) for n, ended in enumerate(ends) if not ended.is_over(LOST))
 
 
 def _mismatch(entries: Sequence[Entry | None], requests: Sequence[Request]) -> int | None:
@@ -121,7 +124,11 @@ def _come(
             says = " or ".join(request.says for request in requests)
             how = ", or ".join(dict.fromkeys(r.how for r in requests if r.how))
             raise Suspend(says, how.format(id=repr(session.run_id)), wake_at=until)
-        yield Pause(session, max(0, min(left, session.patience_us)) / MICROSECONDS)
+        try:
+            yield Pause(session, max(0, min(left, session.patience_us)) / MICROSECONDS)
+        except CutOff as cut:
+            yield from _give_up(branch, places, entries)
+            raise cut.cancelled from None
         session.check_lease()
 
 
@@ -139,6 +146,19 @@ def _begin(branch: Branch, places: Sequence[int], requests: Sequence[Request]) -
             )
         )  # fmt: skip
     yield from commit(session, begins, blobs=all_blobs, recheck=gate)
+
+
+def _give_up(branch: Branch, places: Sequence[int], entries: Sequence[Entry]) -> Flow:
+    """Nobody waits here any longer: a person who has yet to decide is no longer asked, and a signal that
+    comes is for the next wait."""
+    ends = [
+        e.WaitEnded(branch=branch.path, index=index, wait=entry.wait.wait, outcome=CUT)
+        for index, entry in zip(places, entries, strict=True)
+        if entry.wait is not None
+    ]
+    yield from commit(branch.session, ends)
+    for index in places:
+        branch.session.journal.forget(branch.path, index)
 
 
 def _entry(branch: Branch, index: int) -> Entry:

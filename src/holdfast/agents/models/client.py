@@ -58,6 +58,12 @@ class ClientModel(ABC):
             self._made = self._client()
         return self._own or self._made
 
+    def close(self) -> None:
+        """Close the connections that it has made. A `client` of yours is closed by you."""
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
     def _client(self) -> Any:
         name = self.provider.lower()
         try:
