@@ -131,8 +131,9 @@ class Worker:
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
         room = self._concurrency - busy
-        if room <= 0:
-            self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < self._concurrency)
+        if room <= 0:  # schedules are due all the same, and others may have room for their runs
+            until_fire = self._fire_at - elapsed()
+            self._wait_here(until_fire, lambda: len(self._busy) < self._concurrency)
             return True
         wanted = self._wanted()
         if self._idle and not fired and not once:
@@ -152,7 +153,7 @@ class Worker:
         self._failures = 0
         self._look_around(wanted)
         if once:
-            self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < max(busy, 1))
+            self._wait_here(SCHEDULE_SECONDS, lambda: len(self._busy) < max(busy, 1))
             return busy > 0
         self._wait_for_more(wanted)
         return True
