@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from holdfast import Holdfast, Options, Run, agent, cli
 from holdfast.runtime.declare import agent_spec
@@ -178,7 +178,7 @@ def test_a_worker_takes_up_what_another_left_within_two_leases(
     assert row is not None and row.epoch == 2
 
 
-def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) -> None:
+def test_runs_that_are_due_and_that_nobody_takes_are_shown_as_such(tmp_path: Path) -> None:
     """A worker that would know them is missing; that is not the store's fault."""
 
     @agent(version="7")
@@ -189,14 +189,19 @@ def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) ->
     with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: start)) as hf:
         hf.start(stranger, id="r")
 
-    found = CliRunner().invoke(cli.cli, ["doctor", "--db", str(tmp_path / "h.db")])
-    data = CliRunner().invoke(cli.cli, ["doctor", "--json", "--db", str(tmp_path / "h.db")])
+    def said(*words: str) -> Result:
+        return CliRunner().invoke(cli.cli, [*words, "--db", str(tmp_path / "h.db")])
+
+    found, data = said("doctor"), said("doctor", "--json")
 
     assert 0 == found.exit_code
     assert "runs of stranger (version 7) have been due for 1 h" in found.stdout
     assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
         "overdue"
     ]
+    in_vain = "a worker; due for 1 h: none that may run stranger (version 7) is free"
+    for looked in (said("list"), said("show", "r"), said("list", "--json")):
+        assert in_vain in looked.stdout
 
 
 @pytest.mark.nightly

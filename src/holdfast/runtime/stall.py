@@ -87,9 +87,9 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     seconds = elapsed() - asked.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
     _log.warning(
-        "the event loop has not gone on for %.3g s: %s of run %s blocks it%s. %d runs on it wait meanwhile; "
+        "the event loop has not gone on for %.3g s: %s of run %s blocks it%s. Runs that wait for it: %d; "
         "await what takes long, or let an async step do it in a thread (asyncio.to_thread)",
-        seconds, call or "code", within or run_id or "(unknown)", where, len(roots),
+        seconds, call or "code", within or run_id or "(unknown)", where, len(roots) - 1,
         extra={"run_id": within or run_id, "call": call, "blocked_seconds": seconds,
                "stack": "" if frame is None else "".join(traceback.format_stack(frame))},
     )  # fmt: skip
