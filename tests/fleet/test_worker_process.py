@@ -7,15 +7,20 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import apsw
 import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import Holdfast, Options, Run, agent, cli
+from holdfast.cli import working
 from holdfast.runtime.declare import agent_spec
+from holdfast.store import sqlite_file
 from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from support import fleet_agents
@@ -222,7 +227,112 @@ def test_a_worker_waits_for_a_server_that_restarts_and_not_for_one_that_refuses(
         process = fleet.start("--once")
         assert process.stderr is not None
         assert "waiting for the store" in process.stderr.readline()
+        hasty = fleet.start()
+        assert hasty.stderr is not None
+        assert "waiting for the store" in hasty.stderr.readline()
+        hasty.send_signal(signal.SIGTERM)  # it has nothing to give back
+        assert -signal.SIGTERM == hasty.wait(PATIENCE_SECONDS)
         server.start()
         said, _ = process.communicate(timeout=PATIENCE_SECONDS)
         assert (0, "executed 1 run\n") == (process.returncode, said)
+    server.drop_database(name)
+
+
+# -- starting and stopping at bad moments ------------------------------------------------------
+
+
+LOADING = """
+import sys
+from holdfast import Run, agent
+
+@agent
+def waits_to_begin(run: Run) -> str:
+    return "begun"
+
+print("loading", file=sys.stderr, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)]
+)
+def test_a_signal_while_a_worker_is_starting_ends_it_at_once_and_it_has_taken_nothing(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    """There is nothing to give back yet, so the system's own way of ending is the right one."""
+    (tmp_path / "loading.py").write_text(LOADING)
+    with contextlib.contextmanager(workers)(str(tmp_path / "h.db"), tmp_path) as fleet:
+
+        @agent
+        def waits_to_begin(run: Run) -> str:
+            return "begun"
+
+        with Holdfast(fleet.url) as hf:
+            handle = hf.start(waits_to_begin, id="r")
+            process = fleet.start(target=str(tmp_path / "loading.py"), stdin=subprocess.PIPE)
+            assert process.stderr is not None
+            assert "loading\n" == process.stderr.readline()
+
+            process.send_signal(number)
+            _, told = process.communicate(timeout=PATIENCE_SECONDS)
+
+            assert code == process.returncode
+            assert "Traceback" not in told
+            row = hf.store.get("r")
+            assert row is not None and ("pending", "", 0) == (row.status, row.owner, row.epoch)
+            assert 0 == fleet.once(target=str(tmp_path / "loading.py"))[0]
+            assert "begun" == handle.result(timeout=1)
+
+
+def test_a_worker_waits_for_a_file_that_another_process_has_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by one that was frozen while it made the file; opening it then fails, and is tried again."""
+    path = tmp_path / "h.db"
+    monkeypatch.setattr(sqlite_file, "BUSY_MS", 50)
+    with contextlib.closing(apsw.Connection(str(path))) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        waited: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 2:
+                holder.execute("ROLLBACK")
+
+        monkeypatch.setattr(working, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        done = CliRunner().invoke(cli.cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
+
+    assert (0, "executed 0 runs\n") == (done.exit_code, done.stdout)
+    assert 2 == len(waited) == done.stderr.count("waiting for the store")
+
+
+@pytest.mark.nightly
+@pytest.mark.postgres
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_worker_whose_server_is_away_when_leases_are_to_be_renewed_goes_on_with_its_run(
+    killable_postgres: PostgresServer, tmp_path: Path, immediate: bool
+) -> None:
+    """It says so, keeps the run, renews when the server is back within the lease, and ends well."""
+    server = killable_postgres
+    name = server.create_database()
+    with contextlib.contextmanager(workers)(server.dsn(name), tmp_path) as fleet:
+        with Holdfast(fleet.url) as hf:
+            hf.start(fleet_agents.until_told, id="r", path=str(tmp_path / "go on"))
+        process = fleet.start("--lease", "21")
+        assert process.stderr is not None
+        until(lambda: "begin" in fleet.did(), "the call")
+        server.stop(immediate=immediate)
+        for line in process.stderr:
+            if "leases could not be renewed" in line:
+                break
+        server.start()
+        (tmp_path / "go on").touch()
+        with Holdfast(fleet.url) as hf:
+            assert "told" == hf.result("r", timeout=PATIENCE_SECONDS)
+            row = hf.store.get("r")
+            assert row is not None and 1 == row.epoch
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_SECONDS)
+        assert 0 == process.returncode
     server.drop_database(name)

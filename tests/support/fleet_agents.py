@@ -114,6 +114,19 @@ def leaving(run: Run) -> None:
     sys.exit("no more")
 
 
+@step
+def wait_for(path: str) -> str:
+    deed("begin")
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "told"
+
+
+@agent
+def until_told(run: Run, path: str) -> str:
+    return wait_for(path)
+
+
 @agent(version="2")
 def versioned(run: Run) -> str:
     return "2"

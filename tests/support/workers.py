@@ -50,12 +50,15 @@ class Workers:
         """What tools have done, whoever did it."""
         return [line.rpartition(" ")[0] for line in self.deeds]
 
-    def start(self, *words: str, target: str = str(AGENTS)) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, target: str = str(AGENTS), stdin: int | None = None
+    ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--db", self.url, *words]
         process = subprocess.Popen(
             command,
             cwd=TESTS,
             env={**os.environ, "DEEDS": str(self.folder / "deeds")},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,7 +68,7 @@ class Workers:
 
     def once(self, *words: str, target: str = str(AGENTS)) -> tuple[int, str, str]:
         """A worker that drains the queue: its exit code, and what it said."""
-        process = self.start("--once", *words, target=target)
+        process = self.start("--once", *words, target=target, stdin=subprocess.DEVNULL)
         said, told = process.communicate(timeout=PATIENCE_SECONDS)
         return process.returncode, said, told
 
