@@ -25,7 +25,7 @@ from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from support import fleet_agents
 from support.postgres import PostgresServer
-from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
+from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, url_of, workers
 
 
 @pytest.fixture(params=STORES)
@@ -63,7 +63,7 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
 ) -> None:
     hf.start(fleet_agents.three_calls, id="r", seconds=0.5)
     first = fleet.start("--lease", "3600", "--grace", "30")
-    until(lambda: "begin a" in fleet.did(), "the first call")
+    fleet.wait_for("begin a")
 
     first.send_signal(signal.SIGTERM)
     said, _ = first.communicate(timeout=PATIENCE_SECONDS)
@@ -85,12 +85,13 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
     """By a short grace, or by a second signal: the lease of an hour is not waited for."""
     hf.start(fleet_agents.three_calls, id="r", seconds=3600)
     process = fleet.start("--lease", "3600", "--grace", "0.3" if signals == 1 else "3600")
-    until(lambda: "begin a" in fleet.did(), "the first call")
+    fleet.wait_for("begin a")
 
     process.send_signal(signal.SIGTERM)
-    while signals == 2 and process.poll() is None:  # those that come together count once
+    if signals == 2:  # those that come together count once
+        assert process.stderr is not None
+        assert "stopping: 1 run under way" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert "given back" in told
@@ -321,7 +322,7 @@ def test_a_worker_whose_server_is_away_when_leases_are_to_be_renewed_goes_on_wit
             hf.start(fleet_agents.until_told, id="r", path=str(tmp_path / "go on"))
         process = fleet.start("--lease", "21")
         assert process.stderr is not None
-        until(lambda: "begin" in fleet.did(), "the call")
+        fleet.wait_for("begin")
         server.stop(immediate=immediate)
         for line in process.stderr:
             if "leases could not be renewed" in line:

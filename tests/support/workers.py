@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -39,6 +40,8 @@ class Workers:
     url: str
     folder: Path
     alive: list[subprocess.Popen[str]] = field(default_factory=list)
+    news: tuple[int, int] = field(default_factory=os.pipe)
+    """A pipe by which workers say that there is a new deed; the file says which."""
 
     @property
     def deeds(self) -> list[str]:
@@ -50,6 +53,14 @@ class Workers:
         """What tools have done, whoever did it."""
         return [line.rpartition(" ")[0] for line in self.deeds]
 
+    def wait_for(self, deed: str) -> None:
+        """Wait until some worker has done this."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while deed not in self.did():
+            ready, _, _ = select.select([self.news[0]], [], [], end - time.monotonic())
+            assert ready, f"{deed!r} did not happen"
+            os.read(self.news[0], 65536)
+
     def start(
         self, *words: str, target: str = str(AGENTS), stdin: int | None = None
     ) -> subprocess.Popen[str]:
@@ -57,7 +68,12 @@ class Workers:
         process = subprocess.Popen(
             command,
             cwd=TESTS,
-            env={**os.environ, "DEEDS": str(self.folder / "deeds")},
+            env={
+                **os.environ,
+                "DEEDS": str(self.folder / "deeds"),
+                "DEEDS_NEWS": str(self.news[1]),
+            },
+            pass_fds=[self.news[1]],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -77,10 +93,13 @@ class Workers:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             process.communicate()
+        for end in self.news:
+            os.close(end)
 
 
 def workers(url: str, folder: Path) -> Iterator[Workers]:
     made = Workers(url, folder)
+    os.set_blocking(made.news[1], False)
     try:
         yield made
     finally:
