@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,11 +63,12 @@ class Workers:
             os.read(self.news[0], 65536)
 
     def start(
-        self, *words: str, target: str = str(AGENTS), stdin: int | None = None
-    ) -> subprocess.Popen[str]:
+        self, *words: str, target: str = str(AGENTS), stdin: int | None = None, before: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:  # fmt: skip
+        """A worker; `before` stands before its command, and ends when it does."""
         command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--db", self.url, *words]
         process = subprocess.Popen(
-            command,
+            [*before, *command],
             cwd=TESTS,
             env={
                 **os.environ,
@@ -75,6 +77,7 @@ class Workers:
             },
             pass_fds=[self.news[1]],
             stdin=stdin,
+            start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,8 +93,8 @@ class Workers:
 
     def close(self) -> None:
         for process in self.alive:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # all of its session are gone
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         for end in self.news:
             os.close(end)

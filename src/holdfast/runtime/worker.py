@@ -8,7 +8,8 @@ Told to stop, it claims no more and gives its runs back at their next boundary: 
 is recorded, and any worker goes on at once. What is still inside a call after `grace` seconds is given
 back all the same, as after a crash, but without the wait for its lease to end.
 
-A store that fails for a moment is asked again; nothing is forgotten, because what is due is in the store.
+A store that fails for a moment is asked again; nothing is forgotten, because what is due is in the store. One that
+this process must not use any more ends the worker, so that whoever looks after it can start another.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from holdfast.errors import (
     RunCancelled,
     RunFailed,
     RunWaiting,
+    StoreBroken,
     StoreError,
 )
 from holdfast.runtime.clock import elapsed
@@ -116,6 +118,8 @@ class Worker:
                 try:
                     if not self._turn(once=once):
                         break
+                except StoreBroken:
+                    raise
                 except StoreError as error:
                     self._pause_after(error)
         finally:

@@ -33,6 +33,7 @@ from holdfast.errors import (
     NotFound,
     ReadOnlyStore,
     StorageFull,
+    StoreBroken,
     StoreError,
     StoreUnavailable,
     UnsafeStore,
@@ -202,7 +203,7 @@ class SQLiteStore:
         self._group = GroupCommit(self._commit)
         self._creations = GroupCommit(self._create_batch)
         if not self._fork_is_safe:
-            self._broken = StoreUnavailable(
+            self._broken = StoreBroken(
                 f"{self.path}: this process was forked in the middle of a transaction; "
                 "use the store in its parent, or start the process in another way (spawn)"
             )
@@ -210,7 +211,7 @@ class SQLiteStore:
     def _ready(self) -> apsw.Connection:
         """The write connection, fit to begin a transaction; its user holds `_write`."""
         if self._broken is not None:
-            raise StoreUnavailable(*self._broken.args)
+            raise StoreBroken(*self._broken.args)
         db = self._db
         if self._readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
@@ -249,7 +250,7 @@ class SQLiteStore:
         if isinstance(error, apsw.IOError) and isinstance(meaning, StoreUnavailable):
             # After a failed fsync the kernel may have dropped the pages it could not write, so a
             # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
-            self._broken = StoreUnavailable(
+            self._broken = StoreBroken(
                 f"{meaning} The disk failed, so this process writes no more; open the store again "
                 "once the disk is well, and run `holdfast doctor`"
             )
