@@ -142,6 +142,26 @@ class Report:
         self.file.write_text(json.dumps(data, indent=1), "utf-8")
 
 
+class Progress:
+    """What is measured now, how far it is, and for how long it has gone on, on stderr."""
+
+    def __init__(self, pieces: int) -> None:
+        self._pieces, self._done = pieces, 0
+        self._began = time.monotonic()
+
+    def say(self, what: str) -> None:
+        """The next piece begins."""
+        self._done += 1
+        self._write(f"[{self._done}/{self._pieces}] {what}")
+
+    def end(self) -> None:
+        self._write("done")
+
+    def _write(self, words: str) -> None:
+        sys.stderr.write(f"  {time.monotonic() - self._began:4.0f} s  {words}\n")
+        sys.stderr.flush()
+
+
 def _said(met: bool) -> str:
     return "met" if met else "MISSED"
 

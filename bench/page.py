@@ -1,4 +1,4 @@
-"""The figures of docs/speed.md, from the JSON that a benchmark kept: nobody copies numbers by hand.
+"""The figures of docs/speed.md and docs/fleet.md, from the JSON that benchmarks kept: nobody copies numbers by hand.
 
 What stands between the two marks in the page is replaced; everything else in it is written by people.
 """
@@ -14,40 +14,49 @@ from typing import Any, Final
 
 from bench.harness import Series
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "speed.md"
+DOCS: Final = Path(__file__).parent.parent / "docs"
+PAGES: Final = {"steps": DOCS / "speed.md", "fleet": DOCS / "fleet.md"}
 BEGIN: Final = "<!-- figures: python -m bench page -->"
 END: Final = "<!-- end of figures -->"
 
 
-def main(results: Path, page: Path = PAGE) -> None:
-    source = results / "steps.json"
-    if not source.exists():
-        sys.exit(f"{source} is not there: run `make bench ARGS=steps` first")
+def main(results: Path) -> None:
+    """Write what was kept of each benchmark into its page."""
+    kept = {name: results / f"{name}.json" for name in PAGES}
+    there = {name: file for name, file in kept.items() if file.exists()}
+    if not there:
+        names = " and ".join(map(str, kept.values()))
+        sys.exit(f"neither {names} is there: run `make bench ARGS=steps` or `ARGS=fleet` first")
+    for name, file in there.items():
+        write(file, PAGES[name])
+
+
+def write(source: Path, page: Path) -> None:
+    """Put the figures of a result file between the marks of a page."""
     table = "\n".join(lines(json.loads(source.read_text("utf-8"))))
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         sys.exit(f"{page} has no place for figures: put the lines {BEGIN} and {END} into it")
     page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", "utf-8")
-    sys.stdout.write(f"{table}\n\nwritten into {page}\n")
+    sys.stdout.write(f"{table}\n\nwritten into {page}\n\n")
 
 
 def lines(data: dict[str, Any]) -> Iterator[str]:
     """Two tables in Markdown: what has a ratio, and what is said in words."""
+    rounds = "one round" if data["rounds"] == 1 else f"{data['rounds']} rounds"
     yield (
-        f"Taken on {data['taken']}: {data['rounds']} rounds, Python {data['python']}, "
+        f"Taken on {data['taken']}: {rounds}, Python {data['python']}, "
         f"{data['machine']}. Medians; ± is half the middle half."
     )
-    yield ""
-    yield "| | Holdfast | beside | | ratio | goal |"
-    yield "|---|---|---|---|---|---|"
+    if data["rows"]:
+        yield from ("", "| | Holdfast | beside | | ratio | goal |", "|---|---|---|---|---|---|")
     for row in data["rows"]:
         yield f"| {row['what']} | {_rate(row['ours'])} | {row['beside']} | {_rate(row['theirs'])} | {_ratio(row)} |"
-    yield ""
-    yield "| | | goal |"
-    yield "|---|---|---|"
+    has_goals = any(fact["ok"] is not None for fact in data["facts"])
+    yield from ("", "| | | goal |", "|---|---|---|") if has_goals else ("", "| | |", "|---|---|")
     for fact in data["facts"]:
-        yield f"| {fact['what']} | {fact['value']} | {_said(fact['ok'])} |"
+        yield f"| {fact['what']} | {fact['value']} |" + f" {_said(fact['ok'])} |" * has_goals
 
 
 def _rate(values: list[float]) -> str:

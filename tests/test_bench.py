@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bench.page import BEGIN, END
-from bench.page import main as write_page
+from bench.page import write as write_page
 
 from holdfast import Holdfast, Run, agent, step, tool
 
@@ -35,6 +35,32 @@ def test_every_figure_of_a_loop_is_taken(tmp_path: Path) -> None:
         for what in ("µs of cpu time", "resumed in", "memory of the resume", "@loop: twice the"):
             assert any(line.startswith(database) and what in line for line in said), (what, said)
         assert any(line.startswith(f"{database}, LangGraph") for line in said)  # or it is missing
+
+
+@pytest.mark.nightly
+def test_every_figure_of_a_fleet_is_taken_and_written_into_its_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "fleet", "--quick", "--results", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line)
+            if "SIGKILL" in line:  # so far it has measured work, and kept what it measured
+                early = json.loads((tmp_path / "fleet.json").read_text("utf-8"))
+                assert any(f["what"] == "holdfast, 4 workers" for f in early["facts"])
+    assert 0 == process.returncode, told
+    kept: dict[str, Any] = json.loads((tmp_path / "fleet.json").read_text("utf-8"))
+    said = {fact["what"]: fact["value"] for fact in kept["facts"] if "holdfast" in fact["what"]}
+
+    for workers in ("1 worker", "2 workers", "4 workers"):
+        assert "steps/s" in said.pop(f"holdfast, {workers}")
+    assert float(said.pop("holdfast, SIGKILL to resumed (lease 2 s)").split()[0]) < 10
+    assert 60 > int(said.pop("holdfast, one idle worker").split()[0])
+    assert {} == said
+    page = tmp_path / "fleet.md"
+    page.write_text(f"{BEGIN}\n{END}\n", "utf-8")
+    write_page(tmp_path / "fleet.json", page)
+    assert "| holdfast, 4 workers |" in page.read_text("utf-8")
 
 
 def test_every_benchmark_can_be_called_as_the_command_does() -> None:
@@ -75,7 +101,7 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     assert "goals:" in done.stdout
     page = tmp_path / "speed.md"
     page.write_text(f"before\n{BEGIN}\nto be replaced\n{END}\nafter\n", "utf-8")
-    write_page(tmp_path, page)
+    write_page(tmp_path / "steps.json", page)
     written = page.read_text("utf-8")
     assert (
         "to be replaced" not in written

@@ -34,7 +34,8 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── KeyTaken                     a caller's own idempotency key belongs to another call
 │   ├── StorageFull                  no space left; nothing was written
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
-│   │   └── StoreRefused             it answers, and will not have us: trying again will not help
+│   │   ├── StoreRefused             it answers, and will not have us: trying again will not help
+│   │   └── StoreBroken              this process must not use it any more; a new one may
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
@@ -365,6 +366,10 @@ class StoreUnavailable(StoreError):
 
 class StoreRefused(StoreUnavailable):
     """The server will not have us: a wrong password, no such database. Trying again will not help."""
+
+
+class StoreBroken(StoreUnavailable):
+    """This process must not use the store any more (a disk failed under it); one that opens it anew may."""
 
 
 class ReadOnlyStore(StoreError):

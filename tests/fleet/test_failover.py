@@ -16,6 +16,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, HoldfastError
+from holdfast.errors import ReadOnlyStore
+from holdfast.store.base import Wanted
 from support import chaos_agents
 from support.fleet import ENDED, Fleet, People, tasks
 from support.invariants import Evidence, check_all
@@ -32,6 +34,7 @@ class Pair:
 
     primary: PostgresServer
     standby: StandbyServer
+    database: str
     url: str
 
     def wait_until_replicated(self) -> None:
@@ -53,7 +56,7 @@ def pair(*, synchronous: bool) -> Iterator[Pair]:
         name = primary.create_database()
         with StandbyServer(primary) as standby:
             primary.wait_for_standby(synchronous=synchronous)
-            yield Pair(primary, standby, failover_dsn(primary, standby, name))
+            yield Pair(primary, standby, name, failover_dsn(primary, standby, name))
 
 
 def serve_until_all_have_ended(people: People, hf: Holdfast, wanted: set[str]) -> None:
@@ -65,6 +68,21 @@ def serve_until_all_have_ended(people: People, hf: Holdfast, wanted: set[str]) -
             people.round()
             ended = {row.id for status in ENDED for row in hf.runs(status=status, limit=500)}
         time.sleep(0.05)
+
+
+def look_but_do_not_touch(servers: Pair, run_id: str) -> None:
+    """A standby can be read; nobody claims, starts or schedules there (FAULTS 46)."""
+    with Holdfast(servers.standby.dsn(servers.database), agents=[chaos_agents.chained]) as replica:
+        until(lambda: replica.store.get(run_id) is not None)
+        assert replica.get(run_id).agent
+        for touch in (
+            lambda: replica.store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("chained")]),
+            lambda: replica.store.claim(run_id, worker="w", lease_us=1),
+            lambda: replica.schedule(chaos_agents.chained, cron="@daily", input={"name": "sam"}),
+            lambda: replica.start(chaos_agents.chained, name="sam"),
+        ):  # fmt: skip
+            with pytest.raises(ReadOnlyStore, match="standby"):
+                touch()
 
 
 @pytest.mark.postgres
@@ -85,6 +103,8 @@ def test_with_synchronous_replication_a_failover_loses_nothing(
             hf.start(task.agent, id=run_id, **task.input)
             people.round()
             people.remember(run_id)
+            if number == 12:
+                look_but_do_not_touch(servers, run_id)
             if number == 24:
                 servers.fail_over()
         serve_until_all_have_ended(people, hf, set(runs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Holdfast, InvalidInput, NotFound, Run, StoreUnavailable, agent, cli, step
+from holdfast import (
+    Holdfast,
+    InvalidInput,
+    NotFound,
+    Options,
+    Run,
+    StoreUnavailable,
+    agent,
+    cli,
+    step,
+)
 from holdfast.runtime.schedules import run_id_for
 from holdfast.store.base import MICROSECONDS, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
@@ -271,6 +282,56 @@ def test_an_idle_worker_wakes_up_for_a_schedule(opened_near_a_minute: Holdfast) 
     working.join()
 
     assert made.next_at <= now < made.next_at + 20 * MICROSECONDS
+
+
+FULL, GO_ON = threading.Event(), threading.Event()
+
+
+@step
+def fill() -> None:
+    FULL.set()
+    assert GO_ON.wait(PATIENCE_SECONDS)
+
+
+@agent
+def filling(run: Run) -> None:
+    fill()
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_worker_without_a_free_place_starts_what_is_due_for_others(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Within a second or so: it looks while it waits for one of its runs to end."""
+    FULL.clear()
+    GO_ON.clear()
+    url = url_of(kind, request, tmp_path)
+    if kind == "sqlite":
+        store: Store = SQLiteStore(url, clock=clock.now)
+    else:
+        from holdfast.store.postgres import PostgresStore
+
+        store = PostgresStore(url, clock=clock.now)
+    options = Options(lease_seconds=10 * 3600)  # so that it outlives the clock that is moved
+    with Holdfast(store, agents=[filling, digest], options=options) as hf:
+        hf.schedule(digest, cron="@hourly")
+        hf.start(filling, id="full")
+        worker = hf.worker(concurrency=1)
+        working = threading.Thread(target=worker.run)
+        working.start()
+        assert FULL.wait(PATIENCE_SECONDS)
+        clock.advance(3600)
+        began = time.monotonic()
+        until(lambda: "digest@20261024T1300Z" in started(hf), "the run")
+        took = time.monotonic() - began
+        still_full = hf.handle("full").status
+        GO_ON.set()
+        assert "digest" == hf.result("digest@20261024T1300Z", timeout=PATIENCE_SECONDS)
+        worker.stop()
+        working.join()
+
+    assert "running" == still_full
+    assert took < 10
 
 
 def test_the_command_line_has_the_same_verbs(tmp_path: Path) -> None:

@@ -19,14 +19,16 @@ PATIENCE_SECONDS = 120.0
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T | None]) -> T:
+def eventually(hf: Holdfast, look: Callable[[], T | None]) -> T:
+    """What is seen once the run's log has grown; or a little later, as the ledger does not ring."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
+        head = hf.store.heads(["r"])["r"]
         found = look()
         if found:
             return found
         assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
+        hf.store.wait("r", after=head, timeout=0.1)
 
 
 def claims(hf: Holdfast, run_id: str) -> int:
@@ -45,12 +47,12 @@ def test_runs_of_a_killed_worker_go_on_elsewhere_within_two_lease_times(
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=LEASE_SECONDS) as fleet,
     ):
         hf.start(chaos_agents.marked, id="r", steps=40, seconds=0.1)
-        first = eventually(lambda: marks(ledger, "r")[3:] and marks(ledger, "r")[0])
+        first = eventually(hf, lambda: marks(ledger, "r")[3:] and marks(ledger, "r")[0])
 
         fleet.kill(fleet.place_of(first["pid"]))
 
         killed_at = time.monotonic()
-        after = eventually(lambda: [x for x in marks(ledger, "r") if x["pid"] != first["pid"]])
+        after = eventually(hf, lambda: [x for x in marks(ledger, "r") if x["pid"] != first["pid"]])
         assert after[0]["at"] - killed_at < 2 * LEASE_SECONDS
         assert hf.result("r", timeout=PATIENCE_SECONDS) == 40
 
@@ -80,9 +82,9 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=0.8) as fleet,
     ):
         hf.start(chaos_agents.hogged, id="r", seconds=6.0)
-        doubt = eventually(lambda: hf.get("r").in_doubt)[0]
+        doubt = eventually(hf, lambda: hf.get("r").in_doubt)[0]
         assert [x["tool"] for x in ledger.effects("r")] == ["begins"]
-        doubt = eventually(lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
+        doubt = eventually(hf, lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
         assert "done" in doubt.evidence[0]
         hf.resolve("r", doubt.step, done="done", by="test", why="the worker said so")
 
@@ -100,13 +102,13 @@ def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=2.0) as fleet,
     ):
         hf.start(chaos_agents.blocking, id="r", seconds=5.0)
-        frozen = eventually(lambda: marks(ledger, "r"))[0]["pid"]
+        frozen = eventually(hf, lambda: marks(ledger, "r"))[0]["pid"]
         fleet.freeze(fleet.place_of(frozen), seconds=0)
 
-        doubt = eventually(lambda: hf.get("r").in_doubt)[0]
+        doubt = eventually(hf, lambda: hf.get("r").in_doubt)[0]
         assert doubt.evidence == ()
         fleet.look_after()  # it wakes, and its tool comes to its end
-        doubt = eventually(lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
+        doubt = eventually(hf, lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
 
         assert "done" in doubt.evidence[0]
         hf.resolve("r", doubt.step, done="it", by="test", why="the worker said so")

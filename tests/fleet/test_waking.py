@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,30 +123,62 @@ def opened_in_the_past(url: str, seconds: int) -> Holdfast:
     return Holdfast(PostgresStore(url, clock=clock), agents=[fleet_agents.dozing])
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-def test_ten_thousand_timers_due_at_once_are_drained_by_workers_in_order_and_without_a_stampede(
-    url: str, processes: Workers
-) -> None:
-    """Two worker processes: each run is woken once, by each worker in the order in which they were due (but
-    for those that are under way together), and workers have no more threads than ever."""
-    concurrency, many = 5, int(os.environ.get("HOLDFAST_TIMERS") or MANY)
+def put_to_sleep(url: str, many: int) -> list[str]:
+    """So many runs whose timers ended some time ago; their ids, in the order in which they are due."""
     with opened_in_the_past(url, 7200) as past:
         for n in range(many):
             past.start(fleet_agents.dozing, id=f"d{n}", n=n)
         assert many == past.worker(concurrency=4).run(once=True)
         rows = past.store.runs(limit=many)
     assert {("waiting", 1)} == {(row.status, row.epoch) for row in rows}
-    due = [row.id[1:] for row in sorted(rows, key=lambda row: row.due_at or 0)]
-    place = {f"woken {n}": place for place, n in enumerate(due)}
+    assert many == len({row.due_at for row in rows})
+    return [row.id for row in sorted(rows, key=lambda row: row.due_at or 0)]
+
+
+def test_a_worker_takes_timers_that_are_due_at_once_in_order_and_as_many_as_it_has_room_for(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One claim fills all free places, there are never more runs under way than places, and the first claim
+    that finds nothing is made when nothing is left."""
+    concurrency, due = 20, put_to_sleep(url, 200)
+    monkeypatch.setenv("DEEDS", str(tmp_path / "deeds"))
+    asked: list[tuple[int, int, list[str]]] = []
+    with Holdfast(url, agents=[fleet_agents.dozing]) as hf:
+        claim_due = hf.store.claim_due
+
+        def claiming(**kwargs: Any) -> list[RunRow]:
+            rows = claim_due(**kwargs)
+            asked.append((len(kwargs["but"]), kwargs["limit"], [row.id for row in rows]))
+            return rows
+
+        monkeypatch.setattr(hf.store, "claim_due", claiming)
+        assert len(due) == hf.worker(concurrency=concurrency).run(once=True)
+        assert {"completed"} == {row.status for row in hf.runs(limit=len(due))}
+
+    assert due == [run_id for _, _, ids in asked for run_id in ids]
+    assert (0, concurrency, due[:concurrency]) == asked[0]
+    assert {concurrency} == {under_way + limit for under_way, limit, _ in asked}
+    full = [len(ids) == limit for _, limit, ids in asked]
+    assert full == sorted(full, reverse=True), "a place stayed free while runs were due"
+    woken = (tmp_path / "deeds").read_text("utf-8").splitlines()
+    assert len(due) == len(woken) == len(set(woken))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("many", [100, pytest.param(MANY, marks=pytest.mark.nightly)])
+def test_timers_due_at_once_are_drained_by_workers_in_order_and_without_a_stampede(
+    url: str, processes: Workers, many: int
+) -> None:
+    """Two worker processes: each run is woken once, by each worker in the order in which they were due (but
+    for those that are under way together), and workers have no more threads than ever."""
+    concurrency, due = 5, put_to_sleep(url, many)
+    place = {f"woken {run_id[1:]}": place for place, run_id in enumerate(due)}
 
     at_work = [
         processes.start("--once", "--quiet", "--concurrency", str(concurrency)) for _ in "ab"
     ]
-    threads = 0
-    while any(one.poll() is None for one in at_work):
-        threads = max(threads, *(threads_of(one.pid) for one in at_work))
-        time.sleep(0.02)
+    threads = most_threads(at_work)
+    assert [0, 0] == [one.wait(PATIENCE_SECONDS) for one in at_work]
 
     assert sorted(place) == sorted(processes.did())
     by_process: dict[str, list[int]] = {}
@@ -155,10 +189,21 @@ def test_ten_thousand_timers_due_at_once_are_drained_by_workers_in_order_and_wit
         rank = {there: here for here, there in enumerate(sorted(woken))}
         off = [abs(rank[there] - here) for here, there in enumerate(woken)]
         assert max(off) < 4 * concurrency, max(off)
-    assert threads <= concurrency + 10
+    assert 0 < threads <= concurrency + 10
     with Holdfast(url) as hf:
         rows = hf.store.runs(limit=many)
     assert {("completed", 2)} == {(row.status, row.epoch) for row in rows}
+
+
+def most_threads(processes: list[subprocess.Popen[str]]) -> int:
+    """The most threads that one of these had until all had ended."""
+    most, alive = 0, {os.pidfd_open(one.pid): one.pid for one in processes}
+    while alive:
+        most = max(most, *map(threads_of, alive.values()))
+        for ended in select.select(list(alive), [], [], 0.02)[0]:
+            del alive[ended]
+            os.close(ended)
+    return most
 
 
 def threads_of(pid: int) -> int:

@@ -7,20 +7,25 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import apsw
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from holdfast import Holdfast, Options, Run, agent, cli
+from holdfast.cli import working
 from holdfast.runtime.declare import agent_spec
+from holdfast.store import sqlite_file
 from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from support import fleet_agents
 from support.postgres import PostgresServer
-from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
+from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, url_of, workers
 
 
 @pytest.fixture(params=STORES)
@@ -58,7 +63,7 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
 ) -> None:
     hf.start(fleet_agents.three_calls, id="r", seconds=0.5)
     first = fleet.start("--lease", "3600", "--grace", "30")
-    until(lambda: "begin a" in fleet.did(), "the first call")
+    fleet.wait_for("begin a")
 
     first.send_signal(signal.SIGTERM)
     said, _ = first.communicate(timeout=PATIENCE_SECONDS)
@@ -80,12 +85,13 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
     """By a short grace, or by a second signal: the lease of an hour is not waited for."""
     hf.start(fleet_agents.three_calls, id="r", seconds=3600)
     process = fleet.start("--lease", "3600", "--grace", "0.3" if signals == 1 else "3600")
-    until(lambda: "begin a" in fleet.did(), "the first call")
+    fleet.wait_for("begin a")
 
     process.send_signal(signal.SIGTERM)
-    while signals == 2 and process.poll() is None:  # those that come together count once
+    if signals == 2:  # those that come together count once
+        assert process.stderr is not None
+        assert "stopping: 1 run under way" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert "given back" in told
@@ -179,7 +185,7 @@ def test_a_worker_takes_up_what_another_left_within_two_leases(
     assert row is not None and row.epoch == 2
 
 
-def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) -> None:
+def test_runs_that_are_due_and_that_nobody_takes_are_shown_as_such(tmp_path: Path) -> None:
     """A worker that would know them is missing; that is not the store's fault."""
 
     @agent(version="7")
@@ -190,14 +196,19 @@ def test_doctor_names_runs_that_are_due_and_that_nobody_takes(tmp_path: Path) ->
     with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: start)) as hf:
         hf.start(stranger, id="r")
 
-    found = CliRunner().invoke(cli.cli, ["doctor", "--db", str(tmp_path / "h.db")])
-    data = CliRunner().invoke(cli.cli, ["doctor", "--json", "--db", str(tmp_path / "h.db")])
+    def said(*words: str) -> Result:
+        return CliRunner().invoke(cli.cli, [*words, "--db", str(tmp_path / "h.db")])
+
+    found, data = said("doctor"), said("doctor", "--json")
 
     assert 0 == found.exit_code
     assert "runs of stranger (version 7) have been due for 1 h" in found.stdout
     assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
         "overdue"
     ]
+    in_vain = "a worker; due for 1 h: none that may run stranger (version 7) is free"
+    for looked in (said("list"), said("show", "r"), said("list", "--json")):
+        assert in_vain in looked.stdout
 
 
 @pytest.mark.nightly
@@ -218,7 +229,112 @@ def test_a_worker_waits_for_a_server_that_restarts_and_not_for_one_that_refuses(
         process = fleet.start("--once")
         assert process.stderr is not None
         assert "waiting for the store" in process.stderr.readline()
+        hasty = fleet.start()
+        assert hasty.stderr is not None
+        assert "waiting for the store" in hasty.stderr.readline()
+        hasty.send_signal(signal.SIGTERM)  # it has nothing to give back
+        assert -signal.SIGTERM == hasty.wait(PATIENCE_SECONDS)
         server.start()
         said, _ = process.communicate(timeout=PATIENCE_SECONDS)
         assert (0, "executed 1 run\n") == (process.returncode, said)
+    server.drop_database(name)
+
+
+# -- starting and stopping at bad moments ------------------------------------------------------
+
+
+LOADING = """
+import sys
+from holdfast import Run, agent
+
+@agent
+def waits_to_begin(run: Run) -> str:
+    return "begun"
+
+print("loading", file=sys.stderr, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)]
+)
+def test_a_signal_while_a_worker_is_starting_ends_it_at_once_and_it_has_taken_nothing(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    """There is nothing to give back yet, so the system's own way of ending is the right one."""
+    (tmp_path / "loading.py").write_text(LOADING)
+    with contextlib.contextmanager(workers)(str(tmp_path / "h.db"), tmp_path) as fleet:
+
+        @agent
+        def waits_to_begin(run: Run) -> str:
+            return "begun"
+
+        with Holdfast(fleet.url) as hf:
+            handle = hf.start(waits_to_begin, id="r")
+            process = fleet.start(target=str(tmp_path / "loading.py"), stdin=subprocess.PIPE)
+            assert process.stderr is not None
+            assert "loading\n" == process.stderr.readline()
+
+            process.send_signal(number)
+            _, told = process.communicate(timeout=PATIENCE_SECONDS)
+
+            assert code == process.returncode
+            assert "Traceback" not in told
+            row = hf.store.get("r")
+            assert row is not None and ("pending", "", 0) == (row.status, row.owner, row.epoch)
+            assert 0 == fleet.once(target=str(tmp_path / "loading.py"))[0]
+            assert "begun" == handle.result(timeout=1)
+
+
+def test_a_worker_waits_for_a_file_that_another_process_has_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by one that was frozen while it made the file; opening it then fails, and is tried again."""
+    path = tmp_path / "h.db"
+    monkeypatch.setattr(sqlite_file, "BUSY_MS", 50)
+    with contextlib.closing(apsw.Connection(str(path))) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        waited: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 2:
+                holder.execute("ROLLBACK")
+
+        monkeypatch.setattr(working, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        done = CliRunner().invoke(cli.cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
+
+    assert (0, "executed 0 runs\n") == (done.exit_code, done.stdout)
+    assert 2 == len(waited) == done.stderr.count("waiting for the store")
+
+
+@pytest.mark.nightly
+@pytest.mark.postgres
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_worker_whose_server_is_away_when_leases_are_to_be_renewed_goes_on_with_its_run(
+    killable_postgres: PostgresServer, tmp_path: Path, immediate: bool
+) -> None:
+    """It says so, keeps the run, renews when the server is back within the lease, and ends well."""
+    server = killable_postgres
+    name = server.create_database()
+    with contextlib.contextmanager(workers)(server.dsn(name), tmp_path) as fleet:
+        with Holdfast(fleet.url) as hf:
+            hf.start(fleet_agents.until_told, id="r", path=str(tmp_path / "go on"))
+        process = fleet.start("--lease", "21")
+        assert process.stderr is not None
+        fleet.wait_for("begin")
+        server.stop(immediate=immediate)
+        for line in process.stderr:
+            if "leases could not be renewed" in line:
+                break
+        server.start()
+        (tmp_path / "go on").touch()
+        with Holdfast(fleet.url) as hf:
+            assert "told" == hf.result("r", timeout=PATIENCE_SECONDS)
+            row = hf.store.get("r")
+            assert row is not None and 1 == row.epoch
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_SECONDS)
+        assert 0 == process.returncode
     server.drop_database(name)

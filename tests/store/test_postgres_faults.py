@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import socketserver
 import subprocess
 import tempfile
 import threading
@@ -32,10 +33,11 @@ from holdfast.errors import (
     SchemaMismatch,
     StorageFull,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store.base import Append, NewRun, RowChange
+from holdfast.store.base import Append, NewRun, RowChange, Wanted
 from holdfast.store.postgres import PostgresStore, link
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
@@ -247,6 +249,63 @@ def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
     one.append("after")
 
     assert ["after"] == one.texts()
+
+
+class _Echo(socketserver.BaseRequestHandler):
+    """Somebody who is no PostgreSQL."""
+
+    def handle(self) -> None:
+        while said := self.request.recv(1000):
+            self.request.sendall(said)
+
+
+def test_somebody_else_on_the_servers_port_is_waited_out_like_a_server_that_is_away() -> None:
+    """While a server restarts its port is free for others; nobody knows yet that it will not come back."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as stranger:
+        serving = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        port = stranger.server_address[1]
+        with pytest.raises(StoreUnavailable, match="invalid response") as caught:
+            PostgresStore(f"postgresql://u:p@127.0.0.1:{port}/x", patience=0.1)
+        stranger.shutdown()
+        serving.join()
+
+    assert not isinstance(caught.value, StoreRefused)
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_whoever_opens_a_store_while_its_server_restarts_gets_it_or_is_told_to_wait(
+    killable_postgres: PostgresServer, immediate: bool
+) -> None:
+    """Nothing else: a worker that is told anything else ends."""
+    server = killable_postgres
+    dsn = server.dsn(server.create_database())
+    PostgresStore(dsn).close()
+    over, again = threading.Event(), threading.Barrier(4)
+
+    def open_and_use(patience: float) -> int:
+        opened = 0
+        again.wait(ANSWER_SECONDS)
+        while not over.is_set():
+            with contextlib.suppress(StoreUnavailable):
+                store = PostgresStore(dsn, patience=patience)
+                try:
+                    store.renew([("nobody", 1)], lease_us=1)
+                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("nobody")])
+                finally:
+                    store.close()
+                opened += 1
+        with contextlib.closing(PostgresStore(dsn)) as store:  # and now it is there
+            return opened + len(store.runs())
+
+    with ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(open_and_use, patience) for patience in (0.02, 0.2, 2.0)]
+        again.wait(ANSWER_SECONDS)
+        for _ in range(2):
+            server.stop(immediate=immediate)
+            server.start()
+        over.set()
+        assert sum(worker.result(ANSWER_SECONDS) for worker in workers) > 0
 
 
 # -- answers that are lost ---------------------------------------------------------------------

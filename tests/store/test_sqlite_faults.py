@@ -25,6 +25,7 @@ from types import FrameType
 import apsw
 import pytest
 
+from holdfast import Holdfast
 from holdfast.core import events, log
 from holdfast.core.log import Head, Record
 from holdfast.errors import (
@@ -43,8 +44,9 @@ from holdfast.store.sqlite import appends as sqlite_appends
 from holdfast.store.sqlite import connections as sqlite_connections
 from holdfast.store.sqlite import file as sqlite_file
 from holdfast.store.sqlite import store as sqlite_store
-from support import workload
+from support import fleet_agents, workload
 from support.powerloss import STRACE
+from support.workers import workers
 from support.workload import ANSWER_SECONDS, check_acks, folder_in_memory
 
 needs_strace = pytest.mark.skipif(STRACE is None, reason="strace is not installed")
@@ -121,9 +123,29 @@ def test_a_failed_sync_breaks_the_store_until_it_is_opened_again(
     path, acks = tmp_path / "a.db", tmp_path / "acks"
     said = injected(path, acks, f"fdatasync:error=EIO:when={number}", "--die")
 
-    assert ("StoreUnavailable", "StoreUnavailable") == (said["error"], said["again"])
+    assert ("StoreBroken", "StoreBroken") == (said["error"], said["again"])
     assert "open the store again" in said["message"]
     check_acks(path, acks)
+
+
+@needs_strace
+def test_a_worker_whose_disk_fails_ends_and_says_so_and_another_one_goes_on(tmp_path: Path) -> None:
+    """It must not write again (FAULTS 23), so whoever looks after it is told, and may start a new one."""
+    faults = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=3+")
+    path = tmp_path / "a.db"
+    with Holdfast(path) as hf:  # and closed: so there is nothing to be synced when it is opened
+        hf.start(fleet_agents.doubling, id="r", n=4)
+    with contextlib.contextmanager(workers)(str(path), tmp_path) as fleet:
+        broken = fleet.start(
+            "--lease", "1", before=(str(STRACE), "-f", "-qq", "-o", "/dev/null", *faults)
+        )
+        _, told = broken.communicate(timeout=ANSWER_SECONDS)
+
+        assert 1 == broken.returncode
+        assert "this process writes no more" in told
+        fleet.start()
+        with Holdfast(path) as hf:
+            assert 8 == hf.result("r", timeout=ANSWER_SECONDS)
 
 
 @needs_strace
@@ -143,7 +165,7 @@ def test_a_failed_write_is_a_typed_error_and_nothing_acked_is_lost(tmp_path: Pat
     path, acks = tmp_path / "a.db", tmp_path / "acks"
     said = injected(path, acks, "pwrite64:error=EIO:when=90", "--die")
 
-    assert ("StoreUnavailable", "StoreUnavailable") == (said["error"], said["again"])
+    assert ("StoreBroken", "StoreBroken") == (said["error"], said["again"])
     check_acks(path, acks)
 
 

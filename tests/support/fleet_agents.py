@@ -1,8 +1,10 @@
-"""Agents for worker processes. What their tools do stands in a file, one line a deed: $DEEDS."""
+"""Agents for worker processes. What their tools do stands in a file, one line a deed: $DEEDS. If there is a
+pipe, $DEEDS_NEWS, something comes out of it at each."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -15,6 +17,9 @@ from holdfast import AsyncRun, Rate, Run, agent, step, tool
 def deed(text: str) -> None:
     with Path(os.environ["DEEDS"]).open("a", encoding="utf-8") as file:
         file.write(f"{text} {os.getpid()}\n")
+    if "DEEDS_NEWS" in os.environ:
+        with contextlib.suppress(BlockingIOError):  # it is full: whoever looks will find something
+            os.write(int(os.environ["DEEDS_NEWS"]), b".")
 
 
 @step
@@ -112,6 +117,19 @@ def deadly(run: Run) -> None:
 def leaving(run: Run) -> None:
     deed("leave")
     sys.exit("no more")
+
+
+@step
+def wait_for(path: str) -> str:
+    deed("begin")
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "told"
+
+
+@agent
+def until_told(run: Run, path: str) -> str:
+    return wait_for(path)
 
 
 @agent(version="2")

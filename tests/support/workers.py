@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +43,8 @@ class Workers:
     url: str
     folder: Path
     alive: list[subprocess.Popen[str]] = field(default_factory=list)
+    news: tuple[int, int] = field(default_factory=os.pipe)
+    """A pipe by which workers say that there is a new deed; the file says which."""
 
     @property
     def deeds(self) -> list[str]:
@@ -52,12 +56,30 @@ class Workers:
         """What tools have done, whoever did it."""
         return [line.rpartition(" ")[0] for line in self.deeds]
 
-    def start(self, *words: str, target: str = str(AGENTS)) -> subprocess.Popen[str]:
+    def wait_for(self, deed: str) -> None:
+        """Wait until some worker has done this."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while deed not in self.did():
+            ready, _, _ = select.select([self.news[0]], [], [], end - time.monotonic())
+            assert ready, f"{deed!r} did not happen"
+            os.read(self.news[0], 65536)
+
+    def start(
+        self, *words: str, target: str = str(AGENTS), stdin: int | None = None, before: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:  # fmt: skip
+        """A worker; `before` stands before its command, and ends when it does."""
         command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--db", self.url, *words]
         process = subprocess.Popen(
-            command,
+            [*before, *command],
             cwd=TESTS,
-            env={**os.environ, "DEEDS": str(self.folder / "deeds")},
+            env={
+                **os.environ,
+                "DEEDS": str(self.folder / "deeds"),
+                "DEEDS_NEWS": str(self.news[1]),
+            },
+            pass_fds=[self.news[1]],
+            stdin=stdin,
+            start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -67,19 +89,22 @@ class Workers:
 
     def once(self, *words: str, target: str = str(AGENTS)) -> tuple[int, str, str]:
         """A worker that drains the queue: its exit code, and what it said."""
-        process = self.start("--once", *words, target=target)
+        process = self.start("--once", *words, target=target, stdin=subprocess.DEVNULL)
         said, told = process.communicate(timeout=PATIENCE_SECONDS)
         return process.returncode, said, told
 
     def close(self) -> None:
         for process in self.alive:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # all of its session are gone
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+        for end in self.news:
+            os.close(end)
 
 
 def workers(url: str, folder: Path) -> Iterator[Workers]:
     made = Workers(url, folder)
+    os.set_blocking(made.news[1], False)
     try:
         yield made
     finally:

@@ -16,7 +16,10 @@ from holdfast.core import values
 from holdfast.core.events import Value
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import NotFound
-from holdfast.store.base import RunRow, Store
+from holdfast.store.base import MICROSECONDS, RunRow, Store
+
+OVERDUE_US = 60 * MICROSECONDS
+"""When a run has been due for longer, it is said that no worker takes it."""
 
 # ── values, also the big ones ────────────────────────────────────────────────────────────────
 
@@ -96,18 +99,32 @@ def _doubts(state: RunState, url: str | None) -> list[str]:
 def waits_for(state: RunState, row: RunRow, now: int) -> str:
     """What the run waits for, in words; empty if it does not wait."""
     if state.status == "interrupted":
-        return f"anybody to take it up: {visible(row.owner)} has not renewed its lease"
+        return f"anybody to take it up: {visible(row.owner)} has not renewed its lease{_overdue(row, now)}"
     if state.status == "running":
         left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
         return f"{visible(row.owner)}{left}"
     if state.status == "pending":
-        return "a worker"
+        return a_worker(row, now)
     if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):
-        return "a worker: what it waited for is decided"
+        return f"a worker: what it waited for is decided{_overdue(row, now)}"
     said = state.waiting_for or row.waiting_for
     if state.wake_at is not None and state.status == "waiting":
         said += f" (in {span(max(0, state.wake_at - now))})"
     return visible(said)
+
+
+def a_worker(row: RunRow, now: int) -> str:
+    """Whom a run waits for that is due or soon will be; and since when in vain, if that is long."""
+    return f"a worker{_overdue(row, now)}"
+
+
+def _overdue(row: RunRow, now: int) -> str:
+    if row.due_at is None or now - row.due_at <= OVERDUE_US:
+        return ""
+    kind = (
+        f"{visible(row.agent)}{f' (version {visible(row.code_version)})' * bool(row.code_version)}"
+    )
+    return f"; due for {span(now - row.due_at)}: none that may run {kind} is free, or none is there"
 
 
 def doubt_of(call: Call) -> str:

@@ -11,7 +11,7 @@ from typing import IO
 import click
 
 from holdfast import views
-from holdfast.cli import bundle, text
+from holdfast.cli import bundle, describe, text
 from holdfast.cli.common import (
     command,
     confirm,
@@ -27,7 +27,6 @@ from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow,
 from holdfast.store.opening import open_store
 
 PAGE = 200
-OVERDUE_US = 60 * MICROSECONDS
 
 
 def every_run(store: Store, status: str = "") -> Iterator[RunRow]:
@@ -59,7 +58,7 @@ def doctor(url: str | None, as_json: bool) -> None:
             if problem:
                 damaged[row.id] = problem
         now = store.now()
-        overdue = [kind for kind in store.kinds() if now - kind.due_at > OVERDUE_US]
+        overdue = [kind for kind in store.kinds() if now - kind.due_at > describe.OVERDUE_US]
     ok = not damaged and all(finding.ok for finding in findings)
     if as_json:
         listed = [

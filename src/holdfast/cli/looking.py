@@ -48,7 +48,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         now = store.now()
     if as_json:
         data = [
-            {**_fields(row), "status": standing(row, now), "waiting_for": _waits_for(row)}
+            {**_fields(row), "status": standing(row, now), "waiting_for": _waits_for(row, now)}
             for row in found
         ]
         click.echo(text.as_json({"runs": data, "next": after}))
@@ -60,7 +60,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         ("id", "agent", "status", "changed", "waits for"),
         [
             (row.id, text.visible(row.agent), standing(row, now), f"{text.span(now - row.updated_at)} ago",
-             text.visible(_waits_for(row)) or "–")
+             _waits_for(row, now) or "–")
             for row in found
         ],
     )  # fmt: skip
@@ -75,9 +75,11 @@ def standing(row: RunRow, now: int) -> str:
     return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
 
 
-def _waits_for(row: RunRow) -> str:
+def _waits_for(row: RunRow, now: int) -> str:
     """What the row says that it waits for; once that is decided, only a worker is missing."""
-    return "a worker" if row.status == "pending" else row.waiting_for
+    if standing(row, now) in ("pending", "interrupted"):
+        return describe.a_worker(row, now)
+    return text.visible(row.waiting_for)
 
 
 def _fields(row: RunRow) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Engine:
         self.options = options or Options()
         self._worker = (0, "")
         self.leases = LeaseKeeper(store, self.options.lease_seconds)
-        self.lookout = Lookout(store)
+        self.lookout = Lookout(store, self.options.lease_seconds)
         self.agents: dict[str, AgentSpec] = {}
 
     @property

@@ -1,7 +1,7 @@
 """Look after async runs that await something for long: were they cancelled, is their deadline past?
 
 A run that executes notices such things at its next call; one that awaits is cut off at whatever it
-awaits. The looking is done by a thread of its own, over the connections that everybody uses: when those
+awaits. And does the loop that they are on still turn (`stall.py`)? The looking is done by a thread of its own, over the connections that everybody uses: when those
 are busy, a cancellation is noticed later, and no lease is lost (`lease.py` has its own thread).
 """
 
@@ -15,6 +15,7 @@ from holdfast.core import events as e
 from holdfast.errors import Stop, StoreError
 from holdfast.runtime.commit import cancellation, is_overdue, overdue
 from holdfast.runtime.context import Branch
+from holdfast.runtime.stall import Stalls
 from holdfast.store.base import Store
 
 LOOK_SECONDS: Final = 1.0
@@ -25,8 +26,9 @@ _log: Final = logging.getLogger("holdfast.lookout")
 class Lookout:
     """Knows the async runs that execute in this process. Its thread sleeps while there are none."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, lease_seconds: float) -> None:
         self._store = store
+        self._stalls = Stalls(lease_seconds)
         self._awaiting: dict[str, Branch] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -72,6 +74,7 @@ class Lookout:
                 self._changed.wait_for(lambda: self._closed or self._awaiting)
                 if self._changed.wait_for(lambda: self._closed, timeout=LOOK_SECONDS):
                     return
+            self._stalls.look(list(self._awaiting.values()))
             try:
                 self._look()
             except StoreError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ class Together:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.agent: asyncio.Task[Any] | None = None
         self._perhaps_failed: list[tuple[asyncio.Task[Any], Line, int]] = []

@@ -8,7 +8,8 @@ Told to stop, it claims no more and gives its runs back at their next boundary: 
 is recorded, and any worker goes on at once. What is still inside a call after `grace` seconds is given
 back all the same, as after a crash, but without the wait for its lease to end.
 
-A store that fails for a moment is asked again; nothing is forgotten, because what is due is in the store.
+A store that fails for a moment is asked again; nothing is forgotten, because what is due is in the store. One that
+this process must not use any more ends the worker, so that whoever looks after it can start another.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from holdfast.errors import (
     RunCancelled,
     RunFailed,
     RunWaiting,
+    StoreBroken,
     StoreError,
 )
 from holdfast.runtime.clock import elapsed
@@ -116,6 +118,8 @@ class Worker:
                 try:
                     if not self._turn(once=once):
                         break
+                except StoreBroken:
+                    raise
                 except StoreError as error:
                     self._pause_after(error)
         finally:
@@ -131,8 +135,9 @@ class Worker:
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
         room = self._concurrency - busy
-        if room <= 0:
-            self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < self._concurrency)
+        if room <= 0:  # schedules are due all the same, and others may have room for their runs
+            until_fire = self._fire_at - elapsed()
+            self._wait_here(until_fire, lambda: len(self._busy) < self._concurrency)
             return True
         wanted = self._wanted()
         if self._idle and not fired and not once:
@@ -152,7 +157,7 @@ class Worker:
         self._failures = 0
         self._look_around(wanted)
         if once:
-            self._wait_here(IDLE_SECONDS, lambda: len(self._busy) < max(busy, 1))
+            self._wait_here(SCHEDULE_SECONDS, lambda: len(self._busy) < max(busy, 1))
             return busy > 0
         self._wait_for_more(wanted)
         return True

@@ -75,6 +75,8 @@ _RETRIED: Final = {
     "53300",  # too many connections
     "57P03",  # the server is starting up
 }
+_STRANGER: Final = "invalid response"
+"""In libpq's words of whoever is no PostgreSQL: while that restarts, somebody else may have its port."""
 # What a server says to a client whose request can never succeed. Its code does not reach us.
 _HOPELESS: Final = (
     "authentication failed",
@@ -451,4 +453,5 @@ def is_about_one(error: StoreError) -> bool:
 
 
 def _is_hopeless(error: psycopg.Error, sent: bool) -> bool:
-    return not sent and any(sign in str(error) for sign in _HOPELESS)
+    said = str(error).replace(_STRANGER, "")
+    return not sent and any(sign in said for sign in _HOPELESS)

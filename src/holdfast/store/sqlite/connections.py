@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 
 import apsw
 
-from holdfast.errors import ReadOnlyStore, StoreError, StoreUnavailable
+from holdfast.errors import ReadOnlyStore, StoreBroken, StoreError, StoreUnavailable
 from holdfast.store.sqlite.file import BUSY_MS, in_our_words, open_database, open_reader
 
 
@@ -82,7 +82,7 @@ class Connections:
     def ready(self) -> apsw.Connection:
         """The write connection, fit to begin a transaction; its user holds `write`."""
         if self._broken is not None:
-            raise StoreUnavailable(*self._broken.args)
+            raise StoreBroken(*self._broken.args)
         db = self.db
         if self.readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
@@ -136,7 +136,7 @@ class Connections:
         if isinstance(error, apsw.IOError) and isinstance(meaning, StoreUnavailable):
             # After a failed fsync the kernel may have dropped the pages it could not write, so a
             # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
-            self._broken = StoreUnavailable(
+            self._broken = StoreBroken(
                 f"{meaning} The disk failed, so this process writes no more; open the store again "
                 "once the disk is well, and run `holdfast doctor`"
             )
@@ -208,7 +208,7 @@ class Connections:
         self._reading_ended = threading.Condition()
         self._readings = 0
         if not self._fork_is_safe:
-            self._broken = StoreUnavailable(
+            self._broken = StoreBroken(
                 f"{self.path}: this process was forked in the middle of a transaction; "
                 "use the store in its parent, or start the process in another way (spawn)"
             )

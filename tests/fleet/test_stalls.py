@@ -1,0 +1,156 @@
+"""Code that blocks an event loop is named: by run, step or tool, and line (FAULTS 68)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, agent, step, tool
+from holdfast.runtime import lookout
+from support.workers import PATIENCE_SECONDS, until
+
+SEEN = threading.Event()
+"""Somebody has warned: what blocks need not do so any longer."""
+
+
+def block() -> None:
+    assert SEEN.wait(PATIENCE_SECONDS)
+
+
+@step
+async def thinking() -> str:
+    block()
+    return "thought"
+
+
+@tool
+async def sending(idempotency_key: str = "") -> str:
+    block()
+    return "sent"
+
+
+@step
+def computing() -> str:
+    block()
+    return "computed"
+
+
+@step
+async def awaiting() -> str:
+    await asyncio.to_thread(block)
+    return "awaited"
+
+
+@agent
+async def by_a_step(run: AsyncRun) -> str:
+    return await thinking()
+
+
+@agent
+async def by_a_tool(run: AsyncRun) -> str:
+    return await sending()
+
+
+@agent
+async def by_a_plain_step(run: AsyncRun) -> str:
+    return computing()
+
+
+@agent
+async def by_its_own_code(run: AsyncRun) -> str:
+    block()
+    return "done"
+
+
+@agent
+async def in_a_task(run: AsyncRun) -> list[str]:
+    return await asyncio.gather(thinking(), thinking())
+
+
+@agent
+async def patient(run: AsyncRun) -> str:
+    return await awaiting()
+
+
+class Warnings(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        if getattr(record, "run_id", "") == "guilty":  # not of a machine that is slow just now
+            SEEN.set()
+
+    def of(self, run_id: str) -> list[Any]:
+        return [record for record in self.records if getattr(record, "run_id", "") == run_id]
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
+    SEEN.clear()
+    monkeypatch.setattr(lookout, "LOOK_SECONDS", 0.02)
+    made, log = Warnings(), logging.getLogger("holdfast.stall")
+    log.addHandler(made)
+    yield made
+    log.removeHandler(made)
+    SEEN.set()
+
+
+@pytest.mark.parametrize(
+    ("blocking", "call"),
+    [
+        (by_a_step, "thinking"),
+        (by_a_tool, "sending"),
+        (by_a_plain_step, "computing"),
+        (in_a_task, "thinking"),
+        (by_its_own_code, ""),
+    ],
+)
+def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
+    blocking: Callable[..., Awaitable[Any]], call: str, tmp_path: Path, warnings: Warnings
+) -> None:
+    with Holdfast(
+        tmp_path / "h.db", agents=[blocking, patient], options=Options(lease_seconds=0.6)
+    ) as hf:
+        waiting = hf.start(patient, id="waiting")
+        worker = hf.worker(concurrency=2)
+        working = threading.Thread(target=worker.run)
+        working.start()
+        until(lambda: waiting.status == "running", "one run that awaits")
+        hf.start(blocking, id="guilty").result(timeout=PATIENCE_SECONDS)
+        waiting.result(timeout=PATIENCE_SECONDS)
+        worker.stop()
+        working.join()
+
+        (warned,) = warnings.of("guilty")
+        assert call == warned.call
+        assert warned.blocked_seconds > 0.2
+        assert "test_stalls.py" in warned.stack and "in block" in warned.stack
+        said = warned.getMessage()
+        assert f"{call or 'code'} of run guilty blocks it" in said and "wait for it: 1;" in said
+        assert not warnings.of("waiting")
+
+
+def test_a_loop_of_the_users_own_is_looked_after_as_well_and_one_that_turns_is_not_spoken_of(
+    tmp_path: Path, warnings: Warnings
+) -> None:
+    async def main() -> None:
+        async with AsyncHoldfast(tmp_path / "h.db", options=Options(lease_seconds=0.6)) as hf:
+            running = asyncio.ensure_future(hf.run(patient, id="patient"))
+            await asyncio.sleep(0.5)  # longer than a loop may stand still: this one does not
+            assert not warnings.of("patient") and not running.done()
+            await hf.run(by_a_step, id="guilty")
+            await running
+
+    asyncio.run(main())
+
+    assert 1 == len(warnings.of("guilty"))
+    assert not warnings.of("patient")
+    assert "goes on after" in warnings.records[-1].getMessage()
