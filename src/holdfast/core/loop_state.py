@@ -7,6 +7,7 @@ patches from outside. Pure.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -33,7 +34,7 @@ def delta(before: AgentState, after: AgentState) -> Ops:
 def _compare(
     before: msgspec.Struct, after: msgspec.Struct, path: tuple[str, ...], ops: Ops
 ) -> None:
-    for field in msgspec.structs.fields(type(after)):
+    for field in _fields(type(after)):
         old, new = getattr(before, field.name), getattr(after, field.name)
         if _is_same(new, old):
             continue
@@ -45,6 +46,12 @@ def _compare(
             ops.append({"op": "add", "path": jsonpatch.pointer(here), "value": new})
         else:
             _change(old, new, here, ops)
+
+
+@functools.lru_cache(maxsize=64)
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Remembered, because msgspec evaluates all annotations of the class anew each time."""
+    return msgspec.structs.fields(kind)
 
 
 def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:

@@ -27,7 +27,8 @@ from holdfast.core import state as states
 from holdfast.core.context import ContextSlice, pack
 from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
-from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, ToolCall
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, ToolCall, texts
+from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
 from holdfast.core.tokens import ESTIMATE, TokenCounter
@@ -309,8 +310,8 @@ class RunBase:
 
     def plan(self, steps: Iterable[str]) -> None:
         """What the run is going to do, so that anybody can see how far it is."""
-        here = self._here
-        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=tuple(steps)))
+        here, names = self._here, texts(steps, "run.plan")
+        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=names))
 
     @property
     def plan_steps(self) -> tuple[PlanStep, ...]:
@@ -320,7 +321,7 @@ class RunBase:
     @contextlib.contextmanager
     def doing(self, step: str) -> Iterator[None]:
         """A part of the plan, done when the block ends without an error."""
-        here = self._here
+        here, step = self._here, _text(step, "run.doing: the step")
         self._session.note(e.PlanStepBegan(branch=here.path, after=here.index, step=step))
         yield
         here = self._here
@@ -336,10 +337,10 @@ class RunBase:
             e.DecisionMade(
                 branch=here.path,
                 after=here.index,
-                name=name,
+                name=_text(name, "run.decide: the name"),
                 choice=value,
-                why=why,
-                options=tuple(options),
+                why=_text(why, "run.decide: why"),
+                options=texts(options, "run.decide: options"),
             ),
             blobs,
         )
@@ -351,7 +352,11 @@ class RunBase:
         wrapped, blobs = self._value(value)
         self._session.note(
             e.FactLearned(
-                branch=here.path, after=here.index, key=key, value=wrapped, source=source
+                branch=here.path,
+                after=here.index,
+                key=_text(key, "run.fact: the key"),
+                value=wrapped,
+                source=_text(source, "run.fact: source"),
             ),
             blobs,
         )
@@ -366,12 +371,12 @@ class RunBase:
 
     def ask_later(self, question: str) -> None:
         """A question that stays open."""
-        here = self._here
+        here, question = self._here, _text(question, "run.ask_later: the question")
         self._session.note(e.QuestionRaised(branch=here.path, after=here.index, question=question))
 
     def close_question(self, question: str) -> None:
         """An open question has been answered."""
-        here = self._here
+        here, question = self._here, _text(question, "run.close_question: the question")
         self._session.note(e.QuestionClosed(branch=here.path, after=here.index, question=question))
 
     @property
@@ -400,7 +405,7 @@ class RunBase:
 
     def note(self, key: str, value: Any) -> None:
         """A line in the agent's private scratchpad."""
-        here = self._here
+        here, key = self._here, _text(key, "run.note: the key")
         wrapped, blobs = self._value(value)
         self._session.note(
             e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs
@@ -415,6 +420,7 @@ class RunBase:
         self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
     ) -> Artifact:
         """Keep a big output verbatim, by its hash. The state holds only what it is."""
+        what = Artifact(name, type, summary=summary)  # or an error that names what is wrong
         raw = (
             data
             if isinstance(data, bytes)
@@ -422,20 +428,20 @@ class RunBase:
             if isinstance(data, str)
             else values.encode(data)
         )
-        kind = type or (
+        kind = what.type or (
             "bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json"
         )
         here = self._here
         blob = log.Blob(values.digest(raw), raw)
         saved = self._session.note(
             e.ArtifactSaved(
-                branch=here.path, after=here.index, name=name, type=kind, blob=blob.hash, bytes=len(raw),
-                summary=summary,
+                branch=here.path, after=here.index, name=what.name, type=kind, blob=blob.hash, bytes=len(raw),
+                summary=what.summary,
             ),
             [blob],
         )  # fmt: skip
         return Artifact(
-            name,
+            what.name,
             saved.type,
             saved.blob,
             saved.bytes,
@@ -489,7 +495,12 @@ class RunBase:
         """A line for people who look at the run."""
         here = self._here
         self._session.note(
-            e.LogWritten(branch=here.path, after=here.index, level=level, text=str(text))
+            e.LogWritten(
+                branch=here.path,
+                after=here.index,
+                level=_text(level, "run.log: level"),
+                text=str(text),
+            )
         )
 
     def format(self, template: str) -> str:
@@ -566,13 +577,15 @@ class RunBase:
     @staticmethod
     def _approval(prompt: str, show: Any, timeout: float | None) -> Request:
         us = None if timeout is None else microseconds(timeout, "timeout")
+        prompt = _text(prompt, "run.approve: the prompt")
         return Request("approval", name=prompt, seconds_us=us, show=show, says=f"approval: {prompt}",
                        how="hf.approve({id}) or hf.reject({id})")  # fmt: skip
 
     @staticmethod
     def _question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
         us = None if timeout is None else microseconds(timeout, "timeout")
-        return Request("answer", name=prompt, seconds_us=us, options=tuple(options), says=f"an answer: {prompt}",
+        prompt, options = _text(prompt, "run.ask: the prompt"), texts(options, "run.ask: options")
+        return Request("answer", name=prompt, seconds_us=us, options=options, says=f"an answer: {prompt}",
                        how="hf.answer({id}, …)")  # fmt: skip
 
     def _end_of_signal(self, ended: e.WaitEnded) -> Any:
@@ -596,7 +609,7 @@ class RunBase:
                     requests.append(self._question(x.prompt, x.options, timeout))
                 case Timer():
                     timer = self._timer(x.seconds)
-                    requests.append(dataclasses.replace(timer, name=x.name))
+                    requests.append(dataclasses.replace(timer, name=_text(x.name, "Timer.name")))
                 case str():
                     pass
                 case _:
