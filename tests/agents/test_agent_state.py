@@ -262,9 +262,9 @@ def test_a_subclass_adds_fields_that_are_kept_and_frozen_too() -> None:
     assert state == Mine.from_json(state.to_json())
     with pytest.raises(TypeError):
         state.found.append(3)
-    with pytest.raises(InvalidInput, match="Mine.score must be a finite number"):
+    with pytest.raises(InvalidInput, match=r"Mine.score must be a finite number"):
         msgspec.structs.replace(state, score="high")
-    with pytest.raises(InvalidInput, match="Mine.names: Expected `str`, got `int`"):
+    with pytest.raises(InvalidInput, match=r"Mine.names: Expected `str`, got `int`"):
         msgspec.structs.replace(state, names=(1,))
 
 
