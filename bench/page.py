@@ -1,4 +1,4 @@
-"""The figures of docs/speed.md, from the JSON that a benchmark kept: nobody copies numbers by hand.
+"""The figures of the docs, from the JSON that benchmarks kept: nobody copies numbers by hand.
 
 What stands between the two marks in the page is replaced; everything else in it is written by people.
 """
@@ -8,42 +8,53 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import Series
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "speed.md"
+DOCS: Final = Path(__file__).parent.parent / "docs"
+PAGES: Final = {"steps": DOCS / "speed.md", "loop": DOCS / "loops.md"}
 BEGIN: Final = "<!-- figures: python -m bench page -->"
 END: Final = "<!-- end of figures -->"
 
 
-def main(results: Path, page: Path = PAGE) -> None:
-    source = results / "steps.json"
-    if not source.exists():
-        sys.exit(f"{source} is not there: run `make bench ARGS=steps` first")
-    table = "\n".join(lines(json.loads(source.read_text("utf-8"))))
+def main(results: Path, pages: Mapping[str, Path] = PAGES) -> None:
+    """Write what was kept of each benchmark into its page; those that were not run stay as they are."""
+    kept = {name: results / f"{name}.json" for name in pages}
+    there = [name for name, source in kept.items() if source.exists()]
+    if not there:
+        sys.exit(f"{results} has no figures: run `make bench ARGS=steps` or `ARGS=loop` first")
+    for name in there:
+        table = "\n".join(lines(json.loads(kept[name].read_text("utf-8"))))
+        _write(pages[name], table)
+
+
+def _write(page: Path, table: str) -> None:
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         sys.exit(f"{page} has no place for figures: put the lines {BEGIN} and {END} into it")
     page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", "utf-8")
-    sys.stdout.write(f"{table}\n\nwritten into {page}\n")
+    sys.stdout.write(f"{table}\n\nwritten into {page}\n\n")
 
 
 def lines(data: dict[str, Any]) -> Iterator[str]:
     """Two tables in Markdown: what has a ratio, and what is said in words."""
+    rounds = "one round" if data["rounds"] == 1 else f"{data['rounds']} rounds"
+    medians = " Medians; ± is half the middle half." if data["rows"] else ""
     yield (
-        f"Taken on {data['taken']}: {data['rounds']} rounds, Python {data['python']}, "
-        f"{data['machine']}. Medians; ± is half the middle half."
+        f"Taken on {data['taken']}: {rounds}, Python {data['python']}, {data['machine']}.{medians}"
     )
     yield ""
-    yield "| | Holdfast | beside | | ratio | goal |"
-    yield "|---|---|---|---|---|---|"
+    if data["rows"]:
+        yield "| | Holdfast | beside | | ratio | goal |"
+        yield "|---|---|---|---|---|---|"
     for row in data["rows"]:
         yield f"| {row['what']} | {_rate(row['ours'])} | {row['beside']} | {_rate(row['theirs'])} | {_ratio(row)} |"
-    yield ""
+    if data["rows"]:
+        yield ""
     yield "| | | goal |"
     yield "|---|---|---|"
     for fact in data["facts"]:

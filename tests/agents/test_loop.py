@@ -265,7 +265,8 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
         hf.run(listening, "go", id="r")
     hf.patch("r", StatePatch(facts={"namespace": "prod"}, flags=["budget_pressure"]), by="ops")
     hf.patch("r", [{"op": "replace", "path": "/goal", "value": "stop"},
-                   {"op": "add", "path": "/memory/questions/-", "value": "why?"}])  # fmt: skip
+                   {"op": "add", "path": "/memory/questions/-", "value": "why?"},
+                   {"op": "add", "path": "/memory/facts/-", "value": {"key": "pod", "value": 3}}])  # fmt: skip
     with pytest.raises(InvalidInput, match=r"operation 1 .*there is no /memory/nothing"):
         hf.patch("r", [{"op": "remove", "path": "/memory/nothing"}])
     with pytest.raises(InvalidInput, match="cannot be patched from outside"):
@@ -278,7 +279,7 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
 
     assert ["go", "go", "stop"] == [state.goal for state in given]  # it ran again up to its wait
     memory = given[-1].memory
-    assert [("namespace", "prod")] == [(f.key, f.value) for f in memory.facts]
+    assert [("namespace", "prod"), ("pod", 3)] == [(f.key, f.value) for f in memory.facts]
     assert (("budget_pressure",), ("why?",), ("mine",)) == (
         memory.flags, memory.questions, memory.pending
     )  # fmt: skip

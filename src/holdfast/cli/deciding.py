@@ -230,7 +230,8 @@ def pause(run_id: str, by: str, why: str, yes: bool, url: str | None, as_json: b
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove it from the run's state.")
 @click.option(
     "--json-patch", "operations", metavar="JSON",
-    help="RFC 6902 operations on what `holdfast show --json` shows; - reads them from stdin.",
+    help="RFC 6902 operations on what `holdfast show --json` shows (of a loop, under `loop`); - reads "
+         "them from stdin.",
 )  # fmt: skip
 @decision_options
 @store_option

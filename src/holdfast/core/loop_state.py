@@ -121,7 +121,8 @@ def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentS
 def _taken(state: AgentState, queued: Queued, time: int) -> AgentState:
     if queued.patch is not None:
         return state.patched(_read(queued.patch), time=time)
-    return _operated(state, plain(queued.operations or Value()))
+    new = _operated(state, plain(queued.operations or Value()))
+    return new.stamped(time) if time else new
 
 
 def _read(patch: Value) -> StatePatch:
