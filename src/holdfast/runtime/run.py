@@ -461,7 +461,7 @@ class RunBase:
         artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
         sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
-        if len(sizes) != 1 or sizes[0] < 1:
+        if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
             raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
         here, view = self._here, self._session.view()
         packed = pack(
