@@ -21,9 +21,10 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
-from holdfast.core import dialogue, log, values
+from holdfast.core import dialogue, jsonpatch, log, values
 from holdfast.core import events as e
 from holdfast.core import state as states
+from holdfast.core.agent_state import AgentState
 from holdfast.core.context import ContextSlice, pack
 from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
@@ -33,7 +34,15 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use, microseconds
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
-from holdfast.errors import CallFailed, InvalidInput, NotStorable, Rejected, Signal, UnknownStage
+from holdfast.errors import (
+    Abandon,
+    CallFailed,
+    InvalidInput,
+    NotStorable,
+    Rejected,
+    Signal,
+    UnknownStage,
+)
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.models import fields_of
@@ -440,14 +449,9 @@ class RunBase:
             ),
             [blob],
         )  # fmt: skip
+        # Without its time: the code must see the same when it runs again. A loop stamps it.
         return Artifact(
-            what.name,
-            saved.type,
-            saved.blob,
-            saved.bytes,
-            saved.summary,
-            self._session.steps,
-            self._session.store.now(),
+            what.name, saved.type, saved.blob, saved.bytes, saved.summary, self._session.draft.steps
         )
 
     def context(
@@ -457,19 +461,20 @@ class RunBase:
         """What a model should know of the run, under a cap; recorded, so that one can see what it knew.
 
         Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
-        this step (by default the last), the newest facts, then other artifacts by their summary. An
-        artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
+        this step (by default the last), the newest facts, then other artifacts by their summary. Of a
+        loop also what its state held when the iteration began. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
         sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
         if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
             raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
-        here, view = self._here, self._session.view()
+        here, view, own = self._here, self._session.view(), self._loop_state()
+        kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
         packed = pack(
-            goal=goal or self._goal(view.messages),
-            questions=view.questions,
-            facts=self.facts,
-            artifacts=view.artifacts,
-            content=lambda kept: self._session.unwrap(Value(blob=kept.id, bytes=kept.bytes)),
+            goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
+            questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
+            facts=sorted((*self.facts, *own.memory.facts), key=lambda fact: fact.time),
+            artifacts=tuple(kept.values()),
+            content=self._content,
             step=view.steps if step is None else step,
             limit=sizes[0],
             measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
@@ -481,6 +486,23 @@ class RunBase:
             e.ContextShown(branch=here.path, after=here.index, slice=value), blobs
         )
         return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
+
+    def _loop_state(self) -> AgentState:
+        """What a loop's state was at the beginning of this iteration; an empty one if there is no loop."""
+        document = self._session.draft.loop.frozen()
+        for ended in self._session.pending(e.IterationEnded):  # not committed yet
+            if ended.state is not None:
+                document = states.plain(ended.state)
+            elif ended.delta is not None:
+                document = jsonpatch.apply(document, states.plain(ended.delta))
+        return AgentState() if document is None else msgspec.convert(document, AgentState)
+
+    def _content(self, kept: Artifact) -> bytes | None:
+        """What the store has of an artifact: of one that came with a patch, maybe nothing."""
+        try:
+            return self._session.unwrap(Value(blob=kept.id, bytes=kept.bytes)) if kept.id else None
+        except Abandon:
+            return None
 
     def _goal(self, messages: Iterable[Message]) -> str:
         first = next((m for m in messages if m.role == Role.USER), None)
