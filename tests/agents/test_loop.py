@@ -457,6 +457,17 @@ def test_a_loop_without_calls_ends_when_it_is_cancelled_or_has_used_its_budget(
     assert 4 == hf.get("b").steps
 
 
+def test_a_budget_that_the_state_holds_ends_the_loop_before_the_next_iteration(
+    hf: Holdfast,
+) -> None:
+    thrifty = AgentState.begin("go", budget=Budget(max_steps=4))
+
+    with pytest.raises(BudgetExceeded, match="max_steps is 4, and 4 is used"):
+        hf.run(counting(99, []), thrifty, id="r")
+
+    assert 4 == hf.get("r").steps
+
+
 def test_what_a_loop_did_long_ago_can_be_undone_after_a_resume(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

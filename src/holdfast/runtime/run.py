@@ -63,6 +63,7 @@ U = TypeVar("U")
 
 MAP_THREADS: Final = 8
 _SLICE: Final = values.Codec(ContextSlice)
+_ARTIFACTS_MAX: Final = "max_artifact_bytes_in_context"
 
 
 class State:
@@ -469,6 +470,8 @@ class RunBase:
             raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
         here, view, own = self._here, self._session.view(), self._loop_state()
         kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
+        limits = (self.budget.limits, own.budget.limits())
+        caps = [x[_ARTIFACTS_MAX] for x in limits if _ARTIFACTS_MAX in x]
         packed = pack(
             goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
             questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
@@ -479,7 +482,7 @@ class RunBase:
             limit=sizes[0],
             measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
             unit="tokens" if max_tokens is not None else "bytes",
-            artifact_bytes_max=self.budget.limits.get("max_artifact_bytes_in_context"),
+            artifact_bytes_max=min(caps, default=None),
         )
         value, blobs = self._session.wrap(_SLICE.encode(packed))
         shown = self._session.note(
