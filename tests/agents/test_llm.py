@@ -432,6 +432,28 @@ def test_a_model_that_answers_something_else_fails_with_what_it_should_answer(hf
         hf.run(LLMAgent("wrong", model=Wrong()), "Go", id="r")
 
 
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (Reply(text=None), r"Expected `str`, got `null` - at `\$.text`"),
+        (
+            Reply(tool_calls=(ToolRequest("1", "look", {}),)),
+            r"Expected `str`, got `object` - at `\$.tool_calls\[0\].arguments`",
+        ),
+    ],
+)
+def test_a_reply_of_the_wrong_shape_fails_at_once_and_says_where(
+    hf: Holdfast, reply: Any, says: str
+) -> None:
+    class Careless:
+        def answer(self, prompt: Prompt) -> Reply:
+            return reply
+
+    with pytest.raises(RunFailed, match=says):
+        hf.run(LLMAgent("careless", model=Careless(), tools=[look]), "Go", id="r")
+    assert 1 == len(hf.get("r").calls[-1].attempts)
+
+
 def test_a_long_dialogue_is_cut_and_the_log_says_by_how_much(hf: Holdfast) -> None:
     @step
     def read(n: int) -> str:

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.agents.models.base import AsyncModel, Model, OnText, Prompt, Reply, ToolRequest
@@ -267,6 +268,12 @@ class LLMAgent:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
             raise InvalidInput(f"{self._model!r} must answer with a Reply, not {reply!r}")
+        try:
+            msgspec.convert(msgspec.to_builtins(reply), Reply)
+        except msgspec.ValidationError as wrong:
+            raise InvalidInput(
+                f"{self._model!r} answered with a Reply that is wrong: {wrong}"
+            ) from None
         if reply.usage is not None:
             return replace(reply, left_out=shown.left_out)
         sent = self._tools_tokens + shown.tokens
