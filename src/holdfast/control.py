@@ -293,7 +293,7 @@ def _try_out(state: RunState, ops: Any) -> None:
         raise NotNow(f"run {state.id!r} has not begun: there is no state yet that could be patched")
     try:
         if state.is_loop:
-            loop_state.after(state.loop, state.queued, ops)
+            loop_state.try_out(state.loop, state.queued, ops)
         else:
             operated(state, ops)
     except msgspec.ValidationError as error:

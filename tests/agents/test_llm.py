@@ -29,6 +29,7 @@ from holdfast import (
     tool,
 )
 from holdfast.agents.models import Model, Prompt, Reply, ScriptedModel, ToolRequest, call, say
+from holdfast.core.events import Usage
 from holdfast.core.values import decode
 
 
@@ -435,6 +436,7 @@ def test_a_model_that_answers_something_else_fails_with_what_it_should_answer(hf
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
+        (Reply(text="x", usage=Usage(-5, 1)), "reported a usage below zero"),
         (Reply(text=None), r"Expected `str`, got `null` - at `\$.text`"),
         (
             Reply(tool_calls=(ToolRequest("1", "look", {}),)),

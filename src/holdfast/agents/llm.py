@@ -274,7 +274,10 @@ class LLMAgent:
             raise InvalidInput(
                 f"{self._model!r} answered with a Reply that is wrong: {wrong}"
             ) from None
-        if reply.usage is not None:
+        used = reply.usage
+        if used is not None:
+            if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:
+                raise InvalidInput(f"{self._model!r} reported a usage below zero: {used!r}")
             return replace(reply, left_out=shown.left_out)
         sent = self._tools_tokens + shown.tokens
         got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
