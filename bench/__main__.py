@@ -1,6 +1,6 @@
 """`python -m bench [name …]`: run benchmarks, print tables, keep the figures in bench/results.
 
-`python -m bench page` runs none: it writes the figures that were kept into docs/speed.md and docs/fleet.md.
+`python -m bench page` runs none: it writes the figures that were kept into the docs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """What an iteration of a loop costs, and whether that stays so: `@loop` to 100,000 iterations.
 
 Each piece of work is done by a process of its own, so that its memory is its own: iterations with one step
-each (time per iteration in windows along the way, memory at the end), a loop that was interrupted after so
-many iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, beside
-LangGraph's savers on the same work. All of it on SQLite and on PostgreSQL.
+each (time per iteration along the way, memory at the end), a loop that was interrupted after so many
+iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, beside LangGraph's
+savers on the same work. All of it on SQLite and on PostgreSQL.
+
+A disk has slow moments, and most of an iteration is waiting for it. So the raw database commits rows of the
+same size all along the way, a hundred times a few: what slows both down is not the loop's.
 """
 
 from __future__ import annotations
@@ -14,19 +17,25 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from bench.append import RawPostgres, RawSQLite
 from bench.harness import Report, bytes_on_disk, folder, postgres_databases
 from bench.neighbours import body, missing, peak_mb
 from holdfast import AgentState, Checkpoint, Holdfast, Run, RunWaiting, loop, step
 
 FLAT: Final = 1.5
-"""The last window of iterations, or a resume after the most of them, may take so much more than the first."""
+"""The last tenth of the iterations, or a resume after the most of them, may take so much more than the first."""
 LINEAR: Final = 2.3
 """Twice the messages may take so many times the bytes."""
 MEMORY_MB: Final = 40.0
 """What memory may grow by from the shortest loop to the longest."""
+ROW_BYTES: Final = 640
+"""What an iteration of this work takes in its stored form: the raw database writes rows of that size."""
+PROBES: Final = 100
+TENTHS: Final = 10
 
 
 @step
@@ -35,9 +44,9 @@ def observe(number: int) -> str:
 
 
 @loop(max_iterations=10**9, checkpoint="every_iteration")
-def walker(run: Run, state: AgentState, until: int, windows: int) -> AgentState:
-    if state.iteration % (until // windows) == 0 or state.iteration == until:
-        TIMES.append((time.perf_counter(), time.process_time()))
+def walker(run: Run, state: AgentState, until: int) -> AgentState:
+    if PASSED:
+        PASSED[0].at(state.iteration)
     if state.iteration == until:
         run.wait_for("go")
         return state.to_done(state.iteration)
@@ -50,30 +59,76 @@ def talker(_: Run, state: AgentState, until: int) -> AgentState:
     return state.to_done() if state.iteration == until else state
 
 
-TIMES: Final[list[tuple[float, float]]] = []
-"""On the wall, where the disk and its other users count, and of this process alone."""
-
-
 # ── what a process of its own does ───────────────────────────────────────────────────────────
 
 
-def _walk(url: str, n: int) -> dict[str, Any]:
-    windows = 10
-    began = (time.perf_counter(), time.process_time())
+class Along:
+    """When a walk came to each hundredth of its way, and how long the raw database took there."""
+
+    def __init__(self, n: int, raw: RawSQLite | RawPostgres) -> None:
+        self.every, self.commits = n // PROBES, max(1, n // PROBES // 10)
+        self.raw = raw
+        self.stops: list[tuple[_Clocks, _Clocks]] = []
+        self.at(0)
+
+    def at(self, iteration: int) -> None:
+        if iteration % self.every:
+            return
+        came = _clocks()
+        self.raw.insert(self.commits, 1)
+        self.stops.append((came, _clocks()))
+        if len(self.stops) % (PROBES // TENTHS) == 1 and iteration >= 10_000:
+            wall = self.tenths(0)[-1]
+            sys.stderr.write(f"    {iteration:>7,} iterations, {wall:,.0f} µs each\n")
+
+    def tenths(self, clock: int) -> list[float]:
+        """µs for each iteration, by tenths of the way: on the wall (0), or of this process alone (1)."""
+        spans = [(came[clock] - left[clock]) for (_, left), (came, _) in pairwise(self.stops)]
+        return _by_tenth(spans, self.every)
+
+    def raw_tenths(self) -> list[float]:
+        """µs for each commit of the raw database, on the wall, in the same tenths."""
+        return _by_tenth([left[0] - came[0] for came, left in self.stops[1:]], self.commits)
+
+
+_Clocks = tuple[float, float]
+PASSED: Final[list[Along]] = []
+"""Where the walk of this process notes its times; empty when it is resumed."""
+
+
+def _clocks() -> _Clocks:
+    """On the wall, where the disk and its other users count, and of this process alone."""
+    return time.perf_counter(), time.process_time()
+
+
+def _by_tenth(seconds: list[float], each: int) -> list[float]:
+    size = PROBES // TENTHS
+    parts = [seconds[i : i + size] for i in range(0, len(seconds), size)]
+    return [round(sum(part) / len(part) / each * 1e6, 1) for part in parts]
+
+
+def _walk(url: str, n: int, beside: str) -> dict[str, Any]:
+    is_file = beside.startswith("sqlite:///")
+    raw = (
+        RawSQLite(Path(beside.removeprefix("sqlite:///")), ROW_BYTES)
+        if is_file
+        else RawPostgres(beside, ROW_BYTES)
+    )
+    along = Along(n, raw)
+    PASSED.append(along)
     with Holdfast(url) as hf:
         try:
-            hf.run(walker, "walk", id="w", until=n, windows=windows)
+            hf.run(walker, "walk", id="w", until=n)
         except RunWaiting:
             pass
-    each = n / windows / 1e6
-    spans = list(zip([began, *TIMES], TIMES, strict=False))[:windows]
     return {
-        "wall_us": [round((b[0] - a[0]) / each, 1) for a, b in spans],
-        "cpu_us": [round((b[1] - a[1]) / each, 1) for a, b in spans],
+        "wall_us": along.tenths(0),
+        "cpu_us": along.tenths(1),
+        "raw_us": along.raw_tenths(),
     }
 
 
-def _resume(url: str, n: int) -> dict[str, Any]:
+def _resume(url: str, n: int, _: str) -> dict[str, Any]:
     began = time.perf_counter()
     with Holdfast(url, agents=[walker]) as hf:
         try:
@@ -83,14 +138,14 @@ def _resume(url: str, n: int) -> dict[str, Any]:
         return {"seconds": time.perf_counter() - began, "iterations": n}
 
 
-def _talk(url: str, n: int) -> dict[str, Any]:
+def _talk(url: str, n: int, _: str) -> dict[str, Any]:
     began = time.perf_counter()
     with Holdfast(url) as hf:
         hf.run(talker, "talk", until=n)
     return {"seconds": time.perf_counter() - began}
 
 
-def _talk_langgraph(url: str, n: int) -> dict[str, Any]:
+def _talk_langgraph(url: str, n: int, _: str) -> dict[str, Any]:
     from bench.neighbours.langgraph import LangGraph
 
     graph = LangGraph()
@@ -118,17 +173,21 @@ class Place:
     fresh: Callable[[], str]
 
 
-def _child(work: str, url: str, n: int) -> dict[str, Any] | None:
-    """What a process of its own measured, and by how much the database grew; None if it could not."""
+def _child(work: str, url: str, n: int, beside: str = "") -> dict[str, Any] | None:
+    """What a process of its own measured, and by how much the database grew; None if it could not.
+
+    What it says on its way and what it stumbles over are shown at once.
+    """
+    sys.stderr.write(f"  {work} {n:,}, {url.partition(':')[0]}\n")
     before = bytes_on_disk(url)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.loop", work, url, str(n)],
-        capture_output=True,
+        [sys.executable, "-m", "bench.loop", work, url, str(n), beside],
+        stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
     if done.returncode:
-        sys.stdout.write(f"{work} {n}: {done.stderr.strip().splitlines()[-1]}\n")
+        sys.stderr.write(f"  {work} {n:,} failed\n")
         return None
     found: dict[str, Any] = json.loads(done.stdout)
     return {**found, "bytes": bytes_on_disk(url) - before}
@@ -154,45 +213,53 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
 
 def _all(report: Report, place: Place, *, quick: bool) -> None:
     _flat(report, place, (200, 1000) if quick else (1000, 10_000, 100_000))
-    report.keep()
-    _growing(report, place, (40, 80) if quick else (500, 1000, 2000))
-    report.keep()
+    _growing(report, place, (40, 80) if quick else (250, 500, 1000))
 
 
 def _flat(report: Report, place: Place, sizes: tuple[int, ...]) -> None:
     walks, resumes, on = {}, {}, place.name
     for n in sizes:
         url = place.fresh()
-        walks[n] = _child("walk", url, n)
-        resumes[n] = _child("resume", url, n)
-    small, large = sizes[0], sizes[-1]
-    for n in sizes:
-        walk, resumed = walks[n], resumes[n]
+        walk = _child("walk", url, n, place.fresh())
+        resumed = None if walk is None else _child("resume", url, n)
         if walk is None or resumed is None:
-            continue
-        for what in ("wall", "cpu"):
-            along = walk[f"{what}_us"]
-            said = f"{along[0]:g} in the first tenth, {along[-1]:g} in the last"
-            report.fact(f"{on}, {n:,} iterations: µs of {what} time each", said)
-        report.fact(f"{on}, {n:,} iterations: memory", f"{walk['memory_mb']:.1f} MB")
-        report.fact(f"{on}, {n:,} iterations: bytes per iteration", f"{walk['bytes'] / n:.0f}")
-        report.fact(f"{on}, {n:,} iterations: resumed in", f"{resumed['seconds'] * 1000:.1f} ms")
-        report.fact(
-            f"{on}, {n:,} iterations: memory of the resume", f"{resumed['memory_mb']:.1f} MB"
-        )
-    first, last = walks[small], walks[large]
-    if first is None or last is None or resumes[small] is None or resumes[large] is None:
-        return
-    along = last["cpu_us"]
-    slower = along[-1] / along[1]
-    said = f"{on}: cpu time of the last tenth beside the second"
-    report.fact(said, f"{slower:.2f}", slower <= FLAT)
-    grown = last["memory_mb"] - first["memory_mb"]
+            report.fact(f"{on}, {n:,} iterations", "no figure")
+            return
+        walks[n], resumes[n] = walk, resumed
+        _facts(report, f"{on}, {n:,} iterations", n, walk, resumed)
+        report.keep()
+    small, large = sizes[0], sizes[-1]
+    _goals(report, f"{on}, {large:,} iterations", walks[large])
+    grown = walks[large]["memory_mb"] - walks[small]["memory_mb"]
     said = f"{on}: memory from {small:,} to {large:,}"
     report.fact(said, f"{grown:+.1f} MB", grown <= MEMORY_MB)
-    share = resumes[large]["seconds"] / resumes[small]["seconds"]  # type: ignore[index]
+    share = resumes[large]["seconds"] / resumes[small]["seconds"]
     said = f"{on}: resume after {large:,} beside after {small:,}"
     report.fact(said, f"{share:.2f}", share <= 3)
+    report.keep()
+
+
+def _facts(
+    report: Report, name: str, n: int, walk: dict[str, Any], resumed: dict[str, Any]
+) -> None:
+    for what, of in (("wall", "each"), ("cpu", "each"), ("raw", "for a raw commit beside it")):
+        along = walk[f"{what}_us"]
+        said = f"{along[1]:,.0f} in the second tenth, {along[-1]:,.0f} in the last"
+        time_of = "wall" if what == "raw" else what
+        report.fact(f"{name}: µs of {time_of} time {of}", said)
+    report.fact(f"{name}: memory", f"{walk['memory_mb']:.1f} MB")
+    report.fact(f"{name}: bytes per iteration", f"{walk['bytes'] / n:.0f}")
+    report.fact(f"{name}: resumed in", f"{resumed['seconds'] * 1000:.1f} ms")
+    report.fact(f"{name}: memory of the resume", f"{resumed['memory_mb']:.1f} MB")
+
+
+def _goals(report: Report, name: str, walk: dict[str, Any]) -> None:
+    """The last tenth beside the second: the first one has to open the database and read the code."""
+    in_raw = [ours / raw for ours, raw in zip(walk["wall_us"], walk["raw_us"], strict=True)]
+    for what, along in (("cpu time", walk["cpu_us"]), ("wall time in raw commits", in_raw)):
+        slower = along[-1] / along[1]
+        said = f"{name}: {what} of the last tenth beside the second"
+        report.fact(said, f"{slower:.2f}", slower <= FLAT)
 
 
 def _growing(report: Report, place: Place, sizes: tuple[int, ...]) -> None:
@@ -208,18 +275,21 @@ def _growing(report: Report, place: Place, sizes: tuple[int, ...]) -> None:
                 report.fact(f"{name}: a dialogue of {n:,} messages", "no figure")
                 break
             totals.append(found["bytes"])
+            seconds = found["seconds"]
             each = found["bytes"] / n
             report.fact(
                 f"{name}: a dialogue of {n:,} messages",
-                f"{found['bytes'] / 1e6:,.1f} MB, {each:,.0f} bytes a message, {found['seconds']:.1f} s",
+                f"{found['bytes'] / 1e6:,.1f} MB, {each:,.0f} bytes a message, {seconds:.1f} s",
             )
+            report.keep()
         if len(totals) == len(sizes):
             growth = totals[-1] / totals[-2]
             ok = growth < LINEAR if who == "@loop" else None
             report.fact(f"{name}: twice the messages take", f"{growth:.2f} times the bytes", ok)
+            report.keep()
 
 
 if __name__ == "__main__":
-    measured = WORK[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    measured = WORK[sys.argv[1]](sys.argv[2], int(sys.argv[3]), sys.argv[4])
     measured["memory_mb"] = peak_mb()
     sys.stdout.write(json.dumps(measured))

@@ -1,4 +1,4 @@
-"""The figures of docs/speed.md and docs/fleet.md, from the JSON that benchmarks kept: nobody copies numbers by hand.
+"""The figures of the docs, from the JSON that benchmarks kept: nobody copies numbers by hand.
 
 What stands between the two marks in the page is replaced; everything else in it is written by people.
 """
@@ -8,32 +8,36 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import Series
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
-PAGES: Final = {"steps": DOCS / "speed.md", "fleet": DOCS / "fleet.md"}
+PAGES: Final = {
+    "steps": DOCS / "speed.md",
+    "loop": DOCS / "loops.md",
+    "fleet": DOCS / "fleet.md",
+}
 BEGIN: Final = "<!-- figures: python -m bench page -->"
 END: Final = "<!-- end of figures -->"
 
 
-def main(results: Path) -> None:
-    """Write what was kept of each benchmark into its page."""
-    kept = {name: results / f"{name}.json" for name in PAGES}
-    there = {name: file for name, file in kept.items() if file.exists()}
+def main(results: Path, pages: Mapping[str, Path] = PAGES) -> None:
+    """Write what was kept of each benchmark into its page; those that were not run stay as they are."""
+    kept = {name: results / f"{name}.json" for name in pages}
+    there = [name for name, source in kept.items() if source.exists()]
     if not there:
-        names = " and ".join(map(str, kept.values()))
-        sys.exit(f"neither {names} is there: run `make bench ARGS=steps` or `ARGS=fleet` first")
-    for name, file in there.items():
-        write(file, PAGES[name])
+        sys.exit(
+            f"{results} has no figures: run `make bench ARGS=steps` first (or `loop`, or `fleet`)"
+        )
+    for name in there:
+        table = "\n".join(lines(json.loads(kept[name].read_text("utf-8"))))
+        _write(pages[name], table)
 
 
-def write(source: Path, page: Path) -> None:
-    """Put the figures of a result file between the marks of a page."""
-    table = "\n".join(lines(json.loads(source.read_text("utf-8"))))
+def _write(page: Path, table: str) -> None:
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -45,16 +49,20 @@ def write(source: Path, page: Path) -> None:
 def lines(data: dict[str, Any]) -> Iterator[str]:
     """Two tables in Markdown: what has a ratio, and what is said in words."""
     rounds = "one round" if data["rounds"] == 1 else f"{data['rounds']} rounds"
+    medians = " Medians; ± is half the middle half." if data["rows"] else ""
     yield (
-        f"Taken on {data['taken']}: {rounds}, Python {data['python']}, "
-        f"{data['machine']}. Medians; ± is half the middle half."
+        f"Taken on {data['taken']}: {rounds}, Python {data['python']}, {data['machine']}.{medians}"
     )
+    yield ""
     if data["rows"]:
-        yield from ("", "| | Holdfast | beside | | ratio | goal |", "|---|---|---|---|---|---|")
+        yield "| | Holdfast | beside | | ratio | goal |"
+        yield "|---|---|---|---|---|---|"
     for row in data["rows"]:
         yield f"| {row['what']} | {_rate(row['ours'])} | {row['beside']} | {_rate(row['theirs'])} | {_ratio(row)} |"
+    if data["rows"]:
+        yield ""
     has_goals = any(fact["ok"] is not None for fact in data["facts"])
-    yield from ("", "| | | goal |", "|---|---|---|") if has_goals else ("", "| | |", "|---|---|")
+    yield from ("| | | goal |", "|---|---|---|") if has_goals else ("| | |", "|---|---|")
     for fact in data["facts"]:
         yield f"| {fact['what']} | {fact['value']} |" + f" {_said(fact['ok'])} |" * has_goals
 

@@ -35,6 +35,10 @@ def test_every_figure_of_a_loop_is_taken(tmp_path: Path) -> None:
         for what in ("µs of cpu time", "resumed in", "memory of the resume", "@loop: twice the"):
             assert any(line.startswith(database) and what in line for line in said), (what, said)
         assert any(line.startswith(f"{database}, LangGraph") for line in said)  # or it is missing
+    page = tmp_path / "loops.md"
+    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n", "utf-8")
+    write_page(tmp_path, {"loop": page})
+    assert "| SQLite, 1,000 iterations: memory |" in page.read_text("utf-8")
 
 
 @pytest.mark.nightly
@@ -59,7 +63,7 @@ def test_every_figure_of_a_fleet_is_taken_and_written_into_its_page(tmp_path: Pa
     assert {} == said
     page = tmp_path / "fleet.md"
     page.write_text(f"{BEGIN}\n{END}\n", "utf-8")
-    write_page(tmp_path / "fleet.json", page)
+    write_page(tmp_path, {"fleet": page})
     assert "| holdfast, 4 workers |" in page.read_text("utf-8")
 
 
@@ -101,7 +105,7 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     assert "goals:" in done.stdout
     page = tmp_path / "speed.md"
     page.write_text(f"before\n{BEGIN}\nto be replaced\n{END}\nafter\n", "utf-8")
-    write_page(tmp_path / "steps.json", page)
+    write_page(tmp_path, {"steps": page, "loop": tmp_path / "was not run.md"})
     written = page.read_text("utf-8")
     assert (
         "to be replaced" not in written

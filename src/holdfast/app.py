@@ -168,7 +168,7 @@ class Holdfast:
         """
         row = views.row_of(self.store, run_id)
         spec = self.engine.agent_of(row)
-        check_resumable(self.store, row, spec, override)
+        check_resumable(self.store, row, spec, override, reopens=True)
         if accept_new_steps:
             control.accept_new_steps(self.store, run_id, by=by, why=why)
         control.reopen(self.store, run_id, by=by, why=why)
@@ -411,7 +411,8 @@ class AsyncHoldfast:
                      override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
-        check_resumable(self.sync.store, row, self.sync.engine.agent_of(row), override)
+        spec = self.sync.engine.agent_of(row)
+        check_resumable(self.sync.store, row, spec, override, reopens=True)
         if accept_new_steps:
             accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)
             await asyncio.to_thread(accept)

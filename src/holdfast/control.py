@@ -52,11 +52,21 @@ def act(store: Store, run_id: str, decide: Decide) -> None:
         last = records[-1]
         head = Head(last.seq, last.hash, last.time)
         _, sealed = log.seal(head, new, epoch=last.epoch, time=store.now())
+        _refuse_unreadable(sealed)
         try:
             store.append(Append(run_id, head.seq, sealed, None, change, blobs))
         except Conflict:
             continue  # something happened in between: decide again, upon what is true now
         return
+
+
+def _refuse_unreadable(records: Sequence[log.Record]) -> None:
+    """What came from outside, such as a name that is no text, must not make a log unreadable."""
+    for record in records:
+        try:
+            e.from_json(record.kind, record.data)
+        except e.Unreadable as error:
+            raise InvalidInput(f"nothing was recorded: {error}") from None
 
 
 def _refuse_ended(row: RunRow, what: str) -> None:
@@ -285,7 +295,7 @@ def _try_out(state: RunState, ops: Any) -> None:
         raise NotNow(f"run {state.id!r} has not begun: there is no state yet that could be patched")
     try:
         if state.is_loop:
-            loop_state.after(state.loop, state.queued, ops)
+            loop_state.try_out(state.loop, state.queued, ops)
         else:
             operated(state, ops)
     except msgspec.ValidationError as error:
@@ -486,6 +496,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     if state:  # before the step's receipt, so that the code has it when the step returns
         new.insert(-1, e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
+    _refuse_unreadable(sealed)
     blobs = [
         Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None
     ]

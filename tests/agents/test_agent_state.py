@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import msgspec
@@ -198,7 +199,7 @@ def test_nothing_inside_a_state_can_be_changed_in_place() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: AgentState(goal=5), "AgentState.goal must be str"),
+        (lambda: AgentState(goal=5), "AgentState.goal must be text"),
         (lambda: AgentState(messages=["hello"]), r"AgentState.messages\[0\] must be a Message"),
         (lambda: AgentState(phase="resting"), "phases are idle, planning"),
         (lambda: AgentState(memory=WorkingMemory(facts=[1])), r"facts\[0\] must be a Fact"),
@@ -206,6 +207,19 @@ def test_nothing_inside_a_state_can_be_changed_in_place() -> None:
         (lambda: AgentState().with_message("boss", "hi"), "roles are system, user"),
         (lambda: AgentState().with_plan("one"), "not one text"),
         (lambda: AgentState().with_plan(["a"]).with_step("b", "done"), "'b' is not in the plan"),
+        (lambda: AgentState().with_plan(["a"]).with_step("a", 3), "PlanStep.status must be text"),
+        (lambda: AgentState().with_fact(1, 2), "Fact.key must be text, not 1"),
+        (
+            lambda: AgentState().record(1, name=None, arguments={}).record(ToolCall(7, "t")),
+            "ToolCall.id",
+        ),
+        (lambda: ToolCall("1", "t", error=ValueError("no")), "ToolCall.error must be text or None"),
+        (
+            lambda: ToolCall("1", "t", duration=math.nan),
+            "ToolCall.duration must be a finite number",
+        ),
+        (lambda: Message("user", "hi", time=1.5), "Message.time must be a whole number, not 1.5"),
+        (lambda: AgentState().with_artifact(Artifact("a", bytes=True)), "Artifact.bytes must be"),
         (lambda: StatePatch(facts=[1]), r"StatePatch.facts\[0\]"),
         (lambda: StatePatch(flags="late"), "StatePatch.flags must be a list"),
     ],
@@ -240,6 +254,7 @@ def test_a_subclass_adds_fields_that_are_kept_and_frozen_too() -> None:
     class Mine(AgentState, frozen=True, omit_defaults=True):
         score: float = 0.0
         found: Any = ()
+        names: tuple[str, ...] = ()
 
     state = Mine(goal="g", score=0.5, found=[1, [2]]).with_flag("f").to_planning()
 
@@ -247,3 +262,14 @@ def test_a_subclass_adds_fields_that_are_kept_and_frozen_too() -> None:
     assert state == Mine.from_json(state.to_json())
     with pytest.raises(TypeError):
         state.found.append(3)
+    with pytest.raises(InvalidInput, match=r"Mine.score must be a finite number"):
+        msgspec.structs.replace(state, score="high")
+    with pytest.raises(InvalidInput, match=r"Mine.names: Expected `str`, got `int`"):
+        msgspec.structs.replace(state, names=(1,))
+
+
+def test_text_and_numbers_of_another_kind_are_kept_as_what_they_are() -> None:
+    """An enum's member is its text, a whole number is a number: nothing comes back as something else."""
+    call = ToolCall(Role.USER, "t", duration=2)
+
+    assert (str, "user", float, 2.0) == (type(call.id), call.id, type(call.duration), call.duration)

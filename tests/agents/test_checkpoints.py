@@ -26,6 +26,7 @@ from holdfast import (
     Options,
     Phase,
     Run,
+    RunFailed,
     RunWaiting,
     agent,
     loop,
@@ -477,6 +478,96 @@ def test_a_run_of_another_version_is_not_resumed_unless_that_is_asked_for(hf: Ho
         hf.resume("r", override=["luck"])
 
     assert 1 == hf.resume("r", override=["version"])
+
+
+def parent_of(child: Any, *, is_async: bool = False) -> Any:
+    if is_async:
+
+        @agent(name="parent")
+        async def parent_async(run: AsyncRun) -> Any:
+            return await child()
+
+        return parent_async
+
+    @agent(name="parent")
+    def parent(run: Run) -> Any:
+        return child()
+
+    return parent
+
+
+def waiting_async(**options: Any) -> Any:
+    @agent(name="waiting", **options)
+    async def body(run: AsyncRun) -> Any:
+        return await run.wait_for("go")
+
+    return body
+
+
+@pytest.mark.parametrize("child", [waiting, waiting_async])
+def test_a_child_run_of_another_version_holds_its_parent_until_a_person_overrides_it(
+    child: Any, hf: Holdfast
+) -> None:
+    is_async = child is waiting_async
+    with pytest.raises(RunWaiting):
+        hf.run(parent_of(child(version="1"), is_async=is_async), id="r")
+    hf.signal("r~1", "go", 1)
+    newer = parent_of(child(version="2"), is_async=is_async)
+
+    with pytest.raises(RunWaiting, match="begun with version '1' of waiting, this is '2'") as held:
+        hf.run(newer, id="r")
+    assert "hf.resume('r~1', override=['version'])" in str(held.value)
+
+    assert 1 == hf.resume("r~1", override=["version"])
+    assert 1 == hf.run(newer, id="r")
+
+
+def test_a_child_run_that_is_too_old_holds_its_parent_until_a_person_overrides_it(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    parent = parent_of(waiting(checkpoint=Checkpoint(max_age=3600)))
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=clock.now)) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(parent, id="r")
+        clock.advance(7200)
+
+        with pytest.raises(RunWaiting, match="last heard of 7,200 s ago") as held:
+            hf.run(parent, id="r")
+        assert "hf.resume('r~1', override=['age'])" in str(held.value)
+        with pytest.raises(RunWaiting, match="the signal 'go'"):
+            hf.resume("r~1", override=["age"])
+        hf.signal("r~1", "go", 1)
+
+        assert 1 == hf.run(parent, id="r")
+
+
+def test_a_failed_run_is_checked_before_it_is_resumed_and_not_before_its_failure_is_told(
+    tmp_path: Path,
+) -> None:
+    def failing(version: str) -> Any:
+        @agent(name="failing", version=version, checkpoint=Checkpoint(max_age=3600))
+        def body(run: Run) -> int:
+            if version == "1":
+                raise ValueError("the first version has a mistake")
+            return 2
+
+        return body
+
+    clock = ManualClock()
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=clock.now)) as hf:
+        with pytest.raises(RunFailed):
+            hf.run(failing("1"), id="r")
+        clock.advance(7200)
+        with pytest.raises(RunFailed, match="the first version has a mistake"):
+            hf.run(failing("2"), id="r")
+        with pytest.raises(NotResumable, match="check of its age failed"):
+            hf.resume("r")
+        with pytest.raises(NotResumable, match="begun with version '1' of failing, this is '2'"):
+            hf.resume("r", override=["age"])
+        assert "failed" == hf.get("r").status
+
+        assert 2 == hf.resume("r", override=["age", "version"])
 
 
 def looping(**options: Any) -> Any:

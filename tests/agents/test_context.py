@@ -10,9 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast import Budget, Holdfast, InvalidInput, Run, agent, step
-from holdfast.agents.state import Artifact, Fact
+from holdfast import AgentState, Budget, Holdfast, InvalidInput, Run, RunWaiting, agent, loop, step
+from holdfast.agents.state import Artifact, Fact, StatePatch
 from holdfast.core.context import pack
+from holdfast.core.policy import STRATEGIES
 from holdfast.core.tokens import ESTIMATE
 from holdfast.core.values import decode
 
@@ -131,8 +132,68 @@ def test_what_was_shown_is_recorded_and_the_same_on_replay(hf: Holdfast) -> None
     assert 2 == decode(after.json)["facts"][0]["value"]
 
 
-@pytest.mark.parametrize("caps", [{}, {"max_bytes": 1, "max_tokens": 1}, {"max_bytes": 0}])
-def test_a_slice_needs_exactly_one_cap(hf: Holdfast, caps: dict[str, int]) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_loop_is_shown_what_its_state_held_when_the_iteration_began(
+    hf: Holdfast, strategy: Any
+) -> None:
+    shown: list[str] = []
+
+    @loop(max_iterations=9, checkpoint=strategy)
+    def main(run: Run, state: AgentState) -> AgentState:
+        look(str(state.iteration))
+        shown.append(str(run.context(max_bytes=400)))
+        if state.iteration == 1:
+            page = run.artifact("page", "the words", summary="a page")
+            return state.with_artifact(page).with_fact("n", 1, source="look").with_question("why?")
+        if state.iteration == 2:
+            run.fact("m", 2)
+            return state.with_fact("n", 3)
+        return state.to_done(shown[2])
+
+    answer = hf.run(main, "count", id="r").answer
+
+    assert "# Goal\ncount\n" == shown[0]
+    assert shown[1].endswith("# Known facts, newest first\n- n: 1 (from look)\n")
+    assert answer.startswith("# Goal\ncount\n# Open questions\n- why?\n# Artifacts\n")
+    assert {"- n: 3", "- m: 2"} == set(answer.splitlines()[-2:])
+    assert 1 == answer.count("page (text")
+    assert hf.replay("r").reached_end
+    assert shown[:3] == shown[3:]
+
+
+def test_an_artifact_is_the_same_value_when_the_code_runs_again(hf: Holdfast) -> None:
+    @agent
+    def main(run: Run) -> Any:
+        look("a")
+        page = run.artifact("page", "the words")
+        look(f"{page.step} {page.time}")
+        run.wait_for("go")
+        return [page.step, page.time]
+
+    with pytest.raises(RunWaiting):
+        hf.run(main, id="r")
+    hf.signal("r", "go")
+
+    assert [1, 0] == hf.resume("r")
+
+
+def test_an_artifact_that_is_kept_elsewhere_appears_by_its_summary(hf: Holdfast) -> None:
+    there = Artifact("report", "pdf", "s3://reports/7", 12, "seven pages")
+
+    @agent
+    def main(run: Run) -> str:
+        run.patch(StatePatch(artifacts=[there, Artifact("nowhere", step=0)]))
+        return str(run.context(max_bytes=400))
+
+    assert hf.run(main, id="r") == (
+        "# Artifacts\n- nowhere (unknown, 0 bytes): no summary\n- report (pdf, 12 bytes): seven pages\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "caps", [{}, {"max_bytes": 1, "max_tokens": 1}, {"max_bytes": 0}, {"max_bytes": "9"}]
+)
+def test_a_slice_needs_exactly_one_cap(hf: Holdfast, caps: dict[str, Any]) -> None:
     @agent
     def main(run: Run) -> str:
         with pytest.raises(InvalidInput, match="one cap"):

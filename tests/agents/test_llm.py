@@ -29,6 +29,7 @@ from holdfast import (
     tool,
 )
 from holdfast.agents.models import Model, Prompt, Reply, ScriptedModel, ToolRequest, call, say
+from holdfast.core.events import Usage
 from holdfast.core.values import decode
 
 
@@ -398,6 +399,22 @@ def test_anything_with_one_method_is_a_model(hf: Holdfast) -> None:
     assert (1, ["look"]) == (seen[0].turn, [t.name for t in seen[0].tools])
 
 
+def test_a_model_that_reports_no_usage_is_charged_for_the_tools_and_calls_it_is_told(
+    hf: Holdfast,
+) -> None:
+    class Silent:
+        def answer(self, prompt: Prompt) -> Reply:
+            asked = ToolRequest("1", "look", '{"path": "/' + "deep/" * 200 + '"}')
+            return Reply(text="done") if prompt.turn > 1 else Reply(tool_calls=(asked,))
+
+    for run_id, tools in (("none", []), ("look", [look])):
+        hf.run(LLMAgent(run_id, model=Silent(), tools=tools), "Go", id=run_id)
+    none, told = (hf.get(run_id).usage.input_tokens for run_id in ("none", "look"))
+
+    assert none > 200  # the call that it made stands in its second prompt
+    assert told > none + 2 * 20  # and each prompt describes the tool
+
+
 def test_a_model_may_be_async(hf: Holdfast) -> None:
     class Echo:
         async def answer(self, prompt: Prompt) -> Reply:
@@ -414,6 +431,29 @@ def test_a_model_that_answers_something_else_fails_with_what_it_should_answer(hf
 
     with pytest.raises(RunFailed, match="must answer with a Reply, not 'hello'"):
         hf.run(LLMAgent("wrong", model=Wrong()), "Go", id="r")
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (Reply(text="x", usage=Usage(-5, 1)), "reported a usage below zero"),
+        (Reply(text=None), r"Expected `str`, got `null` - at `\$.text`"),
+        (
+            Reply(tool_calls=(ToolRequest("1", "look", {}),)),
+            r"Expected `str`, got `object` - at `\$.tool_calls\[0\].arguments`",
+        ),
+    ],
+)
+def test_a_reply_of_the_wrong_shape_fails_at_once_and_says_where(
+    hf: Holdfast, reply: Any, says: str
+) -> None:
+    class Careless:
+        def answer(self, prompt: Prompt) -> Reply:
+            return reply
+
+    with pytest.raises(RunFailed, match=says):
+        hf.run(LLMAgent("careless", model=Careless(), tools=[look]), "Go", id="r")
+    assert 1 == len(hf.get("r").calls[-1].attempts)
 
 
 def test_a_long_dialogue_is_cut_and_the_log_says_by_how_much(hf: Holdfast) -> None:
@@ -459,11 +499,25 @@ def test_a_dialogue_that_cannot_be_cut_fails_at_once_with_what_to_do(hf: Holdfas
         ({"approve": ["everything"]}, "approve takes risks"),
         ({"max_context_tokens": 10}, "describing its tools"),
         ({"tools": [len]}, "decorate it with @tool"),
+        ({"tools": look}, "tools must be a list"),
+        ({"max_turns": True}, "max_turns must be a whole number"),
+        ({"keep_last": "6"}, "keep_last must be a whole number"),
+        ({"instructions": None}, "instructions must be text"),
+        ({"budget": {"max_steps": 3}}, "budget must be a Budget"),
+        ({"retry": 5}, "retry must be a Retry"),
+        ({"counter": 5}, "counter must be a TokenCounter"),
+        ({"on_text": "print"}, "on_text must be a function"),
     ],
 )
 def test_wrong_options_are_refused_when_it_is_made(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         devops("x", **options)
+
+
+@pytest.mark.parametrize("model", [None, "gpt", ScriptedModel])
+def test_what_is_no_model_is_refused_when_it_is_made(model: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"model must be a model, which has a method answer"):
+        LLMAgent("devops", model=model)
 
 
 def test_a_script_that_ends_too_early_says_so(hf: Holdfast) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import (
@@ -266,20 +267,23 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
         hf.run(listening, "go", id="r")
     hf.patch("r", StatePatch(facts={"namespace": "prod"}, flags=["budget_pressure"]), by="ops")
     hf.patch("r", [{"op": "replace", "path": "/goal", "value": "stop"},
-                   {"op": "add", "path": "/memory/questions/-", "value": "why?"}])  # fmt: skip
+                   {"op": "add", "path": "/memory/questions/-", "value": "why?"},
+                   {"op": "add", "path": "/memory/facts/-", "value": {"key": "pod", "value": 3}}])  # fmt: skip
     with pytest.raises(InvalidInput, match=r"operation 1 .*there is no /memory/nothing"):
         hf.patch("r", [{"op": "remove", "path": "/memory/nothing"}])
     with pytest.raises(InvalidInput, match="cannot be patched from outside"):
         hf.patch("r", [{"op": "replace", "path": "/iteration", "value": 7}])
     with pytest.raises(InvalidInput, match="cannot be read"):
         hf.patch("r", [{"op": "replace", "path": "/goal", "value": 7}])
+    with pytest.raises(InvalidInput, match="no field /memory/moods"):
+        hf.patch("r", [{"op": "add", "path": "/memory/moods", "value": []}])
     hf.signal("r", "go")
 
     last = hf.resume("r")
 
     assert ["go", "go", "stop"] == [state.goal for state in given]  # it ran again up to its wait
     memory = given[-1].memory
-    assert [("namespace", "prod")] == [(f.key, f.value) for f in memory.facts]
+    assert [("namespace", "prod"), ("pod", 3)] == [(f.key, f.value) for f in memory.facts]
     assert (("budget_pressure",), ("why?",), ("mine",)) == (
         memory.flags, memory.questions, memory.pending
     )  # fmt: skip
@@ -326,6 +330,37 @@ def test_a_patch_that_no_longer_fits_is_told_and_changes_nothing(hf: Holdfast) -
 
     assert "g" == hf.resume("r").goal
     assert any("was not taken in" in line.text for line in hf.get("r").lines)
+
+
+class Scored(AgentState, frozen=True, omit_defaults=True):
+    score: float = 0.0
+    tags: tuple[str, ...] = ()
+
+
+def test_a_patch_from_outside_reaches_the_fields_that_a_subclass_adds(hf: Holdfast) -> None:
+    @loop(max_iterations=9)
+    def scoring(run: Run, state: Scored) -> Scored:
+        if state.iteration == 1:
+            return msgspec.structs.replace(state, tags=("a",))
+        if state.iteration == 2:
+            run.wait_for("go")
+        return state.to_done() if state.iteration == 3 else state
+
+    with pytest.raises(RunWaiting):
+        hf.run(scoring, "go", id="r")
+    hf.patch("r", [{"op": "add", "path": "/score", "value": 1.5}])
+    hf.patch("r", [{"op": "test", "path": "/score", "value": 1.5},
+                   {"op": "add", "path": "/tags/-", "value": "b"}])  # fmt: skip
+    hf.patch("r", [{"op": "add", "path": "/tags/-", "value": 5}])
+    hf.patch("r", [{"op": "add", "path": "/nothing", "value": 5}])
+    hf.signal("r", "go")
+
+    last = hf.resume("r")
+
+    assert (1.5, ("a", "b")) == (last.score, last.tags)
+    told = [line.text for line in hf.get("r").lines if "was not taken in" in line.text]
+    assert ["Expected `str`, got `int`" in told[0], "no field /nothing" in told[1]] == [True, True]
+    assert hf.replay("r").reached_end
 
 
 def test_an_agents_own_patch_and_one_from_outside_change_what_the_run_knows(hf: Holdfast) -> None:
@@ -455,6 +490,17 @@ def test_a_loop_without_calls_ends_when_it_is_cancelled_or_has_used_its_budget(
     with pytest.raises(BudgetExceeded):
         hf.run(counting(99, [], budget=Budget(max_steps=4)), "go", id="b")
     assert 4 == hf.get("b").steps
+
+
+def test_a_budget_that_the_state_holds_ends_the_loop_before_the_next_iteration(
+    hf: Holdfast,
+) -> None:
+    thrifty = AgentState.begin("go", budget=Budget(max_steps=4))
+
+    with pytest.raises(BudgetExceeded, match="max_steps is 4, and 4 is used"):
+        hf.run(counting(99, []), thrifty, id="r")
+
+    assert 4 == hf.get("r").steps
 
 
 def test_what_a_loop_did_long_ago_can_be_undone_after_a_resume(

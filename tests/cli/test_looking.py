@@ -179,3 +179,36 @@ def test_doctor_names_a_sqlite_library_that_can_lose_commits(
         (f["name"], f["value"], f["advice"]) for f in found["findings"] if not f["ok"]
     ]
     assert "1 run checked, 0 damaged" in shell("doctor", code=1).stdout
+
+
+LOOP = """
+from holdfast import AgentState, Run, loop
+
+@loop(max_iterations=9)
+def seeking(run: Run, state: AgentState) -> AgentState:
+    if state.iteration == 1:
+        return state.with_plan(["search"]).with_fact("hits", 3, source="search").to_executing()
+    run.wait_for("go")
+    return state.to_done("found")
+"""
+
+
+def test_of_a_loop_show_tells_how_far_its_own_state_is_and_patch_changes_that(shell: Shell) -> None:
+    (shell.folder / "loops.py").write_text(LOOP)
+    shell("run", "loops.py", "--id", "s1", "--param", "goal=why", code=1)
+    ops = '[{"op": "add", "path": "/memory/flags/-", "value": "late"}, {"op": "test", "path": "/goal", "value": "why"}]'
+
+    said = shell("show", "s1").stdout
+    shell("patch", "s1", "--json-patch", ops, "--yes")
+    shell("signal", "s1", "go")
+    shell("resume", "loops.py", "s1")
+    after = shell("show", "s1").stdout
+
+    assert 'executing, iteration 1: "why"' in said
+    assert ["· search", "hits = 3  (from search)", 'user: "why"'] == [
+        line.strip()
+        for line in said.splitlines()
+        if line.strip().startswith(("· ", "hits", "user:"))
+    ]
+    assert "done, iteration 2" in after
+    assert "flags\n  late\n" in after

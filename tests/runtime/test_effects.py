@@ -884,6 +884,27 @@ def test_an_unknown_option_is_refused_when_declared() -> None:
         paying_agent([], risk="harmless")
 
 
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda: agent(version=3), "version= of body must be text, not 3"),
+        (lambda: agent(name=5), "name= must be text"),
+        (lambda: tool(name=5), "name= must be text"),
+        (lambda: agent(stages="one"), "stages must be a list"),
+        (lambda: agent(stages=[1]), r"stages\[0\] must be text"),
+        (lambda: agent(budget={"max_steps": 3}), "budget must be a Budget"),
+        (lambda: agent(on_failure="undone"), "on_failure must be 'undo'"),
+    ],
+)
+def test_what_could_not_be_read_from_a_log_is_refused_when_declared(
+    declare: Any, says: str
+) -> None:
+    def body(run: Run) -> None: ...
+
+    with pytest.raises(InvalidInput, match=says):
+        declare()(body)
+
+
 @pytest.mark.parametrize("kind", ["once", "keyed", "checked"])
 def test_a_tools_changed_version_puts_an_open_call_in_doubt(home: Any, kind: str) -> None:
     ran: list[str] = []

@@ -545,3 +545,29 @@ def test_arguments_bigger_than_an_event_are_shown_and_bound_too(home: Any) -> No
     hf.approve("r")
 
     assert hf.run(main, id="r") == 100_000
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda hf: hf.signal("r", "go", by=5),
+        lambda hf: hf.signal("r", "go", signal_id=5),
+        lambda hf: hf.patch("r", {"a": 1}, by=5),
+        lambda hf: hf.pause("r", why=5),
+        lambda hf: hf.cancel("r", by=5),
+    ],
+)
+def test_a_word_that_is_no_text_is_refused_and_leaves_the_log_as_it_was(
+    hf: Holdfast, act: Any
+) -> None:
+    @agent
+    def waiter(run: Run) -> Any:
+        return run.wait_for("go")
+
+    with pytest.raises(RunWaiting):
+        hf.run(waiter, id="r")
+    with pytest.raises(InvalidInput, match=r"nothing was recorded: .*Expected `str`, got `int`"):
+        act(hf)
+
+    assert "waiting" == hf.get("r").status
+    assert hf.verify("r").ok

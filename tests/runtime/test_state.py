@@ -839,3 +839,38 @@ def test_an_async_agent_keeps_the_same_kinds_of_memory(home: Any) -> None:
     hf.signal("r", "go")
 
     assert hf.run(main, id="r") == 2
+
+
+@pytest.mark.parametrize(
+    ("do", "says"),
+    [
+        (lambda run: run.fact(1, 2), "run.fact: the key must be text, not 1"),
+        (lambda run: run.fact("k", 2, source=3), "run.fact: source must be text"),
+        (lambda run: run.ask_later(5), "run.ask_later: the question must be text"),
+        (lambda run: run.close_question(5), "run.close_question: the question must be text"),
+        (lambda run: run.note(5, 5), "run.note: the key must be text"),
+        (lambda run: run.plan([5]), r"run.plan\[0\] must be text"),
+        (lambda run: run.plan("one"), "run.plan must be a list"),
+        (lambda run: run.doing(5).__enter__(), "run.doing: the step must be text"),
+        (lambda run: run.decide(5, 5), "run.decide: the name must be text"),
+        (lambda run: run.decide("a", 5, why=5), "run.decide: why must be text"),
+        (lambda run: run.decide("a", 5, options=[5]), r"options\[0\] must be text"),
+        (lambda run: run.artifact(5, b""), "Artifact.name must be text"),
+        (lambda run: run.log("a", level=5), "run.log: level must be text"),
+        (lambda run: run.messages.add("user", "a", tool_call_id=5), "Message.tool_call_id"),
+        (lambda run: run.approve(5), "run.approve: the prompt must be text"),
+        (lambda run: run.ask("a", options=[5]), r"run.ask: options\[0\] must be text"),
+    ],
+)
+def test_what_is_no_text_is_refused_before_it_makes_the_log_unreadable(
+    hf: Holdfast, do: Any, says: str
+) -> None:
+    @agent
+    def careless(run: Run) -> None:
+        with pytest.raises(InvalidInput, match=says):
+            do(run)
+
+    hf.run(careless, id="c")
+
+    assert "completed" == hf.get("c").status
+    assert hf.replay("c").reached_end

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.agents.models.base import AsyncModel, Model, OnText, Prompt, Reply, ToolRequest
@@ -106,7 +107,25 @@ class LLMAgent:
         checkpoint: Strategy | Checkpoint = "every_step",
     ) -> None:  # fmt: skip
         what = f"LLMAgent {name!r}"
-        _check(what, name, max_turns, on_reject, max_observation_chars)
+        _check_name(name)
+        _check_kinds(
+            what,
+            model=model,
+            instructions=instructions,
+            budget=budget,
+            retry=retry,
+            counter=counter,
+            on_text=on_text,
+        )
+        _check_counts(
+            what,
+            max_turns=max_turns,
+            max_context_tokens=max_context_tokens,
+            keep_last=keep_last,
+            max_observation_chars=max_observation_chars,
+        )
+        if on_reject not in ("tell", "fail"):
+            raise InvalidInput(f"{what}: on_reject must be 'tell' or 'fail', not {on_reject!r}")
         self._model, self._instructions = model, instructions
         self._tools = tool_uses(tools, what)
         self._max_turns, self._on_reject = max_turns, on_reject
@@ -114,7 +133,13 @@ class LLMAgent:
         self._max_observation_chars = max_observation_chars
         never = (*retry.give_up_on, ModelRefused, InvalidInput)
         self._retry = dataclasses.replace(retry, give_up_on=never)
-        self._max_tokens = self._room(what, max_context_tokens)
+        described = [dataclasses.asdict(use.schema) for use in self._tools.values()]
+        self._tools_tokens = counter.count(values.encode(described).decode())
+        self._max_tokens = max_context_tokens - self._tools_tokens
+        if self._max_tokens < 1:
+            raise InvalidInput(
+                f"{what}: describing its tools takes more than max_context_tokens={max_context_tokens:,}"
+            )
         _check_price(what, model, budget)
 
         self._model_is_async = inspect.iscoroutinefunction(model.answer)
@@ -136,16 +161,6 @@ class LLMAgent:
     def __call__(self, goal: str) -> Any:
         """Inside another agent: a child run (something to await, if this agent is async)."""
         return self._enter(goal)
-
-    def _room(self, what: str, max_context_tokens: int) -> int:
-        """How many tokens are left for the dialogue when the tools are described."""
-        described = [dataclasses.asdict(use.schema) for use in self._tools.values()]
-        left = max_context_tokens - self._counter.count(values.encode(described).decode())
-        if left < 1:
-            raise InvalidInput(
-                f"{what}: describing its tools takes more than max_context_tokens={max_context_tokens:,}"
-            )
-        return left
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────
 
@@ -228,36 +243,47 @@ class LLMAgent:
 
             @declared
             async def ask_async(turn: int) -> Reply:
-                prompt, left_out = self._prompt(run, turn)
-                return self._counted(await model.answer(prompt), prompt, left_out)
+                shown = self._fitted(run)
+                return self._counted(await model.answer(self._prompt(shown, turn)), shown)
 
             return ask_async
 
         @declared
         def ask(turn: int) -> Reply:
-            prompt, left_out = self._prompt(run, turn)
-            return self._counted(model.answer(prompt), prompt, left_out)
+            shown = self._fitted(run)
+            return self._counted(model.answer(self._prompt(shown, turn)), shown)
 
         return ask
 
-    def _prompt(self, run: RunBase, turn: int) -> tuple[Prompt, int]:
-        shown = dialogue.fit(
+    def _fitted(self, run: RunBase) -> dialogue.Fitted:
+        return dialogue.fit(
             run.messages.all(), self._max_tokens, keep_last=self._keep_last, counter=self._counter
         )
-        tools = tuple(use.schema for use in self._tools.values())
-        return Prompt(shown.messages, tools, turn, self._on_text), shown.left_out
 
-    def _counted(self, reply: Reply, prompt: Prompt, left_out: int) -> Reply:
+    def _prompt(self, shown: dialogue.Fitted, turn: int) -> Prompt:
+        tools = tuple(use.schema for use in self._tools.values())
+        return Prompt(shown.messages, tools, turn, self._on_text)
+
+    def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
             raise InvalidInput(f"{self._model!r} must answer with a Reply, not {reply!r}")
-        if reply.usage is not None:
-            return replace(reply, left_out=left_out)
-        sent = sum(self._counter.count(dialogue.text_of(m.content)) for m in prompt.messages)
+        try:
+            msgspec.convert(msgspec.to_builtins(reply), Reply)
+        except msgspec.ValidationError as wrong:
+            raise InvalidInput(
+                f"{self._model!r} answered with a Reply that is wrong: {wrong}"
+            ) from None
+        used = reply.usage
+        if used is not None:
+            if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:
+                raise InvalidInput(f"{self._model!r} reported a usage below zero: {used!r}")
+            return replace(reply, left_out=shown.left_out)
+        sent = self._tools_tokens + shown.tokens
         got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
         price = getattr(self._model, "price", None)
         usage = Usage(sent, got, price.cost(sent, got) if price is not None else 0.0)
-        return replace(reply, usage=usage, left_out=left_out, estimated=True)
+        return replace(reply, usage=usage, left_out=shown.left_out, estimated=True)
 
     # ── acting ───────────────────────────────────────────────────────────────────────────
 
@@ -332,21 +358,40 @@ def _arguments(text: str) -> Any:
     return read if isinstance(read, dict) else text
 
 
-def _check(
-    what: str, name: str, max_turns: int, on_reject: str, max_observation_chars: int
-) -> None:
-    if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
         raise InvalidInput(f"an LLMAgent needs a name, not {name!r}")
-    for option, value in (
-        ("max_turns", max_turns),
-        ("max_observation_chars", max_observation_chars),
-    ):
-        if not isinstance(value, int) or value < 1:  # type: ignore[redundant-expr]
+
+
+_KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "model": (
+        "a model, which has a method answer(prompt)",
+        lambda x: callable(getattr(x, "answer", None)) and not isinstance(x, type),
+    ),
+    "instructions": ("text", lambda x: isinstance(x, str)),
+    "budget": ("a Budget", lambda x: x is None or isinstance(x, Budget)),
+    "retry": ("a Retry", lambda x: isinstance(x, Retry)),
+    "counter": (
+        "a TokenCounter, which has a method count(text)",
+        lambda x: callable(getattr(x, "count", None)),
+    ),
+    "on_text": ("a function that takes text", lambda x: x is None or callable(x)),
+}
+
+
+def _check_kinds(what: str, **options: object) -> None:
+    for option, value in options.items():
+        said, is_right = _KINDS[option]
+        if not is_right(value):
+            raise InvalidInput(f"{what}: {option} must be {said}, not {value!r}")
+
+
+def _check_counts(what: str, **options: object) -> None:
+    for option, value in options.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidInput(
                 f"{what}: {option} must be a whole number of 1 or more, not {value!r}"
             )
-    if on_reject not in ("tell", "fail"):
-        raise InvalidInput(f"{what}: on_reject must be 'tell' or 'fail', not {on_reject!r}")
 
 
 def _check_price(what: str, model: object, budget: Budget | None) -> None:

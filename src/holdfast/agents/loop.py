@@ -24,7 +24,7 @@ from holdfast.core.events import Value, plain
 from holdfast.core.policy import Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.commit import gate
+from holdfast.runtime.commit import check_budget, gate
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec, CallSpec, Params, Strategy, agent_spec_of, declared
 from holdfast.runtime.declare import spec_of as declared_as
@@ -56,7 +56,8 @@ def loop(
     """A function from state to state, applied until the state is done (or failed).
 
     `hf.run(researcher, "the question")` makes the first state; a state may be given instead. The result is
-    the last state. After `max_iterations` the run fails with IterationsExceeded.
+    the last state. After `max_iterations` the run fails with IterationsExceeded. `budget` is looked at before
+    each call; a budget that the state holds, before each iteration.
     """
     _check_limit(max_iterations)
     options = {
@@ -171,6 +172,7 @@ class _Loop:
         if not session.reaches(root.path, root.index):
             gate(session)  # a loop without calls must end when it is told to
             session.check_lease()
+            check_budget(session, state.budget.limits())
         number = state.iteration + 1
         given = state.at_iteration(number)
         raw = yield Invoke(

@@ -92,6 +92,9 @@ def _shown(value: Any) -> str:
 
 def tool_uses(tools: Iterable[Callable[..., Any]], owner: str) -> dict[str, ToolUse]:
     """The tools by name, or InvalidInput that says which one cannot be given to a model, and why."""
+    given: object = tools
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{owner}: tools must be a list of functions, not {tools!r}")
     found: dict[str, ToolUse] = {}
     for fn in tools:
         use = tool_use(fn, owner)

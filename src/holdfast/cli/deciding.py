@@ -217,7 +217,8 @@ def pause(run_id: str, decider: Decider) -> None:
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove it from the run's state.")
 @click.option(
     "--json-patch", "operations", metavar="JSON",
-    help="RFC 6902 operations on what `holdfast show --json` shows; - reads them from stdin.",
+    help="RFC 6902 operations on what `holdfast show --json` shows (of a loop, under `loop`); - reads "
+         "them from stdin.",
 )  # fmt: skip
 @decision_options
 def patch(

@@ -22,6 +22,7 @@ from holdfast.cli.common import (
 )
 from holdfast.cli.progress import counted
 from holdfast.cli.timeline import sentence
+from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import Filter, RunRow, Store
 
@@ -162,6 +163,7 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
         ("run", f"{state.id}  {text.status(state.status)}"),
         ("agent", text.visible(state.agent) + (f" (version {text.visible(state.code_version)})" if state.code_version else "")),
         ("position", text.visible(str(place))),
+        ("loop", _loop(state)),
         ("stage", _stages(state)),
         ("began", f"{text.clock(state.created_at)}, {took} ago" if state.status not in views.ENDED
                   else f"{text.clock(state.created_at)}, ended after {took}"),
@@ -180,6 +182,15 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
         click.echo(
             f"{click.style(f'{label:<10}', dim=True)}  {click.style(text.visible(line), bold=True)}"
         )
+
+
+def _loop(state: RunState) -> str:
+    """How far a loop is, by the end of its last committed iteration."""
+    own = state.agent_state
+    if own is None:
+        return ""
+    said = own.error if own.phase is Phase.ERROR else own.goal
+    return f"{own.phase}, iteration {own.iteration}: {text.compact(said, 120)}"
 
 
 def _stages(state: RunState) -> str:
@@ -249,9 +260,11 @@ def _story(call: Call) -> list[str]:
 
 
 def _knowledge(state: RunState) -> None:
-    """What the agent knows and decided, and what people said."""
+    """What the agent knows and decided, and what people said; of a loop, also what its own state holds."""
+    own = state.agent_state or AgentState()
+    memory = own.memory
     _section("plan", [f"{'✓' if p.status == 'done' else '▸' if p.status == 'doing' else '·'} {text.visible(p.name)}"
-                      for p in state.plan])  # fmt: skip
+                      for p in (*state.plan, *memory.plan)])  # fmt: skip
     _section("decisions", [
         f"{text.visible(d.name)}: {text.compact(d.choice)}" + (f", because {text.visible(d.why)}" if d.why else "")
         for d in state.decisions
@@ -259,20 +272,21 @@ def _knowledge(state: RunState) -> None:
     _section("state", [f"{text.visible(k)} = {text.compact(v)}" for k, v in state.state.items()])
     _section("facts", [
         f"{text.visible(f.key)} = {text.compact(f.value)}" + (f"  (from {text.visible(f.source)})" if f.source else "")
-        for f in state.facts
+        for f in (*state.facts, *memory.facts)
     ])  # fmt: skip
-    _section("open questions", [text.visible(q) for q in state.questions])
-    _section("notes", [f"{text.visible(k)} = {text.compact(v)}" for k, v in state.notes.items()])
+    _section("open questions", [text.visible(q) for q in (*state.questions, *memory.questions)])
+    _section("flags", [text.visible(flag) for flag in (*state.flags, *memory.flags)])
+    notes = (*state.notes.items(), *memory.notes.items())
+    _section("notes", [f"{text.visible(k)} = {text.compact(v)}" for k, v in notes])
     _section("artifacts", [
         f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
-        for a in state.artifacts
+        for a in (*state.artifacts, *memory.artifacts)
     ])  # fmt: skip
     _section(
         "last shown to a model", [] if state.context is None else [text.compact(state.context)]
     )
-    _section(
-        "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
-    )
+    messages = (*state.messages, *own.messages)
+    _section("messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in messages])
     _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
                        for line in state.lines])  # fmt: skip
 

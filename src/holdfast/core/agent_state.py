@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -132,13 +133,17 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         what = type(self).__name__
         for name, kind in _FIELDS:
             value = getattr(self, name)
-            if not isinstance(value, kind) or isinstance(value, bool):
+            if not isinstance(value, kind):
                 raise InvalidInput(f"{what}.{name} must be {kind.__name__}, not {value!r}")
         force_setattr(self, "phase", _phase(self.phase))
         force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
-        for name in self.__struct_fields__:  # what a subclass adds is frozen too
+        for name, type_ in _added_fields(type(self)):  # by a subclass: looked at and frozen too
             if type(getattr(self, name)) in (list, dict):
                 force_setattr(self, name, kept(getattr(self, name), f"{what}.{name}"))
+            try:
+                msgspec.convert(getattr(self, name), type_)
+            except msgspec.ValidationError as error:
+                raise InvalidInput(f"{what}.{name}: {error}") from None
 
     def _with(self: A, **changes: Any) -> A:
         """The same state but for these fields, whose values are known to be right.
@@ -291,15 +296,17 @@ class AgentState(Part, frozen=True, omit_defaults=True):
 
 
 _FIELDS: Final[tuple[tuple[str, type], ...]] = (
-    ("goal", str),
-    ("iteration", int),
     ("memory", WorkingMemory),
     ("constraints", dict),
     ("budget", Budget),
-    ("session", str),
-    ("created_at", int),
-    ("updated_at", int),
 )
+
+
+@functools.lru_cache(maxsize=64)
+def _added_fields(kind: type[AgentState]) -> tuple[tuple[str, Any], ...]:
+    """What a subclass has beside the fields of every AgentState."""
+    own = AgentState.__struct_fields__
+    return tuple((f.name, f.type) for f in msgspec.structs.fields(kind) if f.name not in own)
 
 
 def _changed(part: M, changes: Mapping[str, Any]) -> M:

@@ -99,13 +99,13 @@ class _Packer:
 
 def pack(
     *, goal: str, questions: Iterable[str], facts: Sequence[Fact], artifacts: Sequence[Artifact],
-    content: Callable[[Artifact], bytes], step: int, limit: int, measure: Measure, unit: str,
+    content: Callable[[Artifact], bytes | None], step: int, limit: int, measure: Measure, unit: str,
     artifact_bytes_max: float | None = None,
 ) -> ContextSlice:  # fmt: skip
     """The goal, open questions, this step's artifacts, the newest facts, then other artifacts by summary.
 
     Of facts with the same key only the newest counts. All artifact contents together take at most
-    `artifact_bytes_max` bytes; one that is too big, or no text, appears by its summary.
+    `artifact_bytes_max` bytes; one that is too big, no text, or kept elsewhere appears by its summary.
     """
     packer = _Packer(limit, measure)
     if goal and not packer.fits(_GOAL, f"{goal}\n"):
@@ -142,7 +142,7 @@ def _newest(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _artifacts(
-    packer: _Packer, artifacts: Sequence[Artifact], content: Callable[[Artifact], bytes],
+    packer: _Packer, artifacts: Sequence[Artifact], content: Callable[[Artifact], bytes | None],
     bytes_max: float | None,
 ) -> Iterable[ShownArtifact]:  # fmt: skip
     left = bytes_max
@@ -160,8 +160,8 @@ def _artifacts(
             yield brief
 
 
-def _text(data: bytes) -> str | None:
+def _text(data: bytes | None) -> str | None:
     try:
-        return data.decode()
+        return None if data is None else data.decode()
     except UnicodeDecodeError:
         return None

@@ -1,14 +1,16 @@
 """How a loop's state is kept in its log: whole once, then as what each iteration changed.
 
 `delta` compares two states and gives a JSON Patch; what was appended (a message, a fact, a tool call) is all
-that is written, so a log grows with what happens and not with how much has happened before. `after` takes in
-patches from outside. `Document` is the state as the fold of the log puts it together again. Pure.
+that is written, so a log grows with what happens and not with how much has happened before. `take_in` takes
+in patches from outside. `Document` is the state as the fold of the log puts it together again. Pure.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,7 +35,7 @@ def delta(before: AgentState, after: AgentState) -> Ops:
 def _compare(
     before: msgspec.Struct, after: msgspec.Struct, path: tuple[str, ...], ops: Ops
 ) -> None:
-    for field in msgspec.structs.fields(type(after)):
+    for field in _fields(type(after)):
         old, new = getattr(before, field.name), getattr(after, field.name)
         if _is_same(new, old):
             continue
@@ -45,6 +47,12 @@ def _compare(
             ops.append({"op": "add", "path": jsonpatch.pointer(here), "value": new})
         else:
             _change(old, new, here, ops)
+
+
+@functools.lru_cache(maxsize=64)
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Remembered, because msgspec evaluates all annotations of the class anew each time."""
+    return msgspec.structs.fields(kind)
 
 
 def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:
@@ -89,17 +97,21 @@ def encode(ops: Ops) -> bytes:
     return values.encode_parts(ops)
 
 
-def after(
-    document: Any, queued: Iterable[Queued], ops: Any = None, *, kind: type[Any] = AgentState
-) -> Any:
-    """A loop's stored form once the patches that wait for it, and this one, are taken in; InvalidInput if
-    the last one cannot be."""
-    state = msgspec.convert(document, kind)
+def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
+    """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, once the patches that wait
+    for it are taken in.
+
+    Nobody here knows the fields that a subclass has added: the loop judges them when it takes the patch in.
+    """
+    state = msgspec.convert(document, AgentState)
+    added = {k: v for k, v in document.items() if k not in AgentState.__struct_fields__}
     for one in queued:
-        state, _ = take_in(state, one)
-    if ops is not None:
-        state = _operated(state, ops)
-    return state
+        with contextlib.suppress(InvalidInput, msgspec.ValidationError):
+            if one.patch is not None:
+                state = state.patched(_read(one.patch))
+            else:
+                state, added = _operated(state, plain(one.operations or Value()), added)
+    _operated(state, ops, added)
 
 
 def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentState, str]:
@@ -114,25 +126,35 @@ def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentS
 def _taken(state: AgentState, queued: Queued, time: int) -> AgentState:
     if queued.patch is not None:
         return state.patched(_read(queued.patch), time=time)
-    return _operated(state, plain(queued.operations or Value()))
+    new, strange = _operated(state, plain(queued.operations or Value()), {})
+    if strange:
+        raise InvalidInput(f"{type(state).__name__} has no field /{next(iter(strange))}")
+    return new.stamped(time) if time else new
 
 
 def _read(patch: Value) -> StatePatch:
     return msgspec.convert(plain(patch), StatePatch)
 
 
-def _operated(state: AgentState, ops: Any) -> AgentState:
-    """A JSON Patch sees the state whole: also the fields that have their default."""
+def _operated(
+    state: AgentState, ops: Any, added: Mapping[str, Any]
+) -> tuple[AgentState, dict[str, Any]]:
+    """The state after a JSON Patch, which sees it whole: also the fields that have their default, and what
+    was `added` beside them; and what is beside them then."""
     shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
     shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
     known = values.decode(values.encode_parts(shown))
     kept = ("phase", "iteration", "session", "created_at", "updated_at")
-    new = msgspec.convert(jsonpatch.apply(known, ops), type(state))
+    patched = jsonpatch.apply({**known, **added}, ops)
+    new = msgspec.convert(patched, type(state))
     changed = [name for name in kept if getattr(new, name) != getattr(state, name)]
     if changed:
         raise InvalidInput(f"/{changed[0]} is the loop's own and cannot be patched from outside")
-    return new
+    lost = [k for k in patched.get("memory", ()) if k not in memory.__struct_fields__]
+    if lost:
+        raise InvalidInput(f"WorkingMemory has no field /memory/{lost[0]}")
+    return new, {k: v for k, v in patched.items() if k not in shown}
 
 
 class Document:

@@ -11,8 +11,12 @@ add up to is `state.py`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from typing import Any, TypeVar
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -37,6 +41,20 @@ def kept(value: Any, what: str = "value") -> Any:
         raise error.of(what) from None
 
 
+def text(value: Any, what: str) -> str:
+    """A text as it is kept, or InvalidInput: what is no text would be written, and then not be read."""
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str(value)
+    raise InvalidInput(f"{what} must be text, not {value!r}")
+
+
+def texts(items: Iterable[Any], what: str) -> tuple[str, ...]:
+    """The same for a list of them."""
+    return tuple(text(item, f"{what}[{i}]") for i, item in enumerate(each(items, object, what)))
+
+
 def each(items: Iterable[Any], kind: type[P], what: str) -> tuple[P, ...]:
     """The items as a tuple, or InvalidInput that names the first one of another type."""
     if isinstance(items, str | bytes | dict) or not isinstance(items, Iterable):
@@ -49,7 +67,10 @@ def each(items: Iterable[Any], kind: type[P], what: str) -> tuple[P, ...]:
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of the parts. `_user_values` names the fields that hold whatever the user likes."""
+    """Base of the parts. `_user_values` names the fields that hold whatever the user likes.
+
+    Whoever makes one gets an error for what could be written but not be read again.
+    """
 
     @classmethod
     def _user_values(cls) -> tuple[str, ...]:
@@ -60,6 +81,60 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
             value = getattr(self, name)
             if type(value) not in _AS_THEY_ARE:
                 force_setattr(self, name, kept(value, f"{type(self).__name__}.{name}"))
+        plain = _plain(type(self))
+        found = plain.values(self)
+        if tuple(map(type, found)) not in plain.right or not all(
+            map(math.isfinite, found[: plain.floats])
+        ):
+            for name, kind in plain.fields:
+                right = _as(kind, getattr(self, name), f"{type(self).__name__}.{name}")
+                force_setattr(self, name, right)
+
+
+class _Plain(NamedTuple):
+    """The fields of a part that hold one text or number, floats first."""
+
+    fields: tuple[tuple[str, Any], ...]
+    floats: int
+    values: Callable[[Any], tuple[Any, ...]]
+    right: frozenset[tuple[type, ...]]
+    """The types that they may have, all together: one look is enough for a part that is right."""
+
+
+_PLAIN: Final[dict[Any, tuple[str, tuple[type, ...]]]] = {
+    float: ("a finite number", (float,)),
+    str: ("text", (str,)),
+    int: ("a whole number", (int,)),
+    str | None: ("text or None", (str, type(None))),
+}
+
+
+@functools.lru_cache(maxsize=64)
+def _plain(part: type[Part]) -> _Plain:
+    free = part._user_values()
+    fields = [(f.name, f.type) for f in msgspec.structs.fields(part) if f.name not in free]
+    plain = sorted((x for x in fields if x[1] in _PLAIN), key=lambda x: x[1] is not float)
+    names = [name for name, _ in plain]
+    right = frozenset(itertools.product(*(_PLAIN[kind][1] for _, kind in plain)))
+    floats = sum(kind is float for _, kind in plain)
+    return _Plain(tuple(plain), floats, _getter(names), right)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda part: tuple(getattr(part, name) for name in names)
+
+
+def _as(kind: Any, value: Any, what: str) -> Any:
+    said, types = _PLAIN[kind]
+    if isinstance(value, str) and str in types:
+        return str(value)  # an enum's member is its text
+    if isinstance(value, int) and not isinstance(value, bool) and kind in (int, float):
+        return kind(value)
+    if type(value) in types and (kind is not float or math.isfinite(value)):
+        return value
+    raise InvalidInput(f"{what} must be {said}, not {value!r}")
 
 
 class Role(enum.StrEnum):

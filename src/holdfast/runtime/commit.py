@@ -51,15 +51,20 @@ def gate(session: Session) -> None:
     if is_overdue(session):
         raise session.stop(overdue())
     if created.budget:
-        use = budget_use(
-            created.budget,
-            steps=session.steps,
-            elapsed_us=session.store.now() - journal.created_at,
-            usage=session.usage,
-        )
-        over = use.exceeded(starting=True)
-        if over:
-            raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+        check_budget(session, created.budget)
+
+
+def check_budget(session: Session, limits: dict[str, float]) -> None:
+    """Stop the run if one of these limits is used up."""
+    use = budget_use(
+        limits,
+        steps=session.steps,
+        elapsed_us=session.store.now() - session.journal.created_at,
+        usage=session.usage,
+    )
+    over = use.exceeded(starting=True)
+    if over:
+        raise session.stop(Stop("budget", f"the budget is used up: {over}"))
 
 
 HELD_MAX: Final = 1000

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 from holdfast.core import values
+from holdfast.core.parts import text, texts
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
@@ -384,8 +385,16 @@ def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
     return typing.cast(F, wrapper)
 
 
+def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
+    """The name of what is declared. What stands in every log must be text, or it could not be read."""
+    name = text(options.pop("name", None) or fn.__name__, "name=")
+    if "version" in options:
+        options["version"] = text(options["version"], f"version= of {name}")
+    return name
+
+
 def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
-    name = options.pop("name", None) or fn.__name__
+    name = _named(fn, options)
     params = Params.of(fn)
     returns = params.types.get("return", Any)
     try:
@@ -554,6 +563,14 @@ def _versions(name: str, continues: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+def _budget(name: str, budget: Any) -> Budget:
+    if budget is not None and not isinstance(budget, Budget):
+        raise InvalidInput(
+            f"agent {name}: budget must be a Budget, as Budget(max_steps=100), not {budget!r}"
+        )
+    return budget or Budget()
+
+
 def check_max_running(name: str, most: object) -> None:
     """InvalidInput if this is no number of things that may be under way at once."""
     if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
@@ -564,7 +581,7 @@ def agent_spec_of(
     fn: Callable[..., Any], options: dict[str, Any], params: Params | None = None
 ) -> AgentSpec:
     """What an agent's function and options declare; `params` if its input is not its own parameters."""
-    name = options.pop("name", None) or fn.__name__
+    name = _named(fn, options)
     if not inspect.signature(fn).parameters:
         raise InvalidInput(
             f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
@@ -582,8 +599,12 @@ def agent_spec_of(
     except NotStorable as error:
         raise error.of(f"the result of agent {name}") from None
     fields_of(options.get("state"))
-    options["budget"] = options.get("budget") or Budget()
-    options["stages"] = tuple(options.get("stages", ()))
+    options["budget"] = _budget(name, options.get("budget"))
+    options["stages"] = texts(options.get("stages", ()), f"agent {name}: stages")
+    if options.get("on_failure", "") not in ("", "undo"):
+        raise InvalidInput(
+            f"agent {name}: on_failure must be 'undo', not {options['on_failure']!r}"
+        )
     options["approve"] = tuple(options.get("approve", ()))
     options["continues"] = _versions(name, options.get("continues", ()))
     check_max_running(name, options.get("max_running"))

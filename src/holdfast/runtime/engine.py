@@ -44,7 +44,7 @@ from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, ends, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper
 from holdfast.runtime.lookout import Lookout
-from holdfast.runtime.resumable import check_claimed
+from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
@@ -377,7 +377,14 @@ class Engine:
         return made if isinstance(made, Taken) else self._taken_up(made, spec)
 
     def _taken_up(self, row: RunRow, spec: AgentSpec) -> Taken | RunRow:
-        return row if row.status in TERMINAL_STATUSES else self.take(row, spec)
+        """A child that may not be resumed holds its parent until a person has overridden that."""
+        if row.status in TERMINAL_STATUSES:
+            return row
+        try:
+            check(self.store, row, spec)
+        except NotResumable as refused:
+            raise RunWaiting(row.id, f"a person: {refused.reason}", refused.override) from None
+        return self.take(row, spec)
 
     def _run_child(
         self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]

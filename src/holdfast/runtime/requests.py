@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core import values
 from holdfast.core.events import Value
+from holdfast.core.parts import text, texts
 from holdfast.core.policy import microseconds
 from holdfast.errors import InvalidInput, Rejected
 from holdfast.runtime.session import Session
@@ -79,13 +80,15 @@ def signals(names: Sequence[Any], timeout: float | None) -> Request:
 
 def approval(prompt: str, show: Any, timeout: float | None) -> Request:
     us = None if timeout is None else microseconds(timeout, "timeout")
+    prompt = text(prompt, "run.approve: the prompt")
     return Request("approval", name=prompt, seconds_us=us, show=show, says=f"approval: {prompt}",
                    how="hf.approve({id}) or hf.reject({id})")  # fmt: skip
 
 
 def question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
     us = None if timeout is None else microseconds(timeout, "timeout")
-    return Request("answer", name=prompt, seconds_us=us, options=tuple(options), says=f"an answer: {prompt}",
+    prompt, options = text(prompt, "run.ask: the prompt"), texts(options, "run.ask: options")
+    return Request("answer", name=prompt, seconds_us=us, options=options, says=f"an answer: {prompt}",
                    how="hf.answer({id}, …)")  # fmt: skip
 
 
@@ -106,7 +109,8 @@ def any_of(
             case Question():
                 requests.append(question(x.prompt, x.options, timeout))
             case Timer():
-                requests.append(dataclasses.replace(timer(x.seconds), name=x.name))
+                name = text(x.name, "Timer.name")
+                requests.append(dataclasses.replace(timer(x.seconds), name=name))
             case str():
                 pass
             case _:

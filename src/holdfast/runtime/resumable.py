@@ -23,15 +23,26 @@ CHECKS: Final = ("age", "version")
 """What is checked before a resume and may be overridden."""
 
 
-def check(store: Store, row: RunRow, spec: AgentSpec, override: Sequence[str] = ()) -> None:
-    """Whether a run, whose row was not claimed yet, may be gone on with; else NotResumable."""
+def check(
+    store: Store,
+    row: RunRow,
+    spec: AgentSpec,
+    override: Sequence[str] = (),
+    *,
+    reopens: bool = False,
+) -> None:
+    """Whether a run, whose row was not claimed yet, may be gone on with; else NotResumable.
+
+    `reopens` says that a failed one will be, so that it is checked too; otherwise its failure is told.
+    """
     unknown = [name for name in override if name not in CHECKS]
     if unknown:
         raise InvalidInput(
             f"{unknown[0]!r} is no check; those that can be overridden are {', '.join(CHECKS)}"
         )
-    if row.status in TERMINAL_STATUSES or row.is_live(store.now()):
-        return  # a failed one is reopened; of others the end is told, or who is executing them
+    ended = row.status in TERMINAL_STATUSES and not (reopens and row.status == "failed")
+    if ended or row.is_live(store.now()):
+        return  # then its end is told, or who is executing it
     if "age" not in override and row.epoch > 0:
         _check_age(store, row.id, spec, [row.updated_at, row.due_at])
     versions = (spec.version, *spec.continues)

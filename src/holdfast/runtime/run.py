@@ -22,16 +22,18 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from holdfast.core import dialogue, log, values
+from holdfast.core import dialogue, jsonpatch, log, values
 from holdfast.core import events as e
+from holdfast.core.agent_state import AgentState
 from holdfast.core.context import ContextSlice, pack
 from holdfast.core.events import Value
-from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
+from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
-from holdfast.errors import CallFailed, InvalidInput, Signal, UnknownStage
+from holdfast.errors import Abandon, CallFailed, InvalidInput, Signal, UnknownStage
 from holdfast.runtime import requests
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch
@@ -47,6 +49,7 @@ U = TypeVar("U")
 
 MAP_THREADS: Final = 8
 _SLICE: Final = values.Codec(ContextSlice)
+_ARTIFACTS_MAX: Final = "max_artifact_bytes_in_context"
 
 
 class RunBase(Place):
@@ -89,8 +92,8 @@ class RunBase(Place):
 
     def plan(self, steps: Iterable[str]) -> None:
         """What the run is going to do, so that anybody can see how far it is."""
-        here = self._here
-        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=tuple(steps)))
+        here, names = self._here, texts(steps, "run.plan")
+        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=names))
 
     @property
     def plan_steps(self) -> tuple[PlanStep, ...]:
@@ -100,7 +103,7 @@ class RunBase(Place):
     @contextlib.contextmanager
     def doing(self, step: str) -> Iterator[None]:
         """A part of the plan, done when the block ends without an error."""
-        here = self._here
+        here, step = self._here, _text(step, "run.doing: the step")
         self._session.note(e.PlanStepBegan(branch=here.path, after=here.index, step=step))
         yield
         here = self._here
@@ -116,10 +119,10 @@ class RunBase(Place):
             e.DecisionMade(
                 branch=here.path,
                 after=here.index,
-                name=name,
+                name=_text(name, "run.decide: the name"),
                 choice=value,
-                why=why,
-                options=tuple(options),
+                why=_text(why, "run.decide: why"),
+                options=texts(options, "run.decide: options"),
             ),
             blobs,
         )
@@ -131,7 +134,11 @@ class RunBase(Place):
         wrapped, blobs = self._value(value)
         self._session.note(
             e.FactLearned(
-                branch=here.path, after=here.index, key=key, value=wrapped, source=source
+                branch=here.path,
+                after=here.index,
+                key=_text(key, "run.fact: the key"),
+                value=wrapped,
+                source=_text(source, "run.fact: source"),
             ),
             blobs,
         )
@@ -146,12 +153,12 @@ class RunBase(Place):
 
     def ask_later(self, question: str) -> None:
         """A question that stays open."""
-        here = self._here
+        here, question = self._here, _text(question, "run.ask_later: the question")
         self._session.note(e.QuestionRaised(branch=here.path, after=here.index, question=question))
 
     def close_question(self, question: str) -> None:
         """An open question has been answered."""
-        here = self._here
+        here, question = self._here, _text(question, "run.close_question: the question")
         self._session.note(e.QuestionClosed(branch=here.path, after=here.index, question=question))
 
     @property
@@ -180,7 +187,7 @@ class RunBase(Place):
 
     def note(self, key: str, value: Any) -> None:
         """A line in the agent's private scratchpad."""
-        here = self._here
+        here, key = self._here, _text(key, "run.note: the key")
         wrapped, blobs = self._value(value)
         self._session.note(
             e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs
@@ -195,6 +202,7 @@ class RunBase(Place):
         self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
     ) -> Artifact:
         """Keep a big output verbatim, by its hash. The state holds only what it is."""
+        what = Artifact(name, type, summary=summary)  # or an error that names what is wrong
         raw = (
             data
             if isinstance(data, bytes)
@@ -202,26 +210,21 @@ class RunBase(Place):
             if isinstance(data, str)
             else values.encode(data)
         )
-        kind = type or (
+        kind = what.type or (
             "bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json"
         )
         here = self._here
         blob = log.Blob(values.digest(raw), raw)
         saved = self._session.note(
             e.ArtifactSaved(
-                branch=here.path, after=here.index, name=name, type=kind, blob=blob.hash, bytes=len(raw),
-                summary=summary,
+                branch=here.path, after=here.index, name=what.name, type=kind, blob=blob.hash, bytes=len(raw),
+                summary=what.summary,
             ),
             [blob],
         )  # fmt: skip
+        # Without its time: the code must see the same when it runs again. A loop stamps it.
         return Artifact(
-            name,
-            saved.type,
-            saved.blob,
-            saved.bytes,
-            saved.summary,
-            self._session.steps,
-            self._session.store.now(),
+            what.name, saved.type, saved.blob, saved.bytes, saved.summary, self._session.draft.steps
         )
 
     def context(
@@ -231,30 +234,50 @@ class RunBase(Place):
         """What a model should know of the run, under a cap; recorded, so that one can see what it knew.
 
         Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
-        this step (by default the last), the newest facts, then other artifacts by their summary. An
-        artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
+        this step (by default the last), the newest facts, then other artifacts by their summary. Of a
+        loop also what its state held when the iteration began. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
         sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
-        if len(sizes) != 1 or sizes[0] < 1:
+        if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
             raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
-        here, view = self._here, self._session.view()
+        here, view, own = self._here, self._session.view(), self._loop_state()
+        kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
+        limits = (self.budget.limits, own.budget.limits())
+        caps = [x[_ARTIFACTS_MAX] for x in limits if _ARTIFACTS_MAX in x]
         packed = pack(
-            goal=goal or self._goal(view.messages),
-            questions=view.questions,
-            facts=self.facts,
-            artifacts=view.artifacts,
-            content=lambda kept: self._session.unwrap(Value(blob=kept.id, bytes=kept.bytes)),
+            goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
+            questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
+            facts=sorted((*self.facts, *own.memory.facts), key=lambda fact: fact.time),
+            artifacts=tuple(kept.values()),
+            content=self._content,
             step=view.steps if step is None else step,
             limit=sizes[0],
             measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
             unit="tokens" if max_tokens is not None else "bytes",
-            artifact_bytes_max=self.budget.limits.get("max_artifact_bytes_in_context"),
+            artifact_bytes_max=min(caps, default=None),
         )
         value, blobs = self._session.wrap(_SLICE.encode(packed))
         shown = self._session.note(
             e.ContextShown(branch=here.path, after=here.index, slice=value), blobs
         )
         return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
+
+    def _loop_state(self) -> AgentState:
+        """What a loop's state was at the beginning of this iteration; an empty one if there is no loop."""
+        document = self._session.draft.loop.frozen()
+        for ended in self._session.pending(e.IterationEnded):  # not committed yet
+            if ended.state is not None:
+                document = e.plain(ended.state)
+            elif ended.delta is not None:
+                document = jsonpatch.apply(document, e.plain(ended.delta))
+        return AgentState() if document is None else msgspec.convert(document, AgentState)
+
+    def _content(self, kept: Artifact) -> bytes | None:
+        """What the store has of an artifact: of one that came with a patch, maybe nothing."""
+        try:
+            return self._session.unwrap(Value(blob=kept.id, bytes=kept.bytes)) if kept.id else None
+        except Abandon:
+            return None
 
     def _goal(self, messages: Iterable[Message]) -> str:
         first = next((m for m in messages if m.role == Role.USER), None)
@@ -269,7 +292,12 @@ class RunBase(Place):
         """A line for people who look at the run."""
         here = self._here
         self._session.note(
-            e.LogWritten(branch=here.path, after=here.index, level=level, text=str(text))
+            e.LogWritten(
+                branch=here.path,
+                after=here.index,
+                level=_text(level, "run.log: level"),
+                text=str(text),
+            )
         )
 
     def format(self, template: str) -> str:

@@ -47,6 +47,7 @@ UNWRITTEN: Final = 2**63
 """The place of what is not in the log yet: after everything that is."""
 
 N = TypeVar("N", bound=Noted)
+E = TypeVar("E", bound=Event)
 S = TypeVar("S")
 
 
@@ -287,7 +288,7 @@ class Session:
             if self._held_usage:
                 self._held_usage = [x for x in self._held_usage if x[0] > self.draft.seq]
 
-    def pending(self, kind: type[N]) -> list[N]:
+    def pending(self, kind: type[E]) -> list[E]:
         """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
         self._ahead = [(seq, x) for seq, x in self._ahead if seq > self.draft.seq]
         found = (*(x for _, x in self._ahead), *self._flying, *self._noted)
