@@ -16,9 +16,20 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Options, Run, agent, step
+from holdfast.core.log import origin
 from holdfast.runtime.declare import agent_spec
-from holdfast.store.base import MICROSECONDS, RunRow, Wanted, system_clock
+from holdfast.store.base import (
+    MICROSECONDS,
+    Append,
+    NewRun,
+    RowChange,
+    RunRow,
+    Wanted,
+    system_clock,
+)
+from holdfast.store.bell import ANY
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.store_suite.bench import sealed
 from support import fleet_agents
 from support.bulk import fill
 from support.workers import PATIENCE_SECONDS, STORES, Workers, until, url_of, workers
@@ -247,6 +258,19 @@ def test_ten_thousand_timers_due_at_once_drain_in_order_and_in_batches(
     assert (MANY, MANY) == (len(taken), len(set(taken)))
     assert all(order == sorted(order) for order in per_worker)
     assert len(batches) <= MANY / 200 + 4
+
+
+def test_a_plain_step_wakes_those_who_wait_for_its_run_and_no_idle_worker(hf: Any) -> None:
+    """Which would look for work at every step of every run in its process."""
+    store = hf.store
+    records = sealed(origin("r"), 3)
+    store.create(NewRun("r", "quick", "digest"), records[:1])
+    with store._bell.waiting(ANY) as due, store._bell.waiting("r") as grown:
+        store.append(Append("r", 0, records[1:2]))
+        by_a_step = (due.is_set(), grown.is_set())
+        store.append(Append("r", 1, records[2:], change=RowChange(wake=True)))
+
+        assert ((False, True), True) == (by_a_step, due.is_set())
 
 
 class Pauses:

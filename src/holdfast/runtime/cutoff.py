@@ -17,23 +17,19 @@ from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import CHILD
 from holdfast.runtime.effects import Asked, CutOff, Invoke, Never
-from holdfast.runtime.outcome import kept_args
+from holdfast.runtime.outcome import failed_receipt
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, Store
 
 
 def record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
     """Record it, and tell the code. A child run that nobody waits for any longer is cancelled."""
     spec, session = asked.spec, asked.session
-    intended = spec.has_intent and step
-    receipt = e.CallFailed(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
-        step=step or session.next_step(),
-        name=spec.name,
-        error=ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none"),
-        digest="" if intended else asked.digest,
-        args=None if intended else kept_args(asked),
+    error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
+    receipt = failed_receipt(
+        asked,
+        error,
+        step or session.next_step(),
+        has_intent=spec.has_intent and step > 0,
         attempt=number,
         cut=True,
     )

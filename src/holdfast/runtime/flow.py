@@ -58,6 +58,7 @@ from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,
     error_info,
+    failed_receipt,
     failure,
     kept_args,
     result_lost,
@@ -329,17 +330,7 @@ def _reject(asked: Asked, why: str) -> Flow:
     spec, session = asked.spec, asked.session
     error = ErrorInfo("Rejected", why, effect="none")
     step = session.next_step()
-    receipt = e.CallFailed(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
-        step=step,
-        name=spec.name,
-        error=error,
-        digest=asked.digest,
-        args=kept_args(asked),
-    )
-    yield from commit(session, [receipt])
+    yield from commit(session, [failed_receipt(asked, error, step)])
     session.journal.forget(asked.branch.path, asked.index)
     raise Rejected(spec.name, "Rejected", why, step=step)
 
@@ -557,17 +548,7 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
 
 
 def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
-    receipt = e.CallFailed(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
-        step=step,
-        name=asked.spec.name,
-        error=error,
-        digest=asked.digest,
-        args=kept_args(asked),
-    )
-    yield from commit(asked.session, [receipt])
+    yield from commit(asked.session, [failed_receipt(asked, error, step)])
     asked.session.journal.forget(asked.branch.path, asked.index)
     raise failure(asked.spec.name, error, 1, step)
 
@@ -681,15 +662,11 @@ def _failed(
         wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
         asked_us = microseconds(getattr(error, "retry_after", None) or 0, "retry_after")
         retry_at = now + max(wait_us, asked_us)
-    receipt = e.CallFailed(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
-        step=step,
-        name=spec.name,
-        error=info,
-        digest="" if spec.has_intent else asked.digest,
-        args=None if spec.has_intent else kept_args(asked),
+    receipt = failed_receipt(
+        asked,
+        info,
+        step,
+        has_intent=spec.has_intent,
         attempt=number,
         retry_at=retry_at,
         duration_us=now - started,

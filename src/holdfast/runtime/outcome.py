@@ -57,6 +57,34 @@ def kept_args(asked: Asked) -> Value | None:
     return Value(json=Raw(asked.args)) if len(asked.args) <= ARGS_KEPT_BYTES else None
 
 
+def failed_receipt(
+    asked: Asked,
+    error: ErrorInfo,
+    step: int,
+    *,
+    has_intent: bool = False,
+    attempt: int = 1,
+    retry_at: int | None = None,
+    duration_us: int = 0,
+    cut: bool = False,
+) -> e.CallFailed:
+    """The receipt of an attempt that failed; it holds the arguments where no intent does."""
+    return e.CallFailed(
+        branch=asked.branch.path,
+        index=asked.index,
+        forks=asked.forks,
+        step=step,
+        name=asked.spec.name,
+        error=error,
+        digest="" if has_intent else asked.digest,
+        args=None if has_intent else kept_args(asked),
+        attempt=attempt,
+        retry_at=retry_at,
+        duration_us=duration_us,
+        cut=cut,
+    )
+
+
 def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
     """A recorded failure as the exception that code sees, the first time and on every replay."""
     kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)

@@ -379,16 +379,8 @@ class PostgresStore:
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
         check_filter(which)
-        if which.status:
-            name = "list_by_status"
-        elif which.agent:
-            name = "list_by_agent"
-        elif which.parent:
-            name = "list_by_parent"
-        else:
-            name = "list"
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
-        return [RunRow(*row) for row in self._rows(name, params)]
+        return [RunRow(*row) for row in self._rows(sql.listing(which), params)]
 
     def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
         if wanted is None:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.store.base import Filter
+
 # Not importlib.resources, whose import takes as long as all of this package's own modules.
 _HERE = Path(__file__).parent
 
@@ -29,6 +31,14 @@ def queries(dialect: str) -> dict[str, str]:
     return {
         name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
     }
+
+
+def listing(which: Filter) -> str:
+    """The name of the statement that lists such runs, by the column that narrows them most."""
+    for column in ("status", "agent", "parent"):
+        if getattr(which, column):
+            return f"list_by_{column}"
+    return "list"
 
 
 def migrations(dialect: str) -> list[Migration]:

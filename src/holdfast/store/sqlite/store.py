@@ -299,19 +299,10 @@ class SQLiteStore:
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
-        name = (
-            "list_by_status"
-            if which.status
-            else "list_by_agent"
-            if which.agent
-            else "list_by_parent"
-            if which.parent
-            else "list"
-        )
         check_filter(which)
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         with self._reading() as db:
-            found: Rows = db.execute(_Q[name], params).fetchall()
+            found: Rows = db.execute(_Q[sql.listing(which)], params).fetchall()
         return [RunRow(*row) for row in found]
 
     def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
