@@ -88,6 +88,13 @@ MUTANTS = (
         ("tests/runtime/test_cut_off.py",),
     ),
     Mutant(
+        "a wait that the code gave up is over in time when it is replayed",
+        "runtime/waits.py",
+        "wait=entry.wait.wait, outcome=CUT)",
+        'wait=entry.wait.wait, outcome="time")',
+        ("tests/runtime/test_cut_off.py", "-k", "gave_up"),
+    ),
+    Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
         "runtime/session.py",
         "return self.torn or self.stopped is not None",
