@@ -517,6 +517,7 @@ def test_a_child_run_of_another_version_holds_its_parent_until_a_person_override
     with pytest.raises(RunWaiting, match="begun with version '1' of waiting, this is '2'") as held:
         hf.run(newer, id="r")
     assert "hf.resume('r~1', override=['version'])" in str(held.value)
+    assert "holdfast resume FILE r~1 --override version" in hf.get("r").waiting_for
 
     assert 1 == hf.resume("r~1", override=["version"])
     assert 1 == hf.run(newer, id="r")

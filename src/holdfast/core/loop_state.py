@@ -7,7 +7,6 @@ in patches from outside. `Document` is the state as the fold of the log puts it 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Mapping
@@ -106,12 +105,19 @@ def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
     state = msgspec.convert(document, AgentState)
     added = {k: v for k, v in document.items() if k not in AgentState.__struct_fields__}
     for one in queued:
-        with contextlib.suppress(InvalidInput, msgspec.ValidationError):
-            if one.patch is not None:
-                state = state.patched(_read(one.patch))
-            else:
-                state, added = _operated(state, plain(one.operations or Value()), added)
+        state, added = _tried(state, one, added)
     _operated(state, ops, added)
+
+
+def _tried(
+    state: AgentState, queued: Queued, added: dict[str, Any]
+) -> tuple[AgentState, dict[str, Any]]:
+    try:
+        if queued.patch is not None:
+            return state.patched(_read(queued.patch)), added
+        return _operated(state, plain(queued.operations or Value()), added)
+    except (InvalidInput, msgspec.ValidationError):
+        return state, added  # the loop will not take it in either
 
 
 def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentState, str]:

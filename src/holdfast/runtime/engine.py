@@ -383,7 +383,8 @@ class Engine:
         try:
             check(self.store, row, spec)
         except NotResumable as refused:
-            raise RunWaiting(row.id, f"a person: {refused.reason}", refused.override) from None
+            reason = f"a person: {refused.reason}; to override: {refused.override}"
+            raise RunWaiting(row.id, reason, refused.override) from None
         return self.take(row, spec)
 
     def _run_child(
