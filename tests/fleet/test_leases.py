@@ -236,6 +236,41 @@ def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
         assert 1 == len({key for key in BEGUN if key.startswith("r:")})
 
 
+RENEWED = threading.Event()
+
+
+@step
+def last_until_renewed() -> bool:
+    return RENEWED.wait(PATIENCE_SECONDS)
+
+
+@agent
+def lasting(run: Run) -> bool:
+    return last_until_renewed()
+
+
+def test_a_renewal_that_fails_in_a_way_that_nobody_foresaw_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that keeps leases outlives it, so the run does not lose its own."""
+    RENEWED.clear()
+    with Holdfast(tmp_path / "h.db", options=Options(lease_seconds=4.5)) as hf:
+        renew, failures = hf.store.renew, [RuntimeError("a bug")]
+
+        def renewing(held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+            if failures:
+                raise failures.pop()
+            lost = renew(held, lease_us=lease_us)
+            RENEWED.set()
+            return lost
+
+        monkeypatch.setattr(hf.store, "renew", renewing)
+
+        assert hf.run(lasting, id="r")
+        assert {1} == {row.epoch for row in hf.runs()}
+    assert "a bug" in caplog.text
+
+
 def test_closing_stops_the_workers(tmp_path: Path) -> None:
     hf = Holdfast(tmp_path / "h.db", agents=[blocking])
     thread = threading.Thread(target=hf.worker().run)

@@ -99,6 +99,8 @@ class LeaseKeeper:
                 self.renew()
             except StoreError as error:  # try again in a moment; meanwhile the leases run out
                 _log.warning("leases could not be renewed: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is: without this thread every lease is lost
+                _log.exception("leases could not be renewed")
 
     def renew(self) -> None:
         """Renew everything that is held, once."""

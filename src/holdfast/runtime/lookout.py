@@ -74,11 +74,13 @@ class Lookout:
                 self._changed.wait_for(lambda: self._closed or self._awaiting)
                 if self._changed.wait_for(lambda: self._closed, timeout=LOOK_SECONDS):
                     return
-            self._stalls.look(list(self._awaiting.values()))
             try:
+                self._stalls.look(list(self._awaiting.values()))
                 self._look()
             except StoreError as error:
                 _log.warning("could not look for cancellations: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is: the next look may find what this one did not
+                _log.exception("could not look for cancellations")
 
     def _look(self) -> None:
         awaiting = dict(self._awaiting)
