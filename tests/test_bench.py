@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bench.page import BEGIN, END
-from bench.page import write as write_page
+from bench.page import main as write_page
 
 from holdfast import Holdfast, Run, agent, step, tool
 
