@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast, Options, Run, agent, cli
 from holdfast.cli import working
 from holdfast.runtime.declare import agent_spec
-from holdfast.store import sqlite_file
 from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite import file as sqlite_file
 from support import fleet_agents
 from support.postgres import PostgresServer
 from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, url_of, workers

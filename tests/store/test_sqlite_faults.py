@@ -141,7 +141,7 @@ def test_a_worker_whose_disk_fails_ends_and_says_so_and_another_one_goes_on(tmp_
         )
         _, told = broken.communicate(timeout=ANSWER_SECONDS)
 
-        assert 1 == broken.returncode
+        assert 1 == broken.returncode, told
         assert "this process writes no more" in told
         fleet.start()
         with Holdfast(path) as hf:
