@@ -548,12 +548,7 @@ class Draft:
         self.open.notes[x.key] = plain(x.value)
 
     def _message(self, x: e.MessageAdded) -> None:
-        time = self.updated_at
-        metadata = None if x.metadata is None else plain(x.metadata)
-        calls = tuple(map(_tool_call, x.tool_calls))
-        self.messages.append(
-            Message(x.role, plain(x.content), time, metadata, calls, x.tool_call_id)
-        )
+        self.messages.append(message_of(x, self.updated_at))
 
     def _artifact(self, x: e.ArtifactSaved) -> None:
         time = self.updated_at
@@ -587,6 +582,13 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
     e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted,
 }  # fmt: skip
+
+
+def message_of(x: e.MessageAdded, time: int) -> Message:
+    """The message that an event has added."""
+    metadata = None if x.metadata is None else plain(x.metadata)
+    calls = tuple(map(_tool_call, x.tool_calls))
+    return Message(x.role, plain(x.content), time, metadata, calls, x.tool_call_id)
 
 
 def _tool_call(x: e.AskedTool) -> ToolCall:

@@ -205,7 +205,8 @@ class Messages:
 
     def all(self) -> list[Message]:
         """Every message so far."""
-        return [self._whole(message) for message in self._place._session.view().messages]
+        found = self._place._session.messages()
+        return [x if _is_whole(x) else self._whole(x) for x in found]
 
     def _whole(self, message: Message) -> Message:
         whole, calls = self._place._whole, message.tool_calls
@@ -246,3 +247,16 @@ class Messages:
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.all())
+
+
+def _is_whole(message: Message) -> bool:
+    """Whether nothing of it is kept beside the log: of a long dialogue that is read at each step, nearly all."""
+    calls = message.tool_calls
+    return not (
+        isinstance(message.content, Value)
+        or isinstance(message.metadata, Value)
+        or (
+            calls
+            and any(isinstance(part, Value) for c in calls for part in (c.arguments, c.result))
+        )
+    )

@@ -22,9 +22,10 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import Event, Noted, Usage, Value, plain
-from holdfast.core.fold import Draft
+from holdfast.core.fold import Draft, message_of
 from holdfast.core.knowledge import change
 from holdfast.core.log import Blob, Head, Record
+from holdfast.core.parts import Message
 from holdfast.core.policy import Checkpoint
 from holdfast.core.replay import Entry, Journal
 from holdfast.core.state import Queued, RunState
@@ -308,10 +309,19 @@ class Session:
     def view(self) -> RunState:
         """Everything the code sees, with its own notes since."""
         with self._mutex:
-            seen = Draft(self.draft.freeze(loop=False), keep_calls=False)
-            for x in self.pending(Noted):
+            shown, waiting = self.draft.freeze(loop=False), self.pending(Noted)
+            if not waiting:
+                return shown
+            seen = Draft(shown, keep_calls=False)
+            for x in waiting:
                 seen.apply(self.draft.seq, self.store.now(), x)
             return seen.freeze()
+
+    def messages(self) -> list[Message]:
+        """The dialogue as the code sees it; as in `view`, without a copy of all the rest."""
+        with self._mutex:
+            waiting, now = self.pending(e.MessageAdded), self.store.now()
+            return [*self.draft.messages, *(message_of(x, now) for x in waiting)]
 
     def note(self, event: N, blobs: Sequence[Blob] = ()) -> N:
         """Record a fact with the next commit; or the one that the log holds at this place already."""
