@@ -84,13 +84,12 @@ def signal(
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a name that is not empty")
     wrapped, blob = log.wrap(values.encode(value))
-    signal_id = signal_id or uuid.uuid4().hex
 
     def decide(_: RunState, row: RunRow) -> Act:
         _refuse_ended(row, f"the signal {name!r}")
-        if _signal_seen(store, run_id, signal_id):
+        if signal_id and _signal_seen(store, run_id, signal_id):
             return _NOTHING
-        event = e.SignalReceived(id=signal_id, name=name, value=wrapped, by=by)
+        event = e.SignalReceived(id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by)
         return [event], WAKE, [] if blob is None else [blob]
 
     _act_unless_nothing(store, run_id, decide)

@@ -342,6 +342,29 @@ def test_wrong_input_is_refused_before_a_run_exists(hf: Holdfast) -> None:
         hf.get("r")
 
 
+def test_how_a_long_run_ended_is_read_from_the_end_of_its_log(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @agent
+    def main(run: Run) -> str:
+        for n in range(500):
+            run.log(f"line {n}")
+        return "done"
+
+    hf.run(main, id="r")
+    read, rows = hf.store.read, []
+
+    def reading(run_id: str, **which: Any) -> list[Any]:
+        found = read(run_id, **which)
+        rows.extend(found)
+        return found
+
+    monkeypatch.setattr(hf.store, "read", reading)
+
+    assert "done" == hf.result("r") == hf.run(main, id="r")
+    assert 0 < len(rows) <= 200 < len(read("r"))
+
+
 def test_an_unfinished_run_resumes_where_it_stopped(home: Any) -> None:
     ran = Counter()
 

@@ -12,10 +12,10 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -58,6 +58,9 @@ from holdfast.store.base import (
     RunRow,
     Store,
 )
+
+ENDING: Final = 100
+"""So many events from the end of a log are read at once by whoever wants to know how the run ended."""
 
 
 @dataclass(slots=True)
@@ -350,7 +353,7 @@ class Engine:
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""
-        for record in reversed(self.store.read(row.id)):
+        for record in self._newest_first(row.id):
             event = log.read_event(row.id, record)
             match event:
                 case e.RunCompleted():
@@ -366,6 +369,14 @@ class Engine:
                 case _:
                     continue
         raise InvalidInput(f"run {row.id!r} has not ended")
+
+    def _newest_first(self, run_id: str) -> Iterator[Record]:
+        """The run's log from its end. How a run ended stands there, however long it was."""
+        end = self.store.heads([run_id]).get(run_id, -1)
+        while end >= 0:
+            after = max(-1, end - ENDING)
+            yield from reversed(self.store.read(run_id, after=after, limit=end - after))
+            end = after
 
     # ── children ─────────────────────────────────────────────────────────────────────────
 
