@@ -81,3 +81,25 @@ def test_a_snapshot_that_does_not_fit_the_log_is_ignored(hf: Holdfast, how: str)
     hf.store.save_snapshot("r", spoiled(good, how), keep=1)
 
     assert hf.get("r") == truth(hf)
+
+
+@agent
+def planning(run: Run, goes_by_it: bool) -> None:
+    run.plan(["double", "tell"])
+    if goes_by_it:
+        with run.doing("double"):
+            double(1)
+    else:
+        double(1)
+        double(2)
+        double(3)
+
+
+def test_a_run_is_where_its_plan_says_or_where_its_calls_are_if_it_only_wrote_a_plan(
+    hf: Holdfast,
+) -> None:
+    hf.run(planning, True, id="goes-by-it")
+    hf.run(planning, False, id="only-written")
+
+    assert "step 2 of 2, tell; 1 committed" == str(views.position(hf.get("goes-by-it")))
+    assert "step 3; 1–3 committed" == str(views.position(hf.get("only-written")))

@@ -151,8 +151,8 @@ class Position:
 
 
 def position(state: RunState) -> Position:
-    """By the plan if there is one, else by the calls."""
-    if state.plan:
+    """By the plan if the code goes by it (`run.doing`), else by the calls."""
+    if state.plan and (not state.calls or any(step.status != "pending" for step in state.plan)):
         done = [n for n, step in enumerate(state.plan, 1) if step.status == "done"]
         doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
         left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
