@@ -1131,7 +1131,7 @@ def test_an_agent_that_catches_everything_still_waits(home: Any) -> None:
     def main(run: Run) -> int:
         try:
             run.wait_for("go")
-        except BaseException:
+        except BaseException:  # what is tested: code that swallows everything
             run.state.swallowed = True
         return after()
 

@@ -194,7 +194,7 @@ def test_neither_except_exception_nor_a_bare_except_can_swallow_it(home: Any) ->
             run_again = True
         try:
             run.state.evil = run_again
-        except BaseException:
+        except BaseException:  # what is tested: code that swallows everything
             pass
         return "finished"
 

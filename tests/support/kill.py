@@ -150,7 +150,7 @@ def _child(
                 answer = ("waiting", str(waiting))
             except HoldfastError as error:
                 answer = (type(error).__name__, str(error))
-    except BaseException:
+    except BaseException:  # carried to the parent, which fails with it
         answer = ("broke", traceback.format_exc())
     os.write(write, b"=" + pickle.dumps(answer))
     return 0

@@ -327,7 +327,7 @@ class PostgresServer(_Databases):
             )
         try:
             self._wait_until_ready()
-        except BaseException:
+        except BaseException:  # also an interrupt: no server outlives the tests
             self.kill9()
             raise
         return self

@@ -97,7 +97,7 @@ def serve() -> None:
                 pairs=order["pairs"], stride=order["stride"],
             )  # fmt: skip
             answer = {"schedules": found.schedules}
-        except BaseException:
+        except BaseException:  # carried to whoever gave the order, who fails with it
             answer = {"broke": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -300,7 +300,7 @@ def fork(child: Callable[[], object], *, before: Callable[[], object] = lambda: 
         before()
         child()
         code = 0
-    except BaseException:
+    except BaseException:  # told by the exit code; a forked child must not go on as the test run
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -152,7 +152,7 @@ def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[
     plain = {name: t for name, t in types.items() if not values.mentions_pydantic(t)}
     try:
         made, defs = msgspec.json.schema_components(plain.values(), ref_template="#/$defs/{name}")
-    except (TypeError, NotImplementedError, NameError) as error:
+    except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
         raise InvalidInput(
             f"{what} has a parameter that no JSON Schema describes: {error}"
         ) from None

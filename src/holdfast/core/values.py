@@ -508,7 +508,7 @@ class Codec:
             return self._decode(data)
         except NotStorable:
             raise
-        except (ValueError, RecursionError, NotImplementedError) as error:
+        except (ValueError, RecursionError, NotImplementedError) as error:  # msgspec's
             raise NotStorable(
                 f"it does not read back as the declared type {_type_name(self.declared)}: {error}",
                 path=_path_in(error),
@@ -553,7 +553,7 @@ def is_pydantic_model(declared: Any) -> bool:
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     try:
         return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
-    except (TypeError, NotImplementedError, NameError) as error:
+    except (TypeError, NotImplementedError, NameError) as error:  # msgspec, of types it cannot read
         if mentions_pydantic(declared):  # a union of models, which only pydantic can tell apart
             adapter = sys.modules["pydantic"].TypeAdapter(declared)
             return lambda data: adapter.validate_json(bytes(data))
@@ -567,7 +567,7 @@ def _read_foreign(kind: type[Any], data: Any) -> Any:
     """For msgspec: a value of a type that it does not know, from plain JSON."""
     if is_pydantic_model(kind):
         return kind.model_validate_json(_encode(data))
-    raise NotImplementedError(
+    raise NotImplementedError(  # what msgspec asks its hooks to raise; `Codec.decode` says it in our words
         f"{kind.__qualname__} is no dataclass, msgspec Struct or pydantic model"
     )
 

@@ -213,7 +213,7 @@ class Engine:
                 if taken.unchecked:
                     self._set_aside_not_resumable(session, row, spec)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
-        except BaseException:
+        except BaseException:  # also an interrupt: a run that does not execute has no lease
             self._close(session)
             raise
         return session, Branch(session)

@@ -1,8 +1,9 @@
 """Look after async runs that await something for long: were they cancelled, is their deadline past?
 
 A run that executes notices such things at its next call; one that awaits is cut off at whatever it
-awaits. And does the loop that they are on still turn (`stall.py`)? The looking is done by a thread of its own, over the connections that everybody uses: when those
-are busy, a cancellation is noticed later, and no lease is lost (`lease.py` has its own thread).
+awaits. And does the loop that they are on still turn (`stall.py`)? The looking is done by a thread of its
+own, over the connections that everybody uses: when those are busy, a cancellation is noticed later, and no
+lease is lost (`lease.py` has its own thread).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ async def awaited_here(branch: Branch, call: Coroutine[Any, Any, Any]) -> Any:
     if together is not None:
         try:
             together.begin_call()
-        except BaseException:
+        except BaseException:  # whatever it is: nobody will await the coroutine now
             call.close()
             raise
     try:

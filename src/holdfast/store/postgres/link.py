@@ -206,7 +206,7 @@ class Route:
                     "it. Set fsync=on; for a database that may be lost, open the store with require_fsync=False"
                 )
             self.met(connection)
-        except BaseException:
+        except BaseException:  # also an interrupt: no connection stays open that nobody has
             connection.close()
             raise
         return connection
@@ -312,7 +312,7 @@ class Link:
                         raise StoreRefused(self._route.describe(error)) from error
                     if time.monotonic() + pause > give_up:
                         raise self._unavailable(error, unsure) from error
-                except BaseException:
+                except BaseException:  # also an interrupt: what it left half-sent is not used again
                     self._clean_up()
                     raise
                 if self._route.closed.wait(pause):

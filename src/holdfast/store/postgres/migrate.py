@@ -93,7 +93,7 @@ class Schema:
                 connection.execute(step.sql)
                 connection.execute(self._q["schema_step"], (step.number, step.name, step.checksum))
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # also an interrupt: no half of a migration stays open
             if not connection.closed:
                 connection.rollback()
             raise

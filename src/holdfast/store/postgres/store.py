@@ -117,7 +117,7 @@ class PostgresStore:
         self.url = self._route.url
         try:
             self._readonly = self._pool.run(self._prepare)
-        except BaseException:
+        except BaseException:  # also an interrupt: nobody else has it, to close it
             self.close()
             raise
 

@@ -250,7 +250,7 @@ def _migrate(db: apsw.Connection, path: str) -> None:
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", len(steps))
         db.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # also an interrupt: no half of a migration stays open
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
