@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -874,3 +875,16 @@ def test_what_is_no_text_is_refused_before_it_makes_the_log_unreadable(
 
     assert "completed" == hf.get("c").status
     assert hf.replay("c").reached_end
+
+
+class Topic(str, enum.Enum):  # noqa: UP042 - as code writes it that is older than StrEnum
+    COLOUR = "colour"
+
+
+def test_a_member_of_an_enum_is_kept_as_its_text(hf: Holdfast) -> None:
+    @agent
+    def main(run: Run) -> list[str]:
+        run.fact(Topic.COLOUR, "red", source=Topic.COLOUR)
+        return [run.facts[0].key, run.facts[0].source]
+
+    assert ["colour", "colour"] == hf.run(main, id="r")

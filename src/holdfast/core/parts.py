@@ -46,7 +46,7 @@ def text(value: Any, what: str) -> str:
     if type(value) is str:
         return value
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # of an enum's member, its text
     raise InvalidInput(f"{what} must be text, not {value!r}")
 
 
@@ -129,7 +129,7 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 def _as(kind: Any, value: Any, what: str) -> Any:
     said, types = _PLAIN[kind]
     if isinstance(value, str) and str in types:
-        return str(value)  # an enum's member is its text
+        return str.__str__(value)  # of an enum's member, its text
     if isinstance(value, int) and not isinstance(value, bool) and kind in (int, float):
         return kind(value)
     if type(value) in types and (kind is not float or math.isfinite(value)):
