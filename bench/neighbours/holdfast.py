@@ -125,7 +125,7 @@ class Ours:
                 done.append(
                     e.CallSucceeded(
                         index=i, step=i + 1, name="one", result=result, duration_us=300,
-                        digest=values.digest(args), args=e.Value(json=Raw(args)),
+                        args=e.Value(json=Raw(args)),
                     )
                 )  # fmt: skip
             before = head

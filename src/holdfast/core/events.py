@@ -230,7 +230,8 @@ class CallStarted(Event, frozen=True, omit_defaults=True):
 
 
 class CallSucceeded(Event, frozen=True, omit_defaults=True):
-    """Receipt: done, with this result. `args` and `digest` are here when there was no intent."""
+    """Receipt: done, with this result. Where there was no intent, `args` are here, or, if they are
+    long, their `digest`."""
 
     index: int
     step: int
@@ -262,6 +263,13 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     duration_us: int = 0
     forks: int = 0
     cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
+
+
+def args_digest(receipt: CallSucceeded | CallFailed) -> str:
+    """The name of a call's arguments, by its receipt; empty if they stand in its intent."""
+    if receipt.args is None:
+        return receipt.digest
+    return receipt.digest or values.digest(bytes_of(receipt.args.json))
 
 
 class CallDoubted(Event, frozen=True, omit_defaults=True):

@@ -289,7 +289,8 @@ class Draft:
         seq, time = self.seq, self.updated_at
         before = self._call(x.branch, x.index)
         self._count(x.step)
-        if before is not None and (before.digest == x.digest or not x.digest):
+        digest = e.args_digest(x)
+        if before is not None and (before.digest == digest or not digest):
             if before.attempts and before.attempts[-1].number == x.attempt:
                 return before
             started = Attempt(x.attempt, time - x.duration_us)
@@ -301,7 +302,7 @@ class Draft:
             status="running",
             branch=x.branch,
             effect="repeatable",
-            digest=x.digest,
+            digest=digest,
             args=x.args,
             attempts=(Attempt(x.attempt, time - x.duration_us),),
             started_at=time - x.duration_us,

@@ -76,6 +76,12 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     """The seq of its last event: what the code may see when it has returned from here."""
 
     @property
+    def args_digest(self) -> str:
+        """The name of what the call was made with; empty if the log does not say."""
+        named = "" if self.done is None else e.args_digest(self.done)
+        return named or self.digest
+
+    @property
     def is_wait(self) -> bool:
         """Whether code waited here; an approval may also precede a call."""
         return self.wait is not None and self.intent is None and not self.wait.tool
@@ -308,7 +314,7 @@ class Journal:
         """The same call, finished on a path that the code has left: it is not made again."""
         left = self.left.get(branch, ())
         for found in left:
-            if (found[1].name, found[1].digest) == (name, digest):
+            if (found[1].name, found[1].args_digest) == (name, digest):
                 self.left[branch].remove(found)
                 return found
         return None
@@ -407,11 +413,10 @@ class Journal:
         branch, index, step = event.branch, event.index, event.step
         if (branch, index) in self.entries:
             entry = self._call(seq, event)
-            entry.digest = event.digest or entry.digest
             entry.done = event
         else:  # `_call` written out: nearly all of a log that is read is such
             self.entries[branch, index] = Entry(
-                event.name, event.digest, step, done=event, first_seq=seq, seq=seq
+                event.name, "", step, done=event, first_seq=seq, seq=seq
             )
             if event.forks:
                 self._forks[branch, index] = event.forks
@@ -422,7 +427,7 @@ class Journal:
 
     def _failed(self, seq: int, _time: int, _epoch: int, event: e.CallFailed) -> None:
         entry = self._call(seq, event)
-        entry.digest = event.digest or entry.digest
+        entry.digest = e.args_digest(event) or entry.digest
         entry.failures = (*entry.failures, event)
         self._unseen_patch = False
 

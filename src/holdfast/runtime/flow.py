@@ -207,7 +207,8 @@ def _is_same(asked: Asked, entry: Entry) -> bool:
     other = entry.is_wait or entry.iteration is not None
     if other or (entry.name and entry.name != asked.spec.name):
         return False
-    return not entry.digest or entry.digest == asked.digest
+    recorded = entry.args_digest
+    return not recorded or recorded == asked.digest
 
 
 def _shown(session: Session, entry: Entry) -> str:
@@ -225,7 +226,7 @@ def _shown(session: Session, entry: Entry) -> str:
     text = (
         session.unwrap(args).decode()
         if args is not None
-        else f"arguments with digest {entry.digest}"
+        else f"arguments with digest {entry.args_digest}"
     )
     return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
@@ -529,6 +530,7 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
         bytes(found.result.json) if not blob else session.store.blob(taken.run_id, blob) or b"null"
     )
     value, blobs = session.wrap(raw)
+    args, digest = kept_args(asked)
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
@@ -536,8 +538,8 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
         step=step,
         name=spec.name,
         result=value,
-        digest=asked.digest,
-        args=kept_args(asked),
+        digest=digest,
+        args=args,
         unavailable=found.unavailable,
     )
     yield from commit(session, [receipt], blobs=blobs)
@@ -617,6 +619,7 @@ def receipt_of(
     has_intent = spec.has_intent
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
+    args, digest = (None, "") if has_intent else kept_args(asked)
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
@@ -624,8 +627,8 @@ def receipt_of(
         step=step or session.next_step(),
         name=spec.name,
         result=value,
-        digest="" if has_intent else asked.digest,
-        args=None if has_intent else kept_args(asked),
+        digest=digest,
+        args=args,
         attempt=number,
         duration_us=session.store.now() - started,
         usage=usage if isinstance(usage, Usage) else None,

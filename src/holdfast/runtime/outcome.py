@@ -53,8 +53,11 @@ def _redacted(value: Any, names: frozenset[str]) -> Any:
     return value
 
 
-def kept_args(asked: Asked) -> Value | None:
-    return Value(json=Raw(asked.args)) if len(asked.args) <= ARGS_KEPT_BYTES else None
+def kept_args(asked: Asked) -> tuple[Value | None, str]:
+    """What a receipt says of the arguments: themselves, or their digest if they are long."""
+    if len(asked.args) <= ARGS_KEPT_BYTES:
+        return Value(json=Raw(asked.args)), ""
+    return None, asked.digest
 
 
 def failed_receipt(
@@ -69,6 +72,7 @@ def failed_receipt(
     cut: bool = False,
 ) -> e.CallFailed:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
+    args, digest = (None, "") if has_intent else kept_args(asked)
     return e.CallFailed(
         branch=asked.branch.path,
         index=asked.index,
@@ -76,8 +80,8 @@ def failed_receipt(
         step=step,
         name=asked.spec.name,
         error=error,
-        digest="" if has_intent else asked.digest,
-        args=None if has_intent else kept_args(asked),
+        digest=digest,
+        args=args,
         attempt=attempt,
         retry_at=retry_at,
         duration_us=duration_us,
