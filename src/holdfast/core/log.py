@@ -92,17 +92,26 @@ def head_at(record: Record) -> Head:
     return _new(Head, (record[0], record[5], record[1]))
 
 
-def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
-    """Chain events to a log's end. Time never runs backwards within a run."""
+def chained(head: Head, event: Event, epoch: int, time: int) -> Record:
+    """An event as the record that follows a log's end. Time never runs backwards within a run."""
     seq, before, last = head
-    time = max(time, last)
+    seq += 1
+    if time < last:
+        time = last
+    kind, data = event.stored_as, encode_struct(event)
+    hash_ = chain_hash(before, seq, time, epoch, kind, data)
+    return _new(Record, (seq, time, epoch, kind, data, hash_))
+
+
+def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
+    """Chain events to a log's end."""
+    head = head._replace(time=max(time, head.time))
     records: list[Record] = []
     for event in new:
-        seq += 1
-        kind, data = event.stored_as, encode_struct(event)
-        before = chain_hash(before, seq, time, epoch, kind, data)
-        records.append(_new(Record, (seq, time, epoch, kind, data, before)))
-    return _new(Head, (seq, before, time)), records
+        record = chained(head, event, epoch, time)
+        head = head_at(record)
+        records.append(record)
+    return head, records
 
 
 def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:

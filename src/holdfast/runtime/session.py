@@ -552,8 +552,16 @@ class Session:
         with self._mutex:
             if self._noted or self._first or not self._complete:
                 pending = self.build((receipt,), blobs=blobs, receipt=True)
-            else:
-                pending = self._seal((receipt,), None, blobs, "", False, own=1)
+            else:  # `_seal` for one event
+                before, epoch = self.head, self.epoch
+                record = log.chained(before, receipt, epoch, self.store.now())
+                self.head = log.head_at(record)
+                self._mine[record[5]] = receipt
+                self.unsaved_bytes += len(record[4])
+                work = Append(
+                    self.run_id, before[0], (record,), epoch, None, blobs, "", False, before[1]
+                )
+                pending = Pending(self, work, (receipt,), self._generation, 1)
             return pending, submit(pending.work)
 
     def committed(self, pending: Pending) -> None:

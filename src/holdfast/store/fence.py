@@ -6,7 +6,7 @@ Pure: a store finds out, inside its transaction, where each log stands, and asks
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.base import Append
@@ -22,28 +22,33 @@ class Standing(NamedTuple):
     """The store's own name for the run, where it has one."""
 
 
+_new: Final = tuple.__new__
+"""Makes a Standing; its own constructor is written in Python."""
+
+
 def refusals(
     batch: Sequence[Append],
     standing: dict[str, Standing],
     claim_key: Callable[[Append], Exception | None] | None = None,
-) -> list[Exception | None]:
-    """Which appends of a batch must not be written, and why; None for the others.
+) -> tuple[list[Exception | None], dict[str, Standing]]:
+    """Which appends of a batch must not be written, and why; None for the others. And where the logs
+    stand that the others make longer, when they are written.
 
     The epoch must be the run's current one, and the log must end where the caller believes. One refusal
     fails only its own append (and later ones of the same run, which were built upon it). `claim_key` is
     asked to take the key of an append that passes so far and has one; its refusal counts like the others.
     """
-    ends: dict[str, tuple[int, bytes]] = {}  # of the logs that this batch makes longer
+    ends: dict[str, Standing] = {}
     refused: list[Exception | None] = []
     for work in batch:
         run_id = work.run_id
-        at = standing.get(run_id)
+        at = ends.get(run_id) or standing.get(run_id)
         if at is None:
             refused.append(NotFound(f"there is no run {run_id!r}"))
             continue
-        head, end = ends.get(run_id) or (at.head, at.hash)
-        if work.epoch is not None and work.epoch != at.epoch:
-            refused.append(LeaseLost(run_id, work.epoch, at.epoch))
+        epoch, head, end, key = at
+        if work.epoch is not None and work.epoch != epoch:
+            refused.append(LeaseLost(run_id, work.epoch, epoch))
         elif work.after != head or (work.before and end and work.before != end):
             refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
         elif work.claims_key and claim_key and (error := claim_key(work)):
@@ -51,6 +56,6 @@ def refusals(
         else:
             if work.records:
                 last = work.records[-1]
-                ends[run_id] = (last[0], last[5])
+                ends[run_id] = _new(Standing, (epoch, last[0], last[5], key))
             refused.append(None)
-    return refused
+    return refused, ends

@@ -223,8 +223,9 @@ class GroupCommit(Generic[W]):
             ticket = queue[0]
             self._batch.append(ticket)
             queue.popleft()
-            for record in ticket.work.records:
-                rows += 1
+            records = ticket.work.records
+            rows += len(records)
+            for record in records:
                 size += len(record[4])
 
     def _settle_own(self, own: _Ticket[W]) -> None:

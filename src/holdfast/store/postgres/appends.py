@@ -198,7 +198,7 @@ class Appends:
             holder = db.rows(self._q["find_key"], (work.claims_key,))
             return KeyTaken(work.claims_key, *holder[0]) if holder else None
 
-        refused = refusals(works, standing, taken)
+        refused, _ = refusals(works, standing, taken)
         return [
             self._history.lost.get(work.run_id, error) if isinstance(error, LeaseLost) else error
             for work, error in zip(works, refused, strict=True)
@@ -223,8 +223,9 @@ class Appends:
         standing = link.run(lambda db, _: self._begin_for_tool(db, run_id))
         with link.held() as db:
             after = standing[run_id].head if standing else -1
-            if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
-                raise error
+            refused, _ = refusals([Append(run_id, after, (), epoch)], standing)
+            if refused[0] is not None:
+                raise refused[0]
             opened = _OpenAppend(self, link, db)
             yield opened
             if not opened.done:

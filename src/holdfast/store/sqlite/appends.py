@@ -28,8 +28,6 @@ from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import Reserve
 
 _Q: Final = sql.queries("sqlite")
-_new: Final = tuple.__new__
-"""Makes a Standing; its own constructor is written in Python."""
 _INSERT_ONE: Final = _Q["insert_event"]
 _INSERTS: Final = tuple(
     (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
@@ -88,7 +86,7 @@ class Appends:
             try:
                 connections.begin(db)
                 standing = self._standing(db, batch)
-                refused = refusals(
+                refused, ends = refusals(
                     batch,
                     standing,
                     lambda work: _claim_key(db, work, standing[work.run_id].key),
@@ -98,7 +96,7 @@ class Appends:
             except BaseException as error:
                 connections.roll_back(db, error)
                 raise
-            self._remember(batch, refused, standing)
+            self._remember(batch, ends)
         return refused
 
     def _write_accepted(
@@ -143,21 +141,14 @@ class Appends:
             _read_ends(db, unknown, found)
         return found
 
-    def _remember(
-        self,
-        batch: Sequence[Append],
-        refused: Sequence[Exception | None],
-        standing: dict[str, Standing],
-    ) -> None:
+    def _remember(self, batch: Sequence[Append], ends: dict[str, Standing]) -> None:
         """The transaction is committed: the logs end with what it wrote."""
-        ends = self._ends
-        if len(ends) >= 100_000:
-            ends.clear()
-        for work, error in zip(batch, refused, strict=True):
-            if error is None and work.records and work.change is None:
-                run_id, last = work.run_id, work.records[-1]
-                epoch, _, _, key = standing[run_id]
-                ends[run_id] = _new(Standing, (epoch, last[0], last[5], key))
+        if len(self._ends) >= 100_000:
+            self._ends.clear()
+        for work in batch:
+            if work.change is not None:  # its row has been changed: to be read again
+                ends.pop(work.run_id, None)
+        self._ends.update(ends)
 
     def forget(self, run_id: str) -> None:
         """Where this log ends is to be read again: its row has been changed. Asked inside a transaction."""
@@ -187,8 +178,9 @@ class Appends:
         with self._connections.transaction() as db:
             standing = self._standing(db, [Append(run_id, -1, ())])
             after = standing[run_id].head if run_id in standing else -1
-            if error := refusals([Append(run_id, after, (), epoch)], standing)[0]:
-                raise error
+            refused, _ = refusals([Append(run_id, after, (), epoch)], standing)
+            if refused[0] is not None:
+                raise refused[0]
             opened = _OpenAppend(self, db)
             yield opened
             if not opened.done:
@@ -197,11 +189,11 @@ class Appends:
     def _finish(self, db: apsw.Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or raise and leave it to be rolled back."""
         standing = self._standing(db, [work])
-        error = refusals(
+        refused, _ = refusals(
             [work], standing, lambda work: _claim_key(db, work, standing[work.run_id].key)
-        )[0]
-        if error is not None:
-            raise error
+        )
+        if refused[0] is not None:
+            raise refused[0]
         self._write_accepted(db, [work], [None], standing)
         self._connections.commit(db)
         self._bell.ring_for([work])
