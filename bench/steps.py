@@ -20,12 +20,12 @@ from typing import Any, Final
 from bench.append import RawPostgres, RawSQLite
 from bench.charts import chart
 from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
-from bench.neighbours import WARM_UP, Failed, measure, missing
+from bench.neighbours import Failed, measure, missing
 
 NEIGHBOUR_ROUNDS: Final = 3
 """Neighbours are slow enough that a round costs minutes; beyond this their figures hardly move."""
 CLAIM_ENDS_SECONDS: Final = 1.5
-STEP_BYTES: Final = 1144
+STEP_BYTES: Final = 1099
 """A step of this work as Holdfast stores it: the raw database writes rows of that size."""
 MB: Final = 1_000_000
 
@@ -34,9 +34,13 @@ MB: Final = 1_000_000
 class Size:
     """How much work each figure is."""
 
+    warm_up: int = 600
+    """Steps before the figures are taken, by every engine and by the raw database: so many that SQLite's
+    write-ahead log has grown to its size. Until then a commit takes twice as long, because the file system
+    has to note that the file is longer."""
     alone: int = 1000
     neighbour_alone: int = 200
-    concurrent: tuple[tuple[int, int, int], ...] = ((50, 200, 20), (500, 40, 10))
+    concurrent: tuple[tuple[int, int, int], ...] = ((50, 100, 100), (500, 100, 10))
     """Runs, steps of each beside the raw database, steps of each beside neighbours."""
     raw: int = 20_000
     resume: tuple[int, int] = (1000, 100_000)
@@ -48,7 +52,7 @@ class Size:
     """Beyond this LangGraph's saver takes minutes, and its cost keeps growing."""
 
 
-QUICK: Final = Size(40, 20, ((50, 2, 2), (500, 1, 1)), 500, (50, 100), 50, 100, 40, (20, 40), 40)
+QUICK: Final = Size(5, 40, 20, ((50, 2, 2), (500, 1, 1)), 500, (50, 100), 50, 100, 40, (20, 40), 40)
 
 
 @dataclass
@@ -83,6 +87,7 @@ class Contender:
     label: str
     module: str
     url: str
+    warm_up: int
     goals: bool = False
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -91,7 +96,7 @@ class Contender:
         if what in self.failed:
             return None
         try:
-            return measure(self.module, what, url or self.url, *numbers)
+            return measure(self.module, what, url or self.url, *numbers, warm_up=self.warm_up)
         except Failed as error:
             self.failed[what] = str(error)
             return None
@@ -101,9 +106,10 @@ class Bench:
     """All figures on one database."""
 
     def __init__(self, report: Report, place: Place, rounds: int, size: Size) -> None:
+        place.raw.insert(size.warm_up, 1)
         self.report, self.place, self.rounds, self.size = report, place, rounds, size
         self.goals = place.goals
-        self.ours = Contender("Holdfast", "holdfast", place.fresh())
+        self.ours = Contender("Holdfast", "holdfast", place.fresh(), size.warm_up)
         self.neighbours = [c for name in place.engines for c in self._contenders(name)]
 
     def _contenders(self, name: str) -> list[Contender]:
@@ -111,12 +117,13 @@ class Bench:
         if why:
             self.report.fact(f"{self.place.label}: {name}", f"missing: {why}")
             return []
+        warm_up = self.size.warm_up
         if name != "dbos" or self.place.label != "SQLite":
-            return [Contender(name, name, self.place.fresh(), goals=name == "dbos")]
+            return [Contender(name, name, self.place.fresh(), warm_up, goals=name == "dbos")]
         # As shipped it keeps a rollback journal, which costs more fsyncs; it gains from WAL.
         return [
-            Contender("dbos, in WAL", name, _with_wal(self.place.fresh()), goals=True),
-            Contender("dbos, as shipped", name, self.place.fresh()),
+            Contender("dbos, in WAL", name, _with_wal(self.place.fresh()), warm_up, goals=True),
+            Contender("dbos, as shipped", name, self.place.fresh(), warm_up),
         ]
 
     def _must(self, what: str, *numbers: int, url: str = "") -> dict[str, Any]:
@@ -124,6 +131,10 @@ class Bench:
         if figures is None:
             raise Failed(self.ours.failed[what])
         return figures
+
+    def _raw(self, rows: int, per_commit: int = 1) -> float:
+        """Rows/s of the raw database, which is warm too: its connection is kept open."""
+        return rate(rows, lambda: self.place.raw.insert(rows, per_commit))
 
     def _fact(self, what: str, value: str, ok: bool | None = None) -> None:
         self.report.fact(f"{self.place.label}: {what}", value, ok)
@@ -162,7 +173,7 @@ class Bench:
             got = self._must("alone", n)
             ours.values.append(n / got["seconds"])
             seen.setdefault("Holdfast", []).append(got)
-            raw.values.append(rate(n, lambda: self.place.raw.insert(n, 1)))
+            raw.values.append(self._raw(n))
             if r >= NEIGHBOUR_ROUNDS:
                 continue
             small.values.append(ours.values[-1])
@@ -185,7 +196,7 @@ class Bench:
         if not got:
             return
         p50, p99 = (statistics.median(g[p] for g in got) * 1000 for p in ("p50", "p99"))
-        size = (bytes_on_disk(c.url) - empty) / (len(got) * (each + WARM_UP))
+        size = (bytes_on_disk(c.url) - empty) / (len(got) * (each + self.size.warm_up))
         self._fact(
             f"{c.label}, one step",
             f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, {size:,.0f} bytes on disk  ({got[0]['durability']})",
@@ -206,7 +217,7 @@ class Bench:
         ours, raw = Series("Holdfast", "tools/s"), Series(self.place.raw.name, "commits/s")
         for _ in range(self.rounds):
             ours.values.append(n / self._must("tools", n)["seconds"])
-            raw.values.append(rate(n, lambda: self.place.raw.insert(n, 1)))
+            raw.values.append(self._raw(n))
         self._row("tools, intent and receipt", ours, raw, self.goals.raw_tools)
 
     # ── many runs at once ────────────────────────────────────────────────────────────────
@@ -220,10 +231,7 @@ class Bench:
                 ours.values.append(runs * n / got["seconds"])
                 per_commit = max(1, round(got["per_commit"]))
                 sizes.append(per_commit)
-                count = self.size.raw
-                raw.values.append(
-                    rate(count, lambda p=per_commit, k=count: self.place.raw.insert(k, p))
-                )  # type: ignore[misc]
+                raw.values.append(self._raw(self.size.raw, per_commit))
             rows = round(statistics.median(sizes))
             goal = self.goals.raw_together if runs == 500 else None
             self._row(f"{runs} runs × {n} steps, {rows} a commit", ours, raw, goal)
@@ -367,9 +375,11 @@ class Bench:
         url = self.place.fresh()
         if c.figures("first", 2, url=url) is None:
             return None
-        before = bytes_on_disk(url)
+        empty = bytes_on_disk(url)
+        c.figures("alone", 2, url=url)  # to know what warming up takes
+        warm = bytes_on_disk(url)
         figures = c.figures(what, n, url=url)
-        return None if figures is None else (bytes_on_disk(url) - before, figures)
+        return None if figures is None else (bytes_on_disk(url) - warm - (warm - empty), figures)
 
 
 def _with_wal(url: str) -> str:

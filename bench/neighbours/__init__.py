@@ -2,7 +2,7 @@
 
 Each engine is one module that is also a command, because engines keep global state and threads:
 
-    python -m bench.neighbours.dbos alone URL 100
+    python -m bench.neighbours.dbos alone URL 20 100      # after 20 steps to warm up
 
 A command does one piece of work in a process of its own and prints its figures as one JSON object.
 The work is always `work(i)`, which returns 1 KB and notes when it was reached; what an engine costs
@@ -28,7 +28,6 @@ from statistics import median
 from typing import Any, Final, Protocol
 
 BODY_CHARS: Final = 1000
-WARM_UP: Final = 20
 TIMEOUT_SECONDS: Final = 900
 ROOT: Final = Path(__file__).parent.parent.parent
 
@@ -42,6 +41,8 @@ class Marks:
 
     times: list[float] = field(default_factory=list)
     die_at: int = -1
+    warm_up: int = 0
+    """How many steps an engine makes before its figures are taken."""
 
 
 MARKS: Final = Marks()
@@ -74,8 +75,9 @@ class Engine(Protocol):
         """One run of `n` steps."""
         ...
 
-    def concurrent(self, runs: int, n: int) -> None:
-        """That many runs at once, of `n` steps each."""
+    def concurrent(self, runs: int, n: int) -> dict[str, Any]:
+        """That many runs at once, of `n` steps each. It opens what it needs and warms up by itself; the
+        `seconds` that it returns are those of the runs."""
         ...
 
     def interrupted(self, n: int) -> None:
@@ -94,15 +96,16 @@ class Engine(Protocol):
 
 
 def serve(make: Callable[[], Engine]) -> None:
-    """The command line of an engine: `<what> <url> <number> [<number>]`."""
-    what, url, *rest = sys.argv[1:]
+    """The command line of an engine: `<what> <url> <warm up> <number> [<number>]`."""
+    what, url, warm_up, *rest = sys.argv[1:]
+    MARKS.warm_up = int(warm_up)
     numbers = [int(text) for text in rest]
     began = time.perf_counter()
     engine = make()
     durability = engine.setup(url)
     opened = time.perf_counter()
     if what not in ("first", "resume", "interrupted", "memory"):
-        engine.alone(WARM_UP)
+        engine.alone(MARKS.warm_up)
     MARKS.times.clear()
     if what == "interrupted":
         MARKS.die_at = numbers[0]
@@ -170,9 +173,10 @@ def missing(name: str) -> str:
     return f"{', '.join(absent)} not installed" if absent else ""
 
 
-def measure(name: str, what: str, url: str, *numbers: int) -> dict[str, Any]:
+def measure(name: str, what: str, url: str, *numbers: int, warm_up: int) -> dict[str, Any]:
     """One piece of work by one engine, in a process of its own."""
-    command = [sys.executable, "-m", f"bench.neighbours.{name}", what, url, *map(str, numbers)]
+    asked = (what, url, *map(str, (warm_up, *numbers)))
+    command = [sys.executable, "-m", f"bench.neighbours.{name}", *asked]
     began = time.perf_counter()
     try:
         done = subprocess.run(

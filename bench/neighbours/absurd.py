@@ -44,11 +44,12 @@ class AbsurdEngine:
         self.app.spawn("loop", {"n": n})
         self.app.work_batch(claim_timeout=CLAIM_SECONDS)
 
-    def concurrent(self, runs: int, n: int) -> None:
-        asyncio.run(self._concurrent(runs, n))
+    def concurrent(self, runs: int, n: int) -> dict[str, Any]:
+        return {"seconds": asyncio.run(self._concurrent(runs, n))}
 
-    async def _concurrent(self, runs: int, n: int) -> None:
+    async def _concurrent(self, runs: int, n: int) -> float:
         app = AsyncAbsurd(self.url, queue_name="bench")
+        await app.create_queue()  # connects; the queue is there already
         ended = 0
 
         async def loop(params: Any, context: Any) -> int:
@@ -65,12 +66,15 @@ class AbsurdEngine:
             return int(params["n"])
 
         app.register_task("loop_async", queue="bench")(loop)
+        began = time.perf_counter()
         for _ in range(runs):
             await app.spawn("loop_async", {"n": n})
         await app.start_worker(
             concurrency=runs, poll_interval=POLL_SECONDS, claim_timeout=CLAIM_SECONDS
         )
+        seconds = time.perf_counter() - began
         await app.close()
+        return seconds
 
     def interrupted(self, n: int) -> None:
         self.app.spawn("loop", {"n": n + 1})

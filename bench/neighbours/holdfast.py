@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Raw
 
-from bench.neighbours import body, serve, work
+from bench.neighbours import MARKS, body, serve, work
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Run, agent, step, tool
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -100,14 +101,16 @@ class Ours:
         self.hf.run(loop_of_tools, n=n)
 
     def concurrent(self, runs: int, n: int) -> dict[str, Any]:
-        async def all_of_them() -> list[int]:
+        async def all_of_them() -> dict[str, Any]:
             async with AsyncHoldfast(self.url) as hf:
+                await hf.run(loop_async, n=MARKS.warm_up)
                 sizes = _count_batches(hf.sync.store)
+                began = time.perf_counter()
                 await asyncio.gather(*(hf.run(loop_async, n=n) for _ in range(runs)))
-                return sizes
+                seconds = time.perf_counter() - began
+                return {"seconds": seconds, "per_commit": sum(sizes) / max(1, len(sizes))}
 
-        sizes = asyncio.run(all_of_them())
-        return {"per_commit": sum(sizes) / max(1, len(sizes))}
+        return asyncio.run(all_of_them())
 
     def interrupted(self, n: int) -> None:
         """A log with `n` completed steps, written as `loop` would have, in a few big appends."""

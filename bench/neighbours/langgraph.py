@@ -7,6 +7,7 @@ do. Its SQLite saver sets WAL and leaves `synchronous` at SQLite's default, FULL
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Any, TypedDict
@@ -22,7 +23,7 @@ from langgraph.graph.message import add_messages
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from bench.neighbours import serve, work
+from bench.neighbours import MARKS, serve, work
 
 POOL_SIZE = 20
 RUN_ID = "interrupted"
@@ -96,10 +97,10 @@ class LangGraph:
         first = {"n": n, "i": 0, "result": ""}
         _graph(Loop, _step, self.saver).invoke(first, self._config(n), durability="sync")
 
-    def concurrent(self, runs: int, n: int) -> None:
-        asyncio.run(self._concurrent(runs, n))
+    def concurrent(self, runs: int, n: int) -> dict[str, Any]:
+        return {"seconds": asyncio.run(self._concurrent(runs, n))}
 
-    async def _concurrent(self, runs: int, n: int) -> None:
+    async def _concurrent(self, runs: int, n: int) -> float:
         async with AsyncExitStack() as stack:
             saver: Any
             if self.url.startswith("sqlite"):
@@ -113,10 +114,15 @@ class LangGraph:
                 await stack.enter_async_context(pool)
                 saver = AsyncPostgresSaver(pool)
             graph = _graph(Loop, _step_async, saver)
-            first = {"n": n, "i": 0, "result": ""}
-            await asyncio.gather(
-                *(graph.ainvoke(first, self._config(n), durability="sync") for _ in range(runs))
-            )
+
+            async def one(n: int) -> None:
+                first = {"n": n, "i": 0, "result": ""}
+                await graph.ainvoke(first, self._config(n), durability="sync")
+
+            await one(MARKS.warm_up)
+            began = time.perf_counter()
+            await asyncio.gather(*(one(n) for _ in range(runs)))
+            return time.perf_counter() - began
 
     def interrupted(self, n: int) -> None:
         first = {"n": n + 1, "i": 0, "result": ""}
