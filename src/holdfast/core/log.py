@@ -96,8 +96,7 @@ def chained(head: Head, event: Event, epoch: int, time: int) -> Record:
     """An event as the record that follows a log's end. Time never runs backwards within a run."""
     seq, before, last = head
     seq += 1
-    if time < last:
-        time = last
+    time = max(time, last)
     kind, data = event.stored_as, encode_struct(event)
     hash_ = chain_hash(before, seq, time, epoch, kind, data)
     return _new(Record, (seq, time, epoch, kind, data, hash_))
@@ -105,7 +104,8 @@ def chained(head: Head, event: Event, epoch: int, time: int) -> Record:
 
 def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
     """Chain events to a log's end."""
-    head = head._replace(time=max(time, head.time))
+    seq, before, last = head
+    head = _new(Head, (seq, before, max(time, last)))
     records: list[Record] = []
     for event in new:
         record = chained(head, event, epoch, time)

@@ -464,6 +464,8 @@ class Session:
         *,
         own: int,
     ) -> Pending:
+        if len(new) == 1:
+            return self._seal_one(new[0], change, blobs, claims_key, urgent, own)
         before, epoch = self.head, self.epoch
         self.head, records = log.seal(before, new, epoch=epoch, time=self.store.now())
         for (_, _, _, _, data, hash_), event in zip(records, new, strict=True):
@@ -473,6 +475,26 @@ class Session:
             self.run_id, before[0], records, epoch, change, blobs, claims_key, urgent, before[1]
         )
         return Pending(self, work, new, self._generation, own)
+
+    def _seal_one(
+        self,
+        event: Event,
+        change: RowChange | None,
+        blobs: Sequence[Blob],
+        claims_key: str,
+        urgent: bool,
+        own: int,
+    ) -> Pending:
+        """The same for one event, which is what most appends are."""
+        before, epoch = self.head, self.epoch
+        record = log.chained(before, event, epoch, self.store.now())
+        self.head = log.head_at(record)
+        self._mine[record[5]] = event
+        self.unsaved_bytes += len(record[4])
+        work = Append(
+            self.run_id, before[0], (record,), epoch, change, blobs, claims_key, urgent, before[1]
+        )
+        return Pending(self, work, (event,), self._generation, own)
 
     def withdraw(self, *refused: Pending) -> None:
         """These were not written and will not be: what was noted with them waits for the next commit."""
@@ -552,16 +574,8 @@ class Session:
         with self._mutex:
             if self._noted or self._first or not self._complete:
                 pending = self.build((receipt,), blobs=blobs, receipt=True)
-            else:  # `_seal` for one event
-                before, epoch = self.head, self.epoch
-                record = log.chained(before, receipt, epoch, self.store.now())
-                self.head = log.head_at(record)
-                self._mine[record[5]] = receipt
-                self.unsaved_bytes += len(record[4])
-                work = Append(
-                    self.run_id, before[0], (record,), epoch, None, blobs, "", False, before[1]
-                )
-                pending = Pending(self, work, (receipt,), self._generation, 1)
+            else:
+                pending = self._seal_one(receipt, None, blobs, "", False, 1)
             return pending, submit(pending.work)
 
     def committed(self, pending: Pending) -> None:
