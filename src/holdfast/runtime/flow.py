@@ -100,21 +100,22 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
         if entry.settled_as("done"):
             yield from _refuse_misfit(asked, entry)
         return recorded(asked, entry)
+    session = asked.branch.session
     if not asked.undoes:
         check_all_replayed(asked.branch, asked)
-        gate(asked.session)
+        gate(session)
     if entry is not None and entry.open_attempt:
         settled = yield from settle_doubt(asked, entry)
         if settled is not None:
             return recorded(asked, settled)
         entry = _match(asked)
     approval = None
-    if asked.spec.risk in asked.session.setting.approve:
+    if asked.spec.risk in session.setting.approve:
         approval = yield from _approval(asked, entry)
     try:
         return (yield from _attempts(asked, entry, approval))
     except CutOff as cut:  # between two attempts, or while it waited for its turn
-        held = asked.session.entry(asked.branch.path, asked.index)
+        held = session.entry(asked.branch.path, asked.index)
         tried, step = (held.attempts, held.step) if held is not None else (0, 0)
         cut.began = bool(tried)
         yield from record_cut(asked, cut, tried + 1, step)
@@ -390,7 +391,7 @@ def _suspended_with(child: RunWaiting) -> Suspend:
 
 def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
     """One attempt: intent, effect, receipt. Returns the result, or a failure that is to be retried."""
-    spec, session = asked.spec, asked.session
+    spec, session = asked.spec, asked.branch.session
     intent: e.CallStarted | None = None
     if spec.has_intent:
         taken = yield from _record_intent(asked, number, step, approval)
@@ -453,10 +454,11 @@ class _Elsewhere:
 
 def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -> Flow:
     """The intent is durable before the effect begins."""
-    spec, session = asked.spec, asked.session
+    spec, session = asked.spec, asked.branch.session
     entry = session.entry(asked.branch.path, asked.index)
     step = step or session.next_step()
-    key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{asked.digest}"
+    digest = asked.digest
+    key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{digest}"
     if entry is not None and entry.intent is not None and entry.intent.key != key:
         raise session.diverged(
             asked.where,
@@ -478,7 +480,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
         name=spec.name,
         effect=spec.effect,
         key=key,
-        digest=asked.digest,
+        digest=digest,
         args=value,
         attempt=number,
         tool_version=spec.version,
@@ -638,7 +640,7 @@ def receipt_of(
 
 
 def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
-    session, has_intent = asked.session, asked.spec.has_intent
+    session, has_intent = asked.branch.session, asked.spec.has_intent
     result, receipt, blobs = receipt_of(asked, raw, number, step, started)
     if has_intent or is_due(session):
         yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
