@@ -319,11 +319,10 @@ class Holdfast:
         """Answer the question that the run asks."""
         control.answer(self.store, run_id, value, request, by=by, why=why)
 
-    def signal(
-        self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = ""
-    ) -> None:
+    def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "",
+               why: str = "") -> None:  # fmt: skip
         """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
-        control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by)
+        control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
                 retry: bool = False, by: str = "", why: str = "") -> None:  # fmt: skip

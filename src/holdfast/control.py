@@ -78,7 +78,14 @@ def _refuse_ended(row: RunRow, what: str) -> None:
 
 
 def signal(
-    store: Store, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = ""
+    store: Store,
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    signal_id: str = "",
+    by: str = "",
+    why: str = "",
 ) -> None:
     """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
@@ -89,7 +96,9 @@ def signal(
         _refuse_ended(row, f"the signal {name!r}")
         if signal_id and _signal_seen(store, run_id, signal_id):
             return _NOTHING
-        event = e.SignalReceived(id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by)
+        event = e.SignalReceived(
+            id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
+        )
         return [event], WAKE, [] if blob is None else [blob]
 
     _act_unless_nothing(store, run_id, decide)
@@ -490,6 +499,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         forked_from=run_id,
         forked_step=step,
         inherited_effects=effects,
+        by=by,
+        why=why,
     )
     new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns

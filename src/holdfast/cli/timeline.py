@@ -51,7 +51,7 @@ def _call(x: Any) -> str:
 
 def _created(x: e.RunCreated) -> Said:
     origin = (
-        f", forked from {visible(x.forked_from)} after step {x.forked_step}"
+        f", forked from {visible(x.forked_from)} after step {x.forked_step}{_by(x)}"
         if x.forked_from
         else ""
     )
