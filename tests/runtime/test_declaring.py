@@ -1,0 +1,142 @@
+"""A slip in a declaration is an error where it stands, which says what to write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AgentState,
+    Budget,
+    Checkpoint,
+    InvalidInput,
+    LLMAgent,
+    Rate,
+    Retry,
+    Run,
+    agent,
+    loop,
+    step,
+    tool,
+)
+from holdfast.agents.models import ScriptedModel
+
+
+def an_agent(**options: Any) -> object:
+    def one(run: Run) -> None: ...
+
+    return agent(**options)(one)
+
+
+def a_loop(**options: Any) -> object:
+    def one(run: Run, state: AgentState) -> AgentState:
+        return state
+
+    return loop(**{"max_iterations": 3, **options})(one)
+
+
+def a_step(**options: Any) -> object:
+    def one(token: str) -> None: ...
+
+    return step(**options)(one)
+
+
+def a_tool(**options: Any) -> object:
+    def one(token: str) -> None: ...
+
+    return tool(**options)(one)
+
+
+def a_model(**options: Any) -> object:
+    return LLMAgent(**{"name": "one", "model": ScriptedModel("x"), **options})
+
+
+def a_rate(**options: Any) -> object:
+    return Rate(**{"count": 1, **options})
+
+
+async def asynchronous(_: object) -> None: ...
+
+
+def plain(_: object) -> None: ...
+
+
+LISTS = ["text", b"text", 5, None, [5], {"text": 1}, plain]
+SECONDS = ["5", -1, math.nan, math.inf, True, [5], 1e12]
+COUNTS = ["5", -1, 0, math.nan, 1.5, True, [5]]
+TEXTS = [5, ["text"], b"text", True, plain]
+AGENTS = {
+    "approve": [*LISTS, ["text"]], "stages": LISTS, "continues": [5, [5], None, {"1": 1}], "deadline": SECONDS,
+    "approval_ttl": SECONDS, "max_running": COUNTS, "name": [*TEXTS, " "], "version": [*TEXTS, None],
+    "budget": ["5", 5, {"max_steps": 5}, [1]], "on_failure": [5, ["undo"], "undo it", None, plain],
+    "checkpoint": ["every", 5, ["every_step"], None],
+}  # fmt: skip
+CALLS = {
+    "name": [*TEXTS, " "], "timeout": [*SECONDS, 0], "retry": ["5", 5, {"attempts": 3}, [1], Retry, True],
+    "redact": ["token", 5, [5], None, {"token": 1}], "version": [*TEXTS, None], "rate": ["10", 10, (10, 60)],
+    "max_running": COUNTS, "nonsense": [1],
+}  # fmt: skip
+WRONG: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
+    (an_agent, {**AGENTS, "state": ["text", 5, dict, {"a": 1}], "nonsense": [1], "body": [plain]}),
+    (a_loop, {**AGENTS, "max_iterations": COUNTS}),
+    (a_step, {**CALLS, "check": [plain], "risk": ["read"]}),
+    (a_tool, {
+        **CALLS, "risk": ["dangerous", 5, ["read"], None], "check": ["text", 5, True, [plain]],
+        "undo": ["text", 5, True, [plain]], "key_ttl": SECONDS, "on_doubt": ["ask", 5, None, ["retry"], asynchronous],
+    }),
+    (a_model, {
+        "name": [*TEXTS, "", None], "model": ["gpt", None, ScriptedModel], "instructions": [5, ["text"], None],
+        "tools": ["text", 5, None, plain], "approve": LISTS, "continues": [5, [5]],
+        "approval_ttl": SECONDS, "on_reject": [5, ["tell"], "text"], "budget": ["5", {"max_steps": 1}],
+        "deadline": SECONDS, "on_failure": [5, ["undo"]], "retry": ["5", 5, None], "version": TEXTS,
+        "on_text": ["text", 5, asynchronous], "counter": [5, "text"], "max_turns": COUNTS, "keep_last": COUNTS,
+        "max_context_tokens": COUNTS, "max_observation_chars": COUNTS, "max_running": COUNTS, "checkpoint": ["every", 5],
+    }),
+    (Retry, {
+        "attempts": COUNTS, "initial": SECONDS, "max_delay": SECONDS, "factor": ["2", 0, -1, math.nan, math.inf, True, [2]],
+        "jitter": ["0.1", -1, math.nan, 2, [1], True], "retry_on": ["ValueError", [ValueError], ValueError, (5,), None],
+        "give_up_on": ["ValueError", [ValueError], ValueError, (5,), None],
+    }),
+    (Budget, {name: ["5", -1, math.nan, math.inf, True, [5]] for name in Budget.__slots__}),
+    (a_rate, {"count": COUNTS, "per": [*SECONDS, 0], "name": TEXTS}),
+    (Checkpoint, {"strategy": [5, "text", ["every_step"]], "max_count": COUNTS, "max_age": SECONDS}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("declare", "option", "values"),
+    [(declare, option, values) for declare, wrong in WRONG for option, values in wrong.items()],
+    ids=lambda x: x if isinstance(x, str) else getattr(x, "__name__", ""),
+)
+def test_a_wrong_option_is_refused_by_its_name(
+    declare: Callable[..., object], option: str, values: list[Any]
+) -> None:
+    said = {"strategy": "checkpoint", "name": "name"}.get(option, option)
+    for value in values:
+        with pytest.raises(InvalidInput, match=said):
+            declare(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("declare", "options", "said"),
+    [
+        (an_agent, {"approve": "external_action"}, "approve=('external_action',)"),
+        (a_loop, {"stages": "drafting"}, "stages=('drafting',)"),
+        (a_model, {"approve": "external_action"}, "approve=('external_action',)"),
+        (a_tool, {"redact": "token"}, "redact=('token',)"),
+        (a_tool, {"retry": 3}, "Retry(attempts=3)"),
+        (a_step, {"check": plain}, "@step has no option check=; it takes name, timeout,"),
+        (an_agent, {"aprove": ()}, "@agent has no option aprove=; it takes name, stages,"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)  # fmt: skip
+def test_the_error_says_what_to_write(
+    declare: Callable[..., object], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        declare(**options)
+
+    assert said in str(refused.value)
