@@ -506,7 +506,7 @@ def test_a_dialogue_that_cannot_be_cut_fails_at_once_with_what_to_do(hf: Holdfas
         ({"budget": {"max_steps": 3}}, "budget must be a Budget"),
         ({"retry": 5}, "retry must be a Retry"),
         ({"counter": 5}, "counter must be a TokenCounter"),
-        ({"on_text": "print"}, "on_text must be a function"),
+        ({"on_text": "print"}, "on_text must be a plain function"),
     ],
 )
 def test_wrong_options_are_refused_when_it_is_made(options: dict[str, Any], says: str) -> None:
