@@ -424,7 +424,8 @@ class Store(Protocol):
         ...
 
     def delete(self, run_id: str) -> bool:
-        """Delete a run that has ended, all of it. False if it has not ended or does not exist."""
+        """Delete a run that has ended, all of it; its id and the keys that it claims are free again. False
+        if it has not ended or does not exist."""
         ...
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
