@@ -256,3 +256,14 @@ def test_what_a_child_waits_for_is_offered_for_the_child(shell: Shell, how: str,
         shell("pause", "r1~1~1")
 
     assert [] != [line for line in shell.json("show", "r1")["continue"] if line.startswith(said)]
+
+
+def test_a_run_that_only_waits_has_no_steps_and_says_until_when(shell: Shell) -> None:
+    (shell.folder / "napping.py").write_text(
+        "from holdfast import Run, agent\n\n@agent\ndef napping(run: Run) -> str:\n"
+        "    run.sleep(0.001)\n    return 'ok'\n"
+    )
+    shell("run", "napping.py", "--id", "r1")
+
+    assert "no steps" in shell("show", "r1").stdout
+    assert re.search(r"timer, until \d{4}-\d\d-\d\d ", shell("trace", "r1").stdout)
