@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -140,3 +141,50 @@ def test_the_error_says_what_to_write(
         declare(**options)
 
     assert said in str(refused.value)
+
+
+# ── input ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass
+class Order:
+    item: str
+    count: int
+
+
+def test_input_of_another_type_is_refused_before_there_is_a_run(home: Any) -> None:
+    @agent
+    def buy(run: Run, order: Order, express: bool = False) -> str:
+        return order.item
+
+    hf = home.open(buy)
+    for given in ({"order": {"item": "tea", "count": "two"}}, {"order": Order("tea", 2), "express": "yes"}):  # fmt: skip
+        for begin in (hf.run, hf.start):
+            with pytest.raises(
+                InvalidInput, match=r"agent buy was given wrong input: at \$\."
+            ) as no:
+                begin(buy, id="r", **given)
+            assert "declared type" in str(no.value)
+
+    assert [] == hf.runs()
+    assert "tea" == hf.run(buy, id="r", order=Order("tea", 2))
+
+
+def test_a_run_whose_input_no_longer_fits_fails_and_goes_on_when_the_code_is_mended(
+    home: Any,
+) -> None:
+    def made(kind: Any) -> Any:
+        def count(run: Run, number: Any) -> Any:
+            return number
+
+        count.__annotations__["number"] = kind
+        return agent(name="count")(count)
+
+    home.open().start(made(str), id="r", number="five")
+    hf = home.open(made(int))
+
+    assert 1 == hf.worker().run(once=True)
+    assert "failed" == hf.get("r").status
+    assert "agent count was given wrong input" in hf.get("r").failure.error.message
+    assert "wrong input" in hf.replay("r").failed
+    assert "five" == home.open(made(str)).resume("r")

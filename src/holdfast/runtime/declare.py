@@ -338,17 +338,30 @@ class AgentSpec:
         try:
             lowered = values.lower(bound, typed=True)
             # Kept as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
-            return values.encode(lowered), values.digest(values.canonical(lowered))
+            kept = values.encode(lowered), values.digest(values.canonical(lowered))
         except NotStorable as error:
             raise error.of(f"the input of agent {self.name}") from None
+        self._typed(lowered)
+        return kept
 
     def decode_input(self, data: bytes) -> dict[str, Any]:
         """Recorded input as the types its parameters declare."""
-        raw = values.decode(data)
-        return {
-            name: codec_of(self.params.types.get(name, Any)).decode(values.encode(value))
-            for name, value in raw.items()
-        }
+        return self._typed(values.decode(data))
+
+    def _typed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Input as the types its parameters declare; InvalidInput if it does not fit."""
+        found = {}
+        for name, value in raw.items():
+            declared = self.params.types.get(name, Any)
+            try:
+                is_it = declared is Any or type(value) is declared
+                found[name] = value if is_it else codec_of(declared).decode(values.encode(value))
+            except NotStorable as error:
+                where = error.below(f".{name}").path
+                raise InvalidInput(
+                    f"agent {self.name} was given wrong input: at {where}, {error.reason}"
+                ) from None
+        return found
 
 
 SPEC: Final = "__holdfast__"

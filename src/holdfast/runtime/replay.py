@@ -75,9 +75,9 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
     created = session.journal.created
     assert created is not None
     run = AsyncRun(session, root) if spec.is_async else Run(session, root)
-    kwargs = spec.decode_input(session.unwrap(created.input))
     steps = session.steps
     try:
+        kwargs = spec.decode_input(session.unwrap(created.input))
         raw = yield from run_body(session, spec, run, root, kwargs)
     except BaseException as error:
         signal: BaseException | None = find_signal(error)
