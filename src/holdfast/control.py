@@ -31,6 +31,7 @@ from holdfast.errors import (
     NotFound,
     NotNow,
     NotResumable,
+    NotStorable,
 )
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
@@ -322,6 +323,11 @@ def _small(data: bytes) -> e.Value:
 
 def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
     """Changes of state as a patch keeps them."""
+    for key, value in changes.items():
+        try:
+            values.encode(value)
+        except NotStorable as error:
+            raise error.of(f"state.{key}") from None
     ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
     ops += [{"op": "delete", "key": key} for key in delete]
     return _small(values.encode(ops))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from holdfast import (
     AgentState,
     Budget,
     Checkpoint,
+    Holdfast,
     InvalidInput,
     LLMAgent,
+    NotStorable,
     Rate,
     Retry,
     Run,
+    RunWaiting,
     agent,
     loop,
     step,
@@ -188,3 +192,31 @@ def test_a_run_whose_input_no_longer_fits_fails_and_goes_on_when_the_code_is_men
     assert "agent count was given wrong input" in hf.get("r").failure.error.message
     assert "wrong input" in hf.replay("r").failed
     assert "five" == home.open(made(str)).resume("r")
+
+
+# ── Holdfast itself ──────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_no_store_no_list_and_no_status_is_refused(home: Any, tmp_path: Path) -> None:
+    for url, said in (
+        (5, "a path, a URL or a store"),
+        (tmp_path, "is a folder; name a file in it"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            Holdfast(url)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"agents=\[main\]"):
+        Holdfast(tmp_path / "h.db", agents=plain)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="there is no status 'done'; there are pending, running"):
+        home.open().runs(status="done")
+
+
+def test_state_that_cannot_be_kept_is_named_when_a_run_is_patched(home: Any) -> None:
+    @agent
+    def main(run: Run) -> None:
+        run.wait_for("go")
+
+    hf = home.open()
+    with pytest.raises(RunWaiting):
+        hf.run(main, id="r")
+    with pytest.raises(NotStorable, match=r"state\.x cannot be stored: at \$\[0\]"):
+        hf.patch("r", {"x": [object()]})

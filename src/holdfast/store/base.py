@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MICROSECONDS: Final = 1_000_000
 TERMINAL_STATUSES: Final = ("completed", "failed", "cancelled")
+STATUSES: Final = ("pending", "running", "waiting", "paused", "quarantined", *TERMINAL_STATUSES)
 UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
 PRIORITIES: Final = range(-10, 11)
 PRIORITY_US: Final = 60 * MICROSECONDS
