@@ -19,14 +19,22 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
-from holdfast.errors import NotFound, RunBusy, RunWaiting
+from holdfast.errors import InvalidInput, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.engine import Engine, Options, Taken
 from holdfast.runtime.replay import Replayed, replay
 from holdfast.runtime.resumable import check as check_resumable
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.worker import Report, Worker
-from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Schedule, Store
+from holdfast.store.base import (
+    MICROSECONDS,
+    STATUSES,
+    TERMINAL_STATUSES,
+    Filter,
+    RunRow,
+    Schedule,
+    Store,
+)
 from holdfast.store.opening import open_store
 
 P = ParamSpec("P")
@@ -74,6 +82,11 @@ class Holdfast:
         options: Options | None = None,
     ) -> None:
         named = url is None or isinstance(url, str | os.PathLike)
+        if not named and not hasattr(url, "open_append"):
+            raise InvalidInput(f"a Holdfast is opened on a path, a URL or a store, not {url!r}")
+        given: object = agents
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise InvalidInput(f"agents takes a list of agents, as agents=[main], not {given!r}")
         self.store: Store = open_store(url) if named else url  # type: ignore[arg-type, assignment]
         self.engine = Engine(self.store, options)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -287,6 +300,8 @@ class Holdfast:
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
+        if status and status not in STATUSES:
+            raise InvalidInput(f"there is no status {status!r}; there are {', '.join(STATUSES)}")
         return self.store.runs(
             Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor
         )
@@ -319,11 +334,10 @@ class Holdfast:
         """Answer the question that the run asks."""
         control.answer(self.store, run_id, value, request, by=by, why=why)
 
-    def signal(
-        self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = ""
-    ) -> None:
+    def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "",
+               why: str = "") -> None:  # fmt: skip
         """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
-        control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by)
+        control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
                 retry: bool = False, by: str = "", why: str = "") -> None:  # fmt: skip

@@ -31,6 +31,7 @@ from holdfast.errors import (
     NotFound,
     NotNow,
     NotResumable,
+    NotStorable,
 )
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
 
@@ -78,7 +79,14 @@ def _refuse_ended(row: RunRow, what: str) -> None:
 
 
 def signal(
-    store: Store, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = ""
+    store: Store,
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    signal_id: str = "",
+    by: str = "",
+    why: str = "",
 ) -> None:
     """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
@@ -89,7 +97,9 @@ def signal(
         _refuse_ended(row, f"the signal {name!r}")
         if signal_id and _signal_seen(store, run_id, signal_id):
             return _NOTHING
-        event = e.SignalReceived(id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by)
+        event = e.SignalReceived(
+            id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
+        )
         return [event], WAKE, [] if blob is None else [blob]
 
     _act_unless_nothing(store, run_id, decide)
@@ -313,6 +323,11 @@ def _small(data: bytes) -> e.Value:
 
 def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
     """Changes of state as a patch keeps them."""
+    for key, value in changes.items():
+        try:
+            values.encode(value)
+        except NotStorable as error:
+            raise error.of(f"state.{key}") from None
     ops = [{"op": "set", "key": key, "value": value} for key, value in changes.items()]
     ops += [{"op": "delete", "key": key} for key in delete]
     return _small(values.encode(ops))
@@ -490,6 +505,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         forked_from=run_id,
         forked_step=step,
         inherited_effects=effects,
+        by=by,
+        why=why,
     )
     new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns

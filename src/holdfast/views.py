@@ -145,6 +145,8 @@ class Position:
     committed: str
 
     def __str__(self) -> str:
+        if not self.step:
+            return "no steps"
         place = f"step {self.step}" + (f" of {self.of}" if self.of else "")
         name = f", {self.name}" if self.name else ""
         return f"{place}{name}; {self.committed or 'none'} committed"

@@ -506,7 +506,7 @@ def test_a_dialogue_that_cannot_be_cut_fails_at_once_with_what_to_do(hf: Holdfas
         ({"budget": {"max_steps": 3}}, "budget must be a Budget"),
         ({"retry": 5}, "retry must be a Retry"),
         ({"counter": 5}, "counter must be a TokenCounter"),
-        ({"on_text": "print"}, "on_text must be a function"),
+        ({"on_text": "print"}, "on_text must be a plain function"),
     ],
 )
 def test_wrong_options_are_refused_when_it_is_made(options: dict[str, Any], says: str) -> None:
@@ -523,3 +523,11 @@ def test_what_is_no_model_is_refused_when_it_is_made(model: Any) -> None:
 def test_a_script_that_ends_too_early_says_so(hf: Holdfast) -> None:
     with pytest.raises(RunFailed, match="end it with a text"):
         hf.run(devops(call("look")), "Go", id="r")
+
+
+def test_a_scripted_answer_that_was_cut_short_is_warned_of_like_a_real_one(hf: Holdfast) -> None:
+    short = Reply(text="The disk is", finish="length", model="small")
+    hf.run(LLMAgent("devops", model=ScriptedModel(short)), "Check the disk", id="r")
+
+    state = hf.get("r")
+    assert ["the model's answer of turn 1 ended with 'length'"] == [x.text for x in state.lines]

@@ -97,6 +97,27 @@ def test_a_signal_carries_json_and_counts_once_by_its_id(shell: Shell) -> None:
     assert "not empty" in shell("signal", "r1", " ", code=1).stderr
 
 
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("careful", ["approve", "r1"]), ("careful", ["reject", "r1"]), ("asking", ["answer", "r1", "blue"]),
+        ("listening", ["signal", "r1", "payment"]), ("listening", ["pause", "r1"]), ("listening", ["cancel", "r1"]),
+        ("listening", ["patch", "r1", "--state", "x=1"]), ("recap", ["undo", "r1"]),
+        ("recap", ["fork", "r1", "1", "--id", "r2"]), ("recap", ["fork", "r1", "1", "--id", "r2", "--state", "x=1"]),
+    ],
+    ids=lambda x: x if isinstance(x, str) else x[0],
+)  # fmt: skip
+def test_who_decided_and_why_is_kept(shell: Shell, agent: str, words: list[str]) -> None:
+    params = [] if agent in ("asking", "listening") else ["to=sam"]
+    shell.run(agent, "r1", *params, code=0 if agent == "recap" else 1)
+
+    shell(*words, "--by", "ann", "--why", "the moon is full", "--yes")
+
+    run_id = "r2" if "fork" in words else "r1"
+    lines = shell("trace", run_id).stdout.splitlines()
+    assert any("by ann: the moon is full" in line for line in lines), lines
+
+
 def in_doubt(shell: Shell) -> None:
     """A run whose step 2 may or may not have happened."""
     shell.process("run", "agents.py:paying", "--id", "r1", "-p", "amount=5", "--lease", "2")

@@ -212,3 +212,58 @@ def test_of_a_loop_show_tells_how_far_its_own_state_is_and_patch_changes_that(sh
     ]
     assert "done, iteration 2" in after
     assert "flags\n  late\n" in after
+
+
+FAMILY = """
+import os
+from holdfast import Run, agent, tool
+
+@tool
+def ring() -> str:
+    os._exit(9)
+
+@agent
+def child(run: Run, how: str) -> object:
+    return ring() if how == "doubt" else run.wait_for("go")
+
+@agent
+def parent(run: Run, how: str) -> object:
+    return child(how)
+
+@agent
+def family(run: Run, how: str) -> object:
+    return parent(how)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("signal", "holdfast signal 'r1~1~1' go …"),
+        ("doubt", "holdfast resolve 'r1~1~1' 1 --done …"),
+        ("pause", "holdfast resume FILE 'r1~1~1'"),
+    ],
+)
+def test_what_a_child_waits_for_is_offered_for_the_child(shell: Shell, how: str, said: str) -> None:
+    (shell.folder / "family.py").write_text(FAMILY)
+    words = ["run", "family.py:family", "--id", "r1", "-p", f"how={how}"]
+    if how == "doubt":
+        shell.process(*words, "--lease", "1")
+        shell("resume", "family.py:family", "r1", code=1)
+    else:
+        shell(*words, code=1)
+    if how == "pause":
+        shell("pause", "r1~1~1")
+
+    assert [] != [line for line in shell.json("show", "r1")["continue"] if line.startswith(said)]
+
+
+def test_a_run_that_only_waits_has_no_steps_and_says_until_when(shell: Shell) -> None:
+    (shell.folder / "napping.py").write_text(
+        "from holdfast import Run, agent\n\n@agent\ndef napping(run: Run) -> str:\n"
+        "    run.sleep(0.001)\n    return 'ok'\n"
+    )
+    shell("run", "napping.py", "--id", "r1")
+
+    assert "no steps" in shell("show", "r1").stdout
+    assert re.search(r"timer, until \d{4}-\d\d-\d\d ", shell("trace", "r1").stdout)

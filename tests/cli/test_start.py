@@ -26,6 +26,15 @@ def test_every_verb_loads_and_says_what_it_does() -> None:
         assert f" {verb} " in result.stdout.splitlines()[0]
 
 
+def test_without_a_verb_it_says_what_there_is_and_a_slip_is_corrected() -> None:
+    bare = CliRunner().invoke(cli.cli, [])
+    assert bare.output.startswith("Usage: ")
+    assert "Error" not in bare.output
+
+    slip = CliRunner().invoke(cli.cli, ["shw", "r1"])
+    assert (2, True) == (slip.exit_code, "Did you mean 'show'?" in slip.output)
+
+
 BARE = """
 import click
 

@@ -399,12 +399,57 @@ def test_a_cancellation_that_a_tool_makes_itself_is_its_failure(home: Any) -> No
         home.open().run(main, id="r")
 
 
-def test_replay_stops_where_the_code_was_left_without_an_answer(home: Any) -> None:
-    main = impatient(too_late, slow_step)
+@pytest.mark.parametrize("between", ["call", "wait"])
+def test_a_task_that_is_given_up_after_a_recorded_call_begins_before_on_resume_too(
+    home: Any, between: str
+) -> None:
+    async def inner() -> None:
+        await quick("inside")
+        await slow_step("x")
+
+    async def outer() -> None:
+        await asyncio.gather(inner(), inner())
+
+    @agent(name="busy")
+    async def main(run: AsyncRun) -> str:
+        begun = asyncio.Event()
+        when_begun[:] = [begun.set]
+        if "x begins" in happened:
+            begun.set()
+        task = asyncio.create_task(outer())
+        await (quick("outside") if between == "call" else run.wait_for("first"))
+        await begun.wait()
+        task.cancel()
+        await run.wait_for("go")
+        return "ok"
+
+    home.open().start(main, id="r")
+    home.open().signal("r", "first")
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(main).run(main, id="r")
+    before = list(happened)
+    hf = home.open(main)
+    hf.signal("r", "go")
+
+    assert hf.run(main, id="r") == "ok"
+    assert happened == before
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_replay_goes_on_where_the_code_gives_a_call_up_without_waiting_for_time(
+    home: Any, way: Any
+) -> None:
+    main = impatient(way, slow_step)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
+    hf = home.open(main)
+    hf.signal("r", "go")
+    hf.run(main, id="r")
 
-    assert home.open(main).replay("r").diverged is None
+    replayed = hf.replay("r")
+
+    assert replayed.diverged is None
+    assert replayed.reached_end == (way in (beside_a_failure, beaten))
 
 
 # ── waits ────────────────────────────────────────────────────────────────────────────────────
@@ -434,6 +479,45 @@ class Paused:
         happened.append("x begins")
         for act in when_begun:
             act()
+
+
+FAR: dict[str, Callable[[AsyncRun], Any]] = {
+    "timer": lambda run: run.sleep(3600),
+    "signal": lambda run: run.wait_for("letter"),
+    "approval": lambda run: run.approve("Ship it?"),
+    "answer": lambda run: run.ask("Which one?", timeout=3600),
+    "several": lambda run: run.wait_any("letter", Approval("Ship it?"), Timer(3600)),
+}
+
+
+async def beaten_and_left(far: Any) -> str:
+    """Nobody looks what became of the one that lost."""
+    tasks = [asyncio.create_task(far("x")), asyncio.create_task(quick("winner"))]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks[0].cancel()
+    return "too late"
+
+
+async def beaten_by_two(far: Any) -> str:
+    """The task that cancels it is not the one that waits for it."""
+    task = asyncio.create_task(far("x"))
+
+    async def both() -> None:
+        await asyncio.gather(*(asyncio.wait_for(quick(name), 60) for name in ("one", "two")))
+        task.cancel()
+
+    await asyncio.gather(task, asyncio.create_task(both()), return_exceptions=True)
+    return "too late" if task.cancelled() else "?"
+
+
+async def at_work_meanwhile(far: Any) -> str:
+    task = asyncio.create_task(far("x"))
+    names = [await quick(name) for name in ("one", "two", "three")]
+    task.cancel()
+    return "too late" if len(names) == 3 else "?"
+
+
+FAR_WAYS = [beside_a_failure, beaten, beaten_and_left, beaten_by_two, at_work_meanwhile]
 
 
 def waiting(way: Callable[[Any], Any], wait: Callable[[AsyncRun], Any], paused: Paused) -> Any:
@@ -479,6 +563,86 @@ def test_a_wait_that_the_code_gave_up_gives_no_answer_on_replay_either(
     assert hf.run(main, id="r") == ["too late", "fallback", "it came late"]
     assert happened == before
     assert hf.verify("r").ok
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [*((way, "timer") for way in FAR_WAYS), *((beaten, kind) for kind in FAR if kind != "timer")],
+    ids=lambda x: x if isinstance(x, str) else x.__name__,
+)
+def test_a_far_wait_that_the_code_gives_up_does_not_hold_the_run(
+    home: Any, way: Any, kind: str
+) -> None:
+    @agent(name="racing")
+    async def main(run: AsyncRun) -> list[str]:
+        found = [await way(lambda _: FAR[kind](run))]
+        run.state.found = found[0]
+        found.append(await quick("fallback"))
+        await run.wait_for("go")
+        found.append(await run.wait_for("letter"))
+        return found
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    before = list(happened)
+
+    hf = home.open(main)
+    assert {"cut"} == {w.outcome for w in ended(hf)}
+    hf.signal("r", "letter", "it came late")
+    assert ["go"] == [w.name for w in hf.get("r").waits]
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    hf.signal("r", "go")
+
+    assert hf.run(main, id="r") == ["too late", "fallback", "it came late"]
+    assert happened == before
+    assert hf.verify("r").ok
+    assert hf.replay("r").reached_end
+
+
+def test_a_far_wait_that_nobody_gives_up_holds_the_run(home: Any) -> None:
+    @agent(name="patient")
+    async def main(run: AsyncRun) -> list[Any]:
+        task = asyncio.create_task(run.wait_for("letter"))
+        names = [await quick(name) for name in ("one", "two")]
+        await asyncio.wait((task,))
+        names.append(await quick("three"))
+        return [*names, task.result()]
+
+    with pytest.raises(RunWaiting, match="letter"):
+        home.open().run(main, id="r")
+    assert happened == ["quick one", "quick two"]  # it works while it waits
+
+    hf = home.open(main)
+    hf.signal("r", "letter", "it came")
+    assert hf.run(main, id="r") == ["one", "two", "three", "it came"]
+    assert happened == ["quick one", "quick two", "quick three"]
+
+
+def test_a_limit_on_a_far_wait_is_kept_while_the_run_is_at_work(home: Any) -> None:
+    @agent(name="limited")
+    async def main(run: AsyncRun) -> str:
+        beside = asyncio.create_task(slow_step("x"))
+        try:
+            async with asyncio.timeout(None) as limit:
+                loop = asyncio.get_running_loop()
+                when_begun[:] = [lambda: limit.reschedule(loop.time())]
+                if "x begins" in happened:
+                    when_begun[0]()
+                await run.wait_for("letter")
+        except TimeoutError:
+            beside.cancel()
+            await asyncio.wait((beside,))
+        await run.wait_for("go")
+        return "too late"
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(main, id="r")
+    hf = home.open(main)
+    assert ["cut"] == [w.outcome for w in ended(hf)]
+    hf.signal("r", "go")
+
+    assert hf.run(main, id="r") == "too late"
 
 
 @pytest.mark.parametrize("kind", ["timer", "several"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -68,6 +69,51 @@ def test_a_redacted_argument_is_found_nowhere_and_the_tool_gets_it(home: Any) ->
     assert got == [CANARY]
     assert result == {"ok": "yes", "token": "[redacted]"}
     assert_nowhere(home, everything_visible(hf, "r"), repr(result))
+
+
+@dataclasses.dataclass
+class Session:
+    url: str
+    token: str
+    said: list[str]
+
+
+def test_a_secret_in_the_words_of_a_result_is_removed(home: Any) -> None:
+    @tool(redact=("token",))
+    def log_in(token: str, idempotency_key: str = "") -> Session:
+        return Session(f"https://example.com/?token={token}", token, [f"welcome, {token}!"])
+
+    @tool
+    def greet(key: pydantic.SecretStr, idempotency_key: str = "") -> str:
+        return f"hello {key.get_secret_value()}"
+
+    @agent
+    def main(run: Run) -> list[Any]:
+        session = log_in(token=CANARY)
+        run.wait_for("go")
+        return [session.url, session.token, session.said, greet(pydantic.SecretStr(CANARY))]
+
+    hf = home.open()
+    with pytest.raises(RunWaiting):
+        hf.run(main, id="r")
+    hf.signal("r", "go")
+    result = home.open().run(main, id="r")
+
+    url = "https://example.com/?token=[redacted]"
+    assert result == [url, "[redacted]", ["welcome, [redacted]!"], "hello [redacted]"]
+    assert_nowhere(home, everything_visible(hf, "r"))
+
+
+def test_a_short_secret_does_not_spoil_a_result(home: Any) -> None:
+    @tool(redact=("pin",))
+    def pay(pin: str, idempotency_key: str = "") -> dict[str, str]:
+        return {"order": f"9{pin}7", "pin": pin}
+
+    @agent
+    def main(run: Run) -> dict[str, str]:
+        return pay("1234")
+
+    assert home.open().run(main, id="r") == {"order": "912347", "pin": "[redacted]"}
 
 
 def test_a_secret_in_an_error_is_removed_from_message_and_traceback(home: Any) -> None:

@@ -311,7 +311,7 @@ class Chaos:
         self._plan, self._url, self._ledger, self._folder = plan, url, ledger, folder
         self._restart = restart
         self._dice, self._other_dice = random.Random(plan.seed), random.Random(plan.seed)
-        self._prefix = f"s{plan.seed}-{os.urandom(3).hex()}"
+        self._prefix = f"s{plan.seed}"
         self._tasks: dict[str, Task] = {}
         self._restarting: threading.Thread | None = None
         self.report = Report()

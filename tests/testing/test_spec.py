@@ -222,6 +222,8 @@ def test_a_rerun_keeps_the_state() -> None:
     [
         ("Feature: x\n  Scenario: y\n    When the agent rns\n",
          ["f.feature:3: unknown sentence: the agent rns", "the procedure/agent/run runs"]),
+        ("Feature: x\n  Scenario: y\n    When zzz\n",
+         ["f.feature:3: unknown sentence: zzz", "the known ones:", "the procedure/agent/run runs"]),
         ("Feature: x\n  Scenario: y\n    When the agent runs\n    Then the send_email tool shuld be called\n",
          ["f.feature:4", "the {tool} tool/step should be called"]),
         ("Feature: x\n  Scenario: y\n    Gven the input to is sam\n    When the agent runs\n",

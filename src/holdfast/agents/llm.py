@@ -145,7 +145,7 @@ class LLMAgent:
         self._model_is_async = inspect.iscoroutinefunction(model.answer)
         is_async = self._model_is_async or any(use.spec.is_async for use in self._tools.values())
         self._enter = agent(
-            name=name, approve=tuple(approve), approval_ttl=approval_ttl, budget=budget,
+            name=name, approve=approve, approval_ttl=approval_ttl, budget=budget,
             deadline=deadline, on_failure=on_failure, version=version, continues=continues,
             max_running=max_running, checkpoint=checkpoint,
         )(self._run_async if is_async else self._run)  # fmt: skip
@@ -373,9 +373,12 @@ _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     "retry": ("a Retry", lambda x: isinstance(x, Retry)),
     "counter": (
         "a TokenCounter, which has a method count(text)",
-        lambda x: callable(getattr(x, "count", None)),
+        lambda x: callable(getattr(x, "count", None)) and not isinstance(x, str | list | tuple),
     ),
-    "on_text": ("a function that takes text", lambda x: x is None or callable(x)),
+    "on_text": (
+        "a plain function that takes text",
+        lambda x: x is None or (callable(x) and not inspect.iscoroutinefunction(x)),
+    ),
 }
 
 

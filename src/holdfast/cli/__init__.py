@@ -99,6 +99,20 @@ class Verbs(click.Group):
         found: click.Command = getattr(import_module(f"holdfast.cli.{module}"), attribute)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], VERBS, 1)
+            if not close:
+                raise
+            said = f"{error.message} Did you mean {close[0]!r}?"
+            raise click.UsageError(said, error.ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(verb, short) for verb, (_, _, short) in VERBS.items()])
@@ -126,6 +140,10 @@ class Verbs(click.Group):
             raise refusal from error
 
 
+_HELP: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""How click shows the help to who gives no verb; older ones print it themselves."""
+
+
 def _as_asked(error: click.ClickException, as_json: bool) -> click.ClickException:
     """One of click's own errors, for people as click says it, for programs as JSON."""
     message = error.format_message()
@@ -134,7 +152,7 @@ def _as_asked(error: click.ClickException, as_json: bool) -> click.ClickExceptio
     if as_json or not isinstance(error, click.UsageError):
         kind = type(error).__name__
         return Refused(message, kind, as_json=as_json, exit_code=error.exit_code)
-    if message.isprintable():
+    if message.isprintable() or isinstance(error, _HELP):
         return error
     from holdfast.cli.text import visible
 

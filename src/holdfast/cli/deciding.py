@@ -121,7 +121,9 @@ def signal(
     """Send a signal to a run. It is kept if nobody waits for it yet."""
     content = value if value is None or as_text else json_or_text(value)
     with existing_store(decider.url) as store:
-        control.signal(store, run_id, name, content, signal_id=signal_id, by=decider.by)
+        control.signal(
+            store, run_id, name, content, signal_id=signal_id, by=decider.by, why=decider.why
+        )
         _report(store, run_id, f"signal {name} sent", decider)
 
 

@@ -49,12 +49,16 @@ class Asked:
 
 def requests(store: Store, state: RunState) -> Iterator[Asked]:
     """What a run and its children wait for."""
-    for wait in state.waits:
-        if not wait.decided:
-            yield Asked(state.id, wait)
+    for member in _family(store, state):
+        yield from (Asked(member.id, wait) for wait in member.waits if not wait.decided)
+
+
+def _family(store: Store, state: RunState) -> Iterator[RunState]:
+    """A run, and the child runs below it that have not ended."""
+    yield state
     for call in state.calls:
         if call.child and call.status not in ("done", "failed") and store.get(call.child):
-            yield from requests(store, views.get(store, call.child))
+            yield from _family(store, views.get(store, call.child))
 
 
 def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
@@ -66,7 +70,10 @@ def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE
         case "failed" | "paused" | "quarantined" | "interrupted" | "pending":
             return [*_doubts(state, url), go_on]
     found = [line for asked in requests(store, state) for line in _ways(asked, url)]
-    found += _doubts(state, url)
+    for member in _family(store, state):
+        found += _doubts(member, url)
+        if member.status in ("paused", "quarantined"):
+            found.append(command(url, "resume", file, member.id))
     worker = command(url, "worker", file)
     return found or [f"{go_on}   (or, by itself when it is time: {worker})"]
 

@@ -139,8 +139,8 @@ def gc(
     """Delete runs that ended long ago, with all that belongs to them.
 
     Only runs that are completed, failed or cancelled, and no child of a run that still goes on. With
-    a run its own idempotency keys are forgotten. Snapshots are caches: those that go cost time, and
-    nothing else.
+    a run its id and the idempotency keys that its callers chose are forgotten: whoever uses them again
+    acts again. Snapshots are caches: those that go cost time, and nothing else.
     """
     of_runs, of_snapshots = older_than or keep is not None, snapshot_age or snapshots is not None
     if not of_runs and not of_snapshots:

@@ -111,7 +111,10 @@ def count(number: int, what: str) -> str:
 
 def clock(us: int) -> str:
     """A time of the store, in this machine's time zone."""
-    at = datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC).astimezone()
+    try:
+        at = datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC).astimezone()
+    except (OverflowError, ValueError, OSError):  # no calendar goes that far
+        return f"{us:,} µs after 1970"
     return at.strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.cli.text import compact, count, cut, one_line, span, visible
+from holdfast.cli.text import clock, compact, count, cut, one_line, span, visible
 from holdfast.core import events as e
 from holdfast.core.events import Event, Value
 from holdfast.views import to_plain
@@ -51,11 +51,12 @@ def _call(x: Any) -> str:
 
 def _created(x: e.RunCreated) -> Said:
     origin = (
-        f", forked from {visible(x.forked_from)} after step {x.forked_step}"
+        f", forked from {visible(x.forked_from)} after step {x.forked_step}{_by(x)}"
         if x.forked_from
         else ""
     )
-    return Said("run", f"created: {visible(x.agent)} {_args(x.input)}{origin}")
+    said = f"created: {visible(x.agent)} {_args(x.input)}".rstrip()
+    return Said("run", said + origin)
 
 
 def _completed(x: e.RunCompleted) -> Said:
@@ -115,7 +116,9 @@ def _evidence(x: e.CallEvidence) -> Said:
 def _wait_began(x: e.WaitBegan) -> Said:
     shown = f" {_args(x.show)}" if x.show is not None else ""
     options = f" ({', '.join(map(visible, x.options))})" if x.options else ""
-    return Said("wait", f"{x.wait} {visible(x.name)}{options}{shown}".rstrip(), "yellow")
+    until = f", until {clock(x.until)}" if x.until is not None else ""
+    said = f"{x.wait} {visible(x.name)}{options}{shown}".rstrip()
+    return Said("wait", said + until, "yellow")
 
 
 def _wait_ended(x: e.WaitEnded) -> Said:

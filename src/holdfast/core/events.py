@@ -121,6 +121,8 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     forked_step: int = 0
     inherited_effects: tuple[str, ...] = ()
     loop: bool = False  # its agent is a function from state to state
+    by: str = ""  # who forked it
+    why: str = ""
 
     def __post_init__(self) -> None:
         for name, limit in self.budget.items():
@@ -377,6 +379,7 @@ class SignalReceived(Event, frozen=True, omit_defaults=True):
     name: str
     value: Value
     by: str = ""
+    why: str = ""
 
 
 class ApprovalDecided(Event, frozen=True, omit_defaults=True):

@@ -58,7 +58,8 @@ def texts(items: Iterable[Any], what: str) -> tuple[str, ...]:
 def each(items: Iterable[Any], kind: type[P], what: str) -> tuple[P, ...]:
     """The items as a tuple, or InvalidInput that names the first one of another type."""
     if isinstance(items, str | bytes | dict) or not isinstance(items, Iterable):
-        raise InvalidInput(f"{what} must be a list of {kind.__name__}, not {items!r}")
+        of = "texts" if kind is object else kind.__name__
+        raise InvalidInput(f"{what} must be a list of {of}, not {items!r}")
     found = tuple(items)
     for i, item in enumerate(found):
         if not isinstance(item, kind):

@@ -34,6 +34,14 @@ def microseconds(seconds: object, what: str) -> int:
     )
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000
 
@@ -61,10 +69,16 @@ class Retry:
             )
         microseconds(self.initial, "Retry.initial")
         microseconds(self.max_delay, "Retry.max_delay")
-        if not (math.isfinite(self.factor) and self.factor >= 1):
-            raise InvalidInput(f"Retry.factor must be 1 or more, not {self.factor!r}")
-        if not 0 <= self.jitter <= 1:
-            raise InvalidInput(f"Retry.jitter must be between 0 and 1, not {self.jitter!r}")
+        if not (_is_number(self.factor) and self.factor >= 1):
+            raise InvalidInput(f"Retry.factor must be a number of 1 or more, not {self.factor!r}")
+        if not (_is_number(self.jitter) and 0 <= self.jitter <= 1):
+            raise InvalidInput(f"Retry.jitter must be a number from 0 to 1, not {self.jitter!r}")
+        for name in ("retry_on", "give_up_on"):
+            kinds: object = getattr(self, name)
+            if not isinstance(kinds, tuple) or not all(map(_is_exception, kinds)):
+                raise InvalidInput(
+                    f"Retry.{name} must be a tuple of exception classes, as (TimeoutError,), not {kinds!r}"
+                )
 
     def wants(self, error: Exception, attempt: int) -> bool:
         """Whether this error, at this attempt, is to be followed by another attempt."""
@@ -156,6 +170,8 @@ class Rate:
             )
         if microseconds(self.per, "Rate.per") == 0:
             raise InvalidInput("Rate.per must be more than 0 seconds")
+        if not isinstance(self.name, str):
+            raise InvalidInput(f"Rate.name must be text, not {self.name!r}")
 
     @property
     def slack_us(self) -> int:
@@ -177,8 +193,7 @@ class Budget:
         for name, limit in asdict(self).items():
             if limit is None:
                 continue
-            number = isinstance(limit, int | float) and not isinstance(limit, bool)
-            if not number or not math.isfinite(limit) or limit < 0:
+            if not _is_number(limit) or limit < 0:
                 raise InvalidInput(f"Budget.{name} must be a number of 0 or more, not {limit!r}")
 
     def limits(self) -> dict[str, float]:

@@ -65,10 +65,14 @@ class Branch:
         They are counted anew after each call, so that one more here does not rename those further on.
         """
         self.forks += 1
-        path = f"{self._prefix}{self.index}-{self.forks}"
+        path = f"{self.below(self.index)}{self.forks}"
         return Branch(
             self.session, path, parent=self, together=self.together, number=self.forks, started_at=self.index
         )  # fmt: skip
+
+    def below(self, index: int) -> str:
+        """How the paths of branches begin that were started right before this position."""
+        return f"{self._prefix}{index}-"
 
     def aside(self, index: int) -> Branch:
         """Where calls are recorded that were added before what the log holds at this position."""

@@ -20,10 +20,21 @@ from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Type
 
 from holdfast.core import values
 from holdfast.core.parts import text, texts
-from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry, microseconds
+from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.models import fields_of
+from holdfast.runtime.options import (
+    AGENT,
+    RISKS,
+    STEP,
+    TOOL,
+    check_agent,
+    check_call,
+    check_known,
+    names,
+    risks,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,8 +42,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Risk = Literal["read", "write_local", "external_action"]
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-RISKS: Final = ("read", "write_local", "external_action")
-ON_DOUBT: Final = ("wait", "retry", "fail")
 HIDDEN: Final = ("idempotency_key", "tx")
 """Parameters that the runtime fills: not part of a call's arguments, nor of a model's tool schema."""
 REDACTED: Final = "[redacted]"
@@ -329,17 +338,30 @@ class AgentSpec:
         try:
             lowered = values.lower(bound, typed=True)
             # Kept as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
-            return values.encode(lowered), values.digest(values.canonical(lowered))
+            kept = values.encode(lowered), values.digest(values.canonical(lowered))
         except NotStorable as error:
             raise error.of(f"the input of agent {self.name}") from None
+        self._typed(lowered)
+        return kept
 
     def decode_input(self, data: bytes) -> dict[str, Any]:
         """Recorded input as the types its parameters declare."""
-        raw = values.decode(data)
-        return {
-            name: codec_of(self.params.types.get(name, Any)).decode(values.encode(value))
-            for name, value in raw.items()
-        }
+        return self._typed(values.decode(data))
+
+    def _typed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Input as the types its parameters declare; InvalidInput if it does not fit."""
+        found = {}
+        for name, value in raw.items():
+            declared = self.params.types.get(name, Any)
+            try:
+                is_it = declared is Any or type(value) is declared
+                found[name] = value if is_it else codec_of(declared).decode(values.encode(value))
+            except NotStorable as error:
+                where = error.below(f".{name}").path
+                raise InvalidInput(
+                    f"agent {self.name} was given wrong input: at {where}, {error.reason}"
+                ) from None
+        return found
 
 
 SPEC: Final = "__holdfast__"
@@ -387,7 +409,9 @@ def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
 
 def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
     """The name of what is declared. What stands in every log must be text, or it could not be read."""
-    name = text(options.pop("name", None) or fn.__name__, "name=")
+    name = text(options.pop("name", None) or fn.__name__, f"name= of {fn.__name__}")
+    if not name.strip():
+        raise InvalidInput(f"name= of {fn.__name__} must not be blank")
     if "version" in options:
         options["version"] = text(options["version"], f"version= of {name}")
     return name
@@ -401,15 +425,10 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
         codec = Codec(returns)
     except NotStorable as error:
         raise error.of(f"the result of {name}") from None
-    if options.get("timeout") is not None:
-        microseconds(options["timeout"], f"timeout of {name}")
-    if options.get("key_ttl") is not None:
-        microseconds(options["key_ttl"], f"key_ttl of {name}")
-    check_max_running(name, options.get("max_running"))
-    if not isinstance(options.get("rate"), Rate | None):
-        raise InvalidInput(
-            f"{name}: rate must be a Rate, as Rate(10, per=60), not {options['rate']!r}"
-        )
+    check_call(name, options)
+    secret = names(name, "redact", options.get("redact", ()), "names", "token")
+    options["redact"] = frozenset(secret)
+    options["retry"] = options.get("retry") or NO_RETRY
     return CallSpec(
         name=name,
         fn=fn,
@@ -467,13 +486,10 @@ class Declarations:
                 raise InvalidInput(
                     f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step"
                 )
-            opts = {
-                **options,
-                "redact": frozenset(options.get("redact", ())),
-                "retry": options.get("retry") or NO_RETRY,
-            }
-            return declared(fn, _call_spec(fn, effect=REPEATABLE, risk="read", **opts), self._enter)
+            spec = _call_spec(fn, effect=REPEATABLE, risk="read", **options)
+            return declared(fn, spec, self._enter)
 
+        check_known("@step", options, STEP)
         return declare if fn is None else declare(fn)
 
     @overload
@@ -500,7 +516,9 @@ class Declarations:
         """A function that touches the world. The log knows of each call before it begins.
 
         A parameter `idempotency_key` or `tx`, or a `check`, says how it is safe to find out or to
-        repeat after a crash. With none of these a call in doubt waits for a person.
+        repeat after a crash. With none of these a call in doubt waits for a person. What `redact` names is kept
+        out of the log: the parameters, fields of the result that are called so, and the parameters' values in
+        its texts (if they are long enough: see the threat model).
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -510,17 +528,10 @@ class Declarations:
                 raise InvalidInput(
                     f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}"
                 )
-            on_doubt = opts.get("on_doubt", "wait")
-            if on_doubt not in ON_DOUBT and not callable(on_doubt):
-                ways = ", ".join(map(repr, ON_DOUBT))
-                raise InvalidInput(
-                    f"{fn.__name__}: on_doubt must be {ways} or a function, not {on_doubt!r}"
-                )
             effect = effect_class(fn, risk, opts.get("check"))
-            opts["redact"] = frozenset(opts.get("redact", ()))
-            opts["retry"] = opts.get("retry") or NO_RETRY
             return declared(fn, _call_spec(fn, effect=effect, risk=risk, **opts), self._enter)
 
+        check_known("@tool", options, TOOL)
         return declare if fn is None else declare(fn)
 
     @overload
@@ -553,28 +564,13 @@ class Declarations:
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
             return declared(fn, agent_spec_of(fn, dict(options)), self._enter)
 
+        check_known("@agent", options, AGENT)
         return declare if fn is None else declare(fn)
 
 
-def _versions(name: str, continues: Iterable[str]) -> tuple[str, ...]:
-    found = (continues,) if isinstance(continues, str) else tuple(continues)
-    if not all(isinstance(version, str) for version in found):
-        raise InvalidInput(f"agent {name}: continues takes versions (texts), not {continues!r}")
-    return found
-
-
-def _budget(name: str, budget: Any) -> Budget:
-    if budget is not None and not isinstance(budget, Budget):
-        raise InvalidInput(
-            f"agent {name}: budget must be a Budget, as Budget(max_steps=100), not {budget!r}"
-        )
-    return budget or Budget()
-
-
-def check_max_running(name: str, most: object) -> None:
-    """InvalidInput if this is no number of things that may be under way at once."""
-    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
-        raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
+def _versions(name: str, continues: object) -> tuple[str, ...]:
+    given = (continues,) if isinstance(continues, str) else continues
+    return names(f"agent {name}", "continues", given, "versions", "1")
 
 
 def agent_spec_of(
@@ -587,27 +583,17 @@ def agent_spec_of(
             f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
         )
     params = params or Params.of(fn, skip_first=True)
-    if options.get("deadline") is not None:
-        microseconds(options["deadline"], f"deadline of {name}")
-    unknown = [risk for risk in options.get("approve", ()) if risk not in RISKS]
-    if unknown:
-        raise InvalidInput(
-            f"agent {name}: approve takes risks ({', '.join(RISKS)}), not {unknown[0]!r}"
-        )
+    check_agent(name, options)
     try:
         codec = Codec(params.types.get("return", Any))
     except NotStorable as error:
         raise error.of(f"the result of agent {name}") from None
     fields_of(options.get("state"))
-    options["budget"] = _budget(name, options.get("budget"))
-    options["stages"] = texts(options.get("stages", ()), f"agent {name}: stages")
-    if options.get("on_failure", "") not in ("", "undo"):
-        raise InvalidInput(
-            f"agent {name}: on_failure must be 'undo', not {options['on_failure']!r}"
-        )
-    options["approve"] = tuple(options.get("approve", ()))
+    options["budget"] = options.get("budget") or Budget()
+    stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")
+    options["stages"] = texts(stages, f"agent {name}: stages")
+    options["approve"] = risks(f"agent {name}", options.get("approve", ()))
     options["continues"] = _versions(name, options.get("continues", ()))
-    check_max_running(name, options.get("max_running"))
     options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
     return AgentSpec(
         name=name,

@@ -18,8 +18,17 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import NotDurable, StoreError
-from holdfast.runtime.context import CURRENT, Inside
-from holdfast.runtime.effects import CutOff, Effect, Flow, Invoke, Pause, Refused, StoreEffect
+from holdfast.runtime.context import CURRENT, Branch, Inside
+from holdfast.runtime.effects import (
+    CutOff,
+    Effect,
+    Flow,
+    Invoke,
+    Leave,
+    Pause,
+    Refused,
+    StoreEffect,
+)
 from holdfast.runtime.session import Pending, Session
 
 
@@ -73,6 +82,8 @@ def _perform(effect: Effect) -> Any:
         return persist(effect.session, effect.build, effect.label)
     if isinstance(effect, Invoke):
         return invoke(effect)
+    if isinstance(effect, Leave):
+        raise effect.signal
     effect.session.sleep(effect.seconds)
     return None
 
@@ -172,16 +183,27 @@ def _within(seconds: float, effect: Invoke) -> Any:
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _perform_async(effect: Invoke | Pause) -> Any:
+async def _perform_async(effect: Invoke | Pause | Leave) -> Any:
     if isinstance(effect, Invoke) and not isinstance(effect.where, Inside):
         return await invoke_async(effect)  # the agent's own code
     try:
         if isinstance(effect, Invoke):
             return await invoke_async(effect)
+        if isinstance(effect, Leave):
+            await _others_are_idle(effect.branch)
+            raise effect.signal
         await _pause(effect.session, effect.seconds)
     except asyncio.CancelledError as cancelled:
         raise told(effect.session, cancelled) from None
     return None
+
+
+async def _others_are_idle(branch: Branch) -> None:
+    """Until then the agent's code may still give up what this branch waits for."""
+    together = branch.together
+    if together is not None and together.loop is asyncio.get_running_loop():
+        with together.aside():
+            await together.idle()
 
 
 async def _pause(session: Session, seconds: float) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.values import digest
 from holdfast.errors import (
     StoreError,
+    Suspend,
 )
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.declare import (
@@ -54,7 +55,18 @@ class Pause(msgspec.Struct, eq=False):
     seconds: float
 
 
-Effect = StoreEffect | Invoke | Pause
+class Leave(msgspec.Struct, eq=False):
+    """Wait out of memory: raise this signal, as soon as nothing else of the run goes on."""
+
+    branch: Branch
+    signal: Suspend
+
+    @property
+    def session(self) -> Session:
+        return self.branch.session
+
+
+Effect = StoreEffect | Invoke | Pause | Leave
 
 
 class Asked(msgspec.Struct, eq=False):

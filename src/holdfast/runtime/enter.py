@@ -17,7 +17,13 @@ from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.flow import ask, call, nested, proceed, recorded
 from holdfast.runtime.lease import under_way
 from holdfast.runtime.straight import goes_straight, make, make_async
-from holdfast.runtime.tasks import awaited_here, drive_async_here, drive_here, stay_cut_off
+from holdfast.runtime.tasks import (
+    awaited_here,
+    drive_async_here,
+    drive_here,
+    let_begin,
+    stay_cut_off,
+)
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -46,10 +52,13 @@ async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any
     if entry is None:
         if goes_straight(asked):
             return await awaited_here(branch, make_async(asked))
-    elif entry.done is not None and not entry.done.unavailable:
-        return recorded(asked, entry)
-    elif entry.is_cut_off:
-        return await stay_cut_off(asked.branch, asked.index)
+    else:
+        if asked.forks:
+            await let_begin(branch, asked.index)
+        if entry.done is not None and not entry.done.unavailable:
+            return recorded(asked, entry)
+        if entry.is_cut_off:
+            return await stay_cut_off(asked.branch, asked.index)
     return await drive_async_here(branch, proceed(asked, entry))
 
 

@@ -47,8 +47,8 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
     """Run the agent until it ends or must wait. Returns its result, or raises what became of it."""
     created = session.journal.created
     assert created is not None
-    kwargs = spec.decode_input(session.unwrap(created.input))
     try:
+        kwargs = spec.decode_input(session.unwrap(created.input))
         raw = yield from run_body(session, spec, run, root, kwargs)
         session.check_alive()
         if root.waiting is not None:

@@ -43,7 +43,7 @@ def fields_of(model: Any) -> dict[str, Field]:
         return _pydantic_fields(model)
     if not (isinstance(model, type) and (dataclasses.is_dataclass(model) or _is_struct(model))):
         raise InvalidInput(
-            "@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model"
+            f"@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model, not {model!r}"
         )
     hints = typing.get_type_hints(model, include_extras=True)
     if dataclasses.is_dataclass(model):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from holdfast.core import events as e
+from holdfast.core import values
 from holdfast.core.events import ErrorInfo, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
@@ -31,26 +32,48 @@ ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
 TRACEBACK_CHARS: Final = 8_000
 MESSAGE_CHARS: Final = 4_000
+SECRET_CHARS: Final = 8
+"""A secret of this length is looked for in the texts of a result. A shorter one could be part of something
+else, and what the agent goes on with would be spoilt."""
+_KEPT_OUT: Final = f'"{REDACTED}"'.encode()
 
 
 def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, Sequence[Blob], str]:
     """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
     spec = asked.spec
     try:
-        data, result = spec.result.kept(_redacted(raw, spec.redact) if spec.redact else raw)
+        if spec.redact or _KEPT_OUT in asked.args:
+            plain = values.lower(raw, typed=spec.result.typed)
+            raw = _redacted(plain, spec.redact, _long_secrets(asked))
+        data, result = spec.result.kept(raw)
     except NotStorable as error:
         return None, e.NULL, (), f"{error.reason} (at {error.path})"
     value, blob = wrap(data)
     return result, value, () if blob is None else (blob,), ""
 
 
-def _redacted(value: Any, names: frozenset[str]) -> Any:
-    """A result without the fields that were declared secret."""
+def _redacted(value: Any, names: frozenset[str], secrets: Sequence[str]) -> Any:
+    """A result without the fields that were declared secret, and without the call's secrets in its texts."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, REDACTED)
+        return value
     if isinstance(value, dict):
-        return {k: REDACTED if k in names else _redacted(v, names) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(v, names) for v in value]
+        return {
+            _redacted(k, names, secrets): REDACTED if k in names else _redacted(v, names, secrets)
+            for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [_redacted(v, names, secrets) for v in value]
     return value
+
+
+def _long_secrets(asked: Asked) -> list[str]:
+    """The secrets among the arguments of this call that cannot be part of a text by chance; longest first."""
+    bound = asked.bound
+    found = secrets_in(list(bound.values()))
+    found |= secrets_in([bound.get(name) for name in asked.spec.redact], declared=True)
+    return sorted((s for s in found if len(s) >= SECRET_CHARS), key=len, reverse=True)
 
 
 def kept_args(asked: Asked) -> tuple[Value | None, str]:

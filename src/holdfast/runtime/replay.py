@@ -75,18 +75,16 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
     created = session.journal.created
     assert created is not None
     run = AsyncRun(session, root) if spec.is_async else Run(session, root)
-    kwargs = spec.decode_input(session.unwrap(created.input))
     steps = session.steps
     try:
+        kwargs = spec.decode_input(session.unwrap(created.input))
         raw = yield from run_body(session, spec, run, root, kwargs)
     except BaseException as error:
-        signal = find_signal(error)
-        if isinstance(signal, Abandon) and isinstance(signal.cause, Diverged):
-            return Replayed(session.run_id, steps, False, signal.cause)
+        signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise
-        if signal is not None:
-            return Replayed(session.run_id, steps, False)
+        if signal is not None or session.stopped is not None:
+            return _stopped(session, steps, signal or session.stopped)
         failed = f"{type(error).__qualname__}: {error}"
         left = [(at, entry) for at, entry in session.journal.unasked() if is_main(at[0])]
         if left:  # it had come further before: the failure is the new code's
@@ -97,12 +95,21 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
                 _early(session, left[0], f"the agent fails with {failed}"),
             )
         return Replayed(session.run_id, steps, True, failed=failed)
+    if session.stopped is not None:  # the code caught it and went on
+        return _stopped(session, steps, session.stopped)
     left = session.journal.unasked()
     if left:
         return Replayed(
             session.run_id, steps, False, _early(session, left[0], "the end of the agent")
         )
     return Replayed(session.run_id, steps, True, None, raw)
+
+
+def _stopped(session: Session, steps: int, signal: BaseException | None) -> Replayed:
+    """It came to the end of what can be replayed, or the code asks for something else."""
+    diverged = signal.cause if isinstance(signal, Abandon) else None
+    found = diverged if isinstance(diverged, Diverged) else None
+    return Replayed(session.run_id, steps, False, found)
 
 
 def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:

@@ -22,8 +22,7 @@ from holdfast.errors import Abandon, CallFailed, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
-from holdfast.runtime.session import Session
-from holdfast.runtime.together import Together
+from holdfast.runtime.together import IDLE_TURNS, Together
 
 T = TypeVar("T")
 
@@ -124,15 +123,36 @@ async def _of_the_agent(task: asyncio.Task[T], root: Branch) -> T:
     return task.result()
 
 
+async def let_begin(branch: Branch, index: int) -> None:
+    """Before a recorded answer: give the tasks that were started right before it the turns that they had while
+    it was awaited, as long as the log holds something that they have yet to ask for.
+
+    Otherwise code that cancels them after it could cancel them before they have begun.
+    """
+    together, entries = branch.together, branch.session.journal.entries
+    entry = entries.get((branch.path, index))
+    if entry is None or entry.is_cut_off or together is None or together.is_alone:
+        return
+    below = branch.below(index)
+    for _ in range(IDLE_TURNS):
+        if not any(path.startswith(below) for path, _ in entries):
+            return
+        await asyncio.sleep(0)
+
+
 async def stay_cut_off(branch: Branch, index: int) -> NoReturn:
     """The code stopped waiting for the call at this place."""
     branch.session.journal.forget(branch.path, index)
-    await no_answer(branch.session)
+    await no_answer(branch)
 
 
-async def no_answer(session: Session) -> NoReturn:
-    """The code stopped waiting here, and got no answer: nor does it get one now."""
+async def no_answer(branch: Branch) -> NoReturn:
+    """The code stopped waiting here, and got no answer: nor does it get one now. A mere replay ends here
+    if the code gives it up only when time has passed."""
+    session = branch.session
     if session.only_replay is not None:
+        assert branch.together is not None
+        await branch.together.idle()
         raise session.stop(Abandon(session.only_replay))
     await asyncio.get_running_loop().create_future()
     raise AssertionError("unreachable")

@@ -9,9 +9,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from holdfast.errors import CallFailed
+
+IDLE_TURNS: Final = 32
+"""Turns of the event loop without a call after which the agent's code is taken to have nothing to do. What
+a call gives goes through two or three of them for each task that waits for another."""
 
 
 class Line(Protocol):
@@ -60,6 +64,15 @@ class Together:
         finally:
             self.end_call()
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """The call that is made here is not under way within this block."""
+        self.end_call()
+        try:
+            yield
+        finally:
+            self._calls += 1
+
     def watch(self, task: asyncio.Task[Any], line: Line, parent: Line) -> None:
         """A task that the agent has just started, its line, and the one that it was started from."""
         started_at = parent.index
@@ -89,6 +102,18 @@ class Together:
                 self._quiet = asyncio.Event()
             self._quiet.clear()
             await self._quiet.wait()
+
+    async def idle(self) -> None:
+        """Wait until no call is under way, and the code has had time to begin one or to cancel us."""
+        here, turns = asyncio.current_task(), 0
+        while self._calls or turns < IDLE_TURNS:
+            if self._calls:
+                await self.quiet()
+                turns = 0
+            if self.agent in (None, here) and all(x is here or x.done() for x in self.tasks):
+                return
+            await asyncio.sleep(0)
+            turns += 1
 
     async def finish(self) -> None:
         """The code has returned: what it started and did not wait for is part of the run too."""

@@ -21,7 +21,7 @@ from holdfast.core.replay import Entry
 from holdfast.errors import Suspend
 from holdfast.runtime.commit import commit, gate
 from holdfast.runtime.context import Branch
-from holdfast.runtime.effects import CutOff, Flow, Pause, place
+from holdfast.runtime.effects import CutOff, Flow, Leave, Pause, place
 from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.requests import Request
 from holdfast.runtime.session import Session
@@ -120,12 +120,11 @@ def _come(
             return ends
         until = min((until for x in entries if (until := _until(x)) is not None), default=None)
         left = None if until is None else until - session.store.now()
-        if left is None or left > session.patience_us:
-            says = " or ".join(request.says for request in requests)
-            how = ", or ".join(dict.fromkeys(r.how for r in requests if r.how))
-            raise Suspend(says, how.format(id=repr(session.run_id)), wake_at=until)
         try:
-            yield Pause(session, max(0, min(left, session.patience_us)) / MICROSECONDS)
+            if left is None or left > session.patience_us:
+                yield Leave(branch, _suspended(session, requests, until))
+            else:
+                yield Pause(session, max(0, left) / MICROSECONDS)
         except CutOff as cut:
             yield from _give_up(branch, places, entries)
             raise cut.cancelled from None
@@ -146,6 +145,12 @@ def _begin(branch: Branch, places: Sequence[int], requests: Sequence[Request]) -
             )
         )  # fmt: skip
     yield from commit(session, begins, blobs=all_blobs, recheck=gate)
+
+
+def _suspended(session: Session, requests: Sequence[Request], until: int | None) -> Suspend:
+    says = " or ".join(request.says for request in requests)
+    how = ", or ".join(dict.fromkeys(r.how for r in requests if r.how))
+    return Suspend(says, how.format(id=repr(session.run_id)), wake_at=until)
 
 
 def _give_up(branch: Branch, places: Sequence[int], entries: Sequence[Entry]) -> Flow:

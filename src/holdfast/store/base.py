@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MICROSECONDS: Final = 1_000_000
 TERMINAL_STATUSES: Final = ("completed", "failed", "cancelled")
+STATUSES: Final = ("pending", "running", "waiting", "paused", "quarantined", *TERMINAL_STATUSES)
 UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
 PRIORITIES: Final = range(-10, 11)
 PRIORITY_US: Final = 60 * MICROSECONDS
@@ -424,7 +425,8 @@ class Store(Protocol):
         ...
 
     def delete(self, run_id: str) -> bool:
-        """Delete a run that has ended, all of it. False if it has not ended or does not exist."""
+        """Delete a run that has ended, all of it; its id and the keys that it claims are free again. False
+        if it has not ended or does not exist."""
         ...
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:

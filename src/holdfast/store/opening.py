@@ -44,6 +44,10 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
             ) from None
         return PostgresStore(where)
     path, synchronous = _sqlite(where)
+    if Path(path).is_dir():
+        raise InvalidInput(
+            f"{path} is a folder; name a file in it, as {Path(path) / 'holdfast.db'}"
+        )
     from holdfast.store.sqlite import SQLiteStore
 
     return SQLiteStore(path, synchronous=synchronous)

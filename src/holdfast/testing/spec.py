@@ -235,7 +235,9 @@ def _unknown(said: str, known: list[Sentence]) -> str:
     # Compared by their words: what stands in a placeholder's place is anybody's guess.
     close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {text}" for text in close)
-    return f"unknown sentence: {said}" + (f"\n  the closest known ones:{hint}" if hint else "")
+    if not hint:
+        return f"unknown sentence: {said}\n  the known ones:" + "".join(f"\n    {x}" for x in texts)
+    return f"unknown sentence: {said}\n  the closest known ones:{hint}"
 
 
 def _check_order(scenario: Scenario) -> None:

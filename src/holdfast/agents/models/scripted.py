@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.agents.models.base import Prompt, Reply, ToolRequest
 from holdfast.core import values
 from holdfast.core.events import Usage
@@ -69,5 +71,12 @@ class ScriptedModel:
             ToolRequest(c.id or f"call_{turn}_{i}", c.name, c.arguments)
             for i, c in enumerate(asked, 1)
         )
-        usage = made.usage if isinstance(made, Reply) and made.usage else self._usage
-        return Reply(text=text, tool_calls=calls, usage=usage, finish="stop", model="scripted")
+        said = made if isinstance(made, Reply) else Reply()
+        return replace(
+            said,
+            text=text,
+            tool_calls=calls,
+            usage=said.usage or self._usage,
+            finish=said.finish or "stop",
+            model=said.model or "scripted",
+        )

@@ -1,0 +1,110 @@
+"""The options of `@agent`, `@loop`, `@step` and `@tool`: each is checked where it is declared.
+
+So a slip (a text where a list belongs, a number in quotes) is an error on the line where it stands, and not
+in a run that came that far; a secret whose name was written in another way than `redact` wants is not kept.
+Not here: what the options mean (`declare.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from holdfast.core.policy import Budget, Rate, Retry, microseconds
+from holdfast.errors import InvalidInput
+
+RISKS: Final = ("read", "write_local", "external_action")
+ON_DOUBT: Final = ("wait", "retry", "fail")
+STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running")
+TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")
+AGENT: Final = (
+    "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
+    "max_running", "checkpoint",
+)  # fmt: skip
+
+
+def check_known(where: str, options: Iterable[str], known: tuple[str, ...]) -> None:
+    """InvalidInput for an option that there is not."""
+    for option in options:
+        if option not in known:
+            raise InvalidInput(f"{where} has no option {option}=; it takes {', '.join(known)}")
+
+
+def check_call(name: str, options: Mapping[str, Any]) -> None:
+    """What steps and tools are declared with, but for their names and versions."""
+    check_seconds(name, options, "timeout", "key_ttl")
+    if options.get("timeout") == 0:
+        raise InvalidInput(f"timeout of {name} must be more than 0; leave it out for no limit")
+    check_max_running(name, options.get("max_running"))
+    _check_kind(name, options, "rate", Rate, "Rate(10, per=60)")
+    _check_kind(name, options, "retry", Retry, "Retry(attempts=3)")
+    for option in ("check", "undo"):
+        if options.get(option) is not None and not callable(options[option]):
+            raise InvalidInput(f"{name}: {option} must be a function, not {options[option]!r}")
+    on_doubt = options.get("on_doubt", "wait")
+    if inspect.iscoroutinefunction(on_doubt):
+        raise InvalidInput(f"{name}: on_doubt must be a plain function, not an async one")
+    if on_doubt not in ON_DOUBT and not callable(on_doubt):
+        ways = ", ".join(map(repr, ON_DOUBT))
+        raise InvalidInput(f"{name}: on_doubt must be {ways} or a function, not {on_doubt!r}")
+
+
+def check_agent(name: str, options: Mapping[str, Any]) -> None:
+    """What agents and loops are declared with, but for what is a list of texts."""
+    check_seconds(name, options, "deadline", "approval_ttl")
+    check_max_running(name, options.get("max_running"))
+    _check_kind(f"agent {name}", options, "budget", Budget, "Budget(max_steps=100)")
+    if options.get("on_failure", "") not in ("", "undo"):
+        raise InvalidInput(
+            f"agent {name}: on_failure must be 'undo', not {options['on_failure']!r}"
+        )
+
+
+def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
+    """InvalidInput for a span of time that is none."""
+    for option in which:
+        if options.get(option) is not None:
+            microseconds(options[option], f"{option} of {name}")
+
+
+def check_max_running(name: str, most: object) -> None:
+    """InvalidInput if this is no number of things that may be under way at once."""
+    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
+        raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
+
+
+def _check_kind(
+    where: str, options: Mapping[str, Any], option: str, kind: type, example: str
+) -> None:
+    value = options.get(option)
+    if value is not None and not isinstance(value, kind):
+        raise InvalidInput(
+            f"{where}: {option} must be a {kind.__name__}, as {example}, not {value!r}"
+        )
+
+
+def risks(where: str, given: object) -> tuple[str, ...]:
+    """The risks that need a person's yes."""
+    found = names(where, "approve", given, "risks", "external_action")
+    for risk in found:
+        if risk not in RISKS:
+            raise InvalidInput(f"{where}: approve takes risks ({', '.join(RISKS)}), not {risk!r}")
+    return found
+
+
+def names(where: str, option: str, given: object, of: str, example: str) -> tuple[str, ...]:
+    """A list of texts, or InvalidInput that says what to write."""
+    if isinstance(given, str):
+        raise InvalidInput(
+            f"{where}: {option} takes a list of {of}; write {option}=({given!r},), not {option}={given!r}"
+        )
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidInput(
+            f"{where}: {option} takes a list of {of}, as {option}=({example!r},), not {given!r}"
+        )
+    found = tuple(given)
+    for one in found:
+        if not isinstance(one, str):
+            raise InvalidInput(f"{where}: {option} takes a list of {of} (texts), not {one!r}")
+    return found
