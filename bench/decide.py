@@ -17,18 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Raw
-
 from bench.harness import Report, Series, folder, postgres_databases
 from bench.neighbours import body
-from holdfast import Holdfast, Run, RunCancelled, RunWaiting, agent, step, tool
-from holdfast.core import events as e
-from holdfast.core import log, values
-from holdfast.runtime.declare import agent_spec
-from holdfast.store.base import Append, NewRun
+from holdfast import Holdfast, Run, RunCancelled, RunWaiting, agent, control, step, tool
 
 FLAT: Final = 3.0
-EVENTS_PER_APPEND: Final = 1000
 ENDS: Final = ("signal", "signal with an id", "the same id again", "patch", "pause", "approve", "answer", "resolve",
                "result", "rerun", "cancel")  # fmt: skip
 """What only needs the end of the log."""
@@ -92,15 +85,17 @@ class Visit:
         self.taken = {name: Series(f"after {n:,}", "µs") for name in (*ENDS, *WHOLE)}
 
     def figures(self) -> dict[str, Series]:
+        from support.long_runs import write_steps  # the harness has put the tests on the path
+
         sys.stderr.write(f"  {self.n:,} steps, {self.url.partition(':')[0]}\n")
         with Holdfast(self.url, agents=[asks]) as hf:
-            _write(hf, self.n, self.rounds)
+            write_steps(hf.store, asks, "r", self.n, one, n=self.n, rounds=self.rounds)
             for number in range(self.rounds):
                 self._round(hf, number)
             hf.resume("r")
             self._look(hf)
             for _ in range(self.rounds):
-                self._time("rerun", lambda: hf.store and _rerun(hf))
+                self._time("rerun", lambda: control.rerun(hf.store, "r"))  # as `hf.rerun` begins
                 self._time("cancel", lambda: hf.cancel("r"))
                 try:
                     hf.resume("r")
@@ -144,38 +139,9 @@ class Visit:
         self.taken[name].values.append((time.perf_counter() - began) * 1e6)
 
 
-def _rerun(hf: Holdfast) -> None:
-    from holdfast import control
-
-    control.rerun(hf.store, "r")  # what `hf.rerun` does before it executes the run
-
-
 def _until_it_waits(hf: Holdfast) -> None:
     try:
         hf.resume("r")
     except (RunWaiting, KeyboardInterrupt):
         return
     raise AssertionError("the run did not wait")
-
-
-def _write(hf: Holdfast, n: int, rounds: int) -> None:
-    """A log with `n` completed steps, written as the agent would have, in a few big appends."""
-    store, spec = hf.store, agent_spec(asks)
-    data, digest = spec.encode_input((), {"n": n, "rounds": rounds})
-    created = e.RunCreated(run_id="r", agent=spec.name, input=log.wrap(data)[0])
-    head, records = log.seal(log.origin("r"), [created], epoch=0, time=store.now())
-    store.create(NewRun("r", spec.name, digest), records)
-    for first in range(0, n, EVENTS_PER_APPEND):
-        done = []
-        for i in range(first, min(n, first + EVENTS_PER_APPEND)):
-            args = values.encode({"i": i})
-            result = e.Value(json=Raw(values.encode(body(i))))
-            done.append(
-                e.CallSucceeded(
-                    index=i, step=i + 1, name="one", result=result, duration_us=300,
-                    digest=values.digest(args), args=e.Value(json=Raw(args)),
-                )
-            )  # fmt: skip
-        before = head
-        head, records = log.seal(before, done, epoch=0, time=store.now())
-        store.append(Append("r", before.seq, records, None, before=before.hash))

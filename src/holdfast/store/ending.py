@@ -24,7 +24,10 @@ def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterat
     end = store.heads([run_id]).get(run_id)
     while end is not None and end >= 0:
         start = max(0, end - page + 1)
-        found = store.read(run_id, after=start - 2, limit=end - start + 2)
+        after = max(
+            -1, start - 2
+        )  # the one before is read, too: what follows is checked against it
+        found = store.read(run_id, after=after, limit=end - after)
         if not found and store.get(run_id) is None:
             return  # it was deleted in the meantime
         head = log.origin(run_id)
