@@ -69,6 +69,7 @@ WAKE: Final = RowChange(wake=True)
 
 # ── how much of the log a decision needs ─────────────────────────────────────────────────────
 
+LATELY: Final = 100
 Reads = Callable[[Store, str], list[Record]]
 """What is read of a run's log, in order and checked: its last event at least."""
 
@@ -78,8 +79,14 @@ def the_end(store: Store, run_id: str) -> list[Record]:
     return list(itertools.islice(newest_first(store, run_id, page=1), 1))
 
 
+def lately(store: Store, run_id: str) -> list[Record]:
+    """The last events. A cancellation that is not carried out yet is among them: whoever knows of one begins
+    nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
+    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
+
+
 def what_is_open(store: Store, run_id: str) -> list[Record]:
-    """As far back as anything is open: requests, calls that may have happened, a cancellation."""
+    """As far back as anything is open: requests, and calls that may have happened."""
     return still_open.tail(run_id, newest_first(store, run_id))
 
 
@@ -479,7 +486,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             return Act([asked, reopened], RowChange("pending", store.now()))
         return Act([asked], WAKE)
 
-    act(store, run_id, decide, what_is_open)
+    act(store, run_id, decide, lately)
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

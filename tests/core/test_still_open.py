@@ -113,7 +113,6 @@ def test_the_end_of_a_log_says_of_what_is_open_what_all_of_it_says(
 
     assert undecided(end) == undecided(all_of_it)
     assert unsettled(end) == unsettled(all_of_it)
-    assert end.cancel_requested == all_of_it.cancel_requested
     assert end.waiting_for == all_of_it.waiting_for
 
 

@@ -233,7 +233,7 @@ def test_no_more_events_are_read_for_a_decision_the_older_the_run_is(home: Any, 
     young, old = (events_read_by_each(home, clock, n) for n in (200, 2000))
 
     assert old == young
-    assert max(old.values()) <= 40
+    assert max(old.values()) <= 101
 
 
 def test_a_call_in_doubt_is_found_by_its_step_though_the_run_never_waited(
@@ -253,6 +253,19 @@ def test_a_call_in_doubt_is_found_by_its_step_though_the_run_never_waited(
         hf.resolve("r", 2001, done=7)
         assert watched.events_read <= 40
         assert hf.resume("r") == 7
+
+
+def test_a_run_that_never_waited_is_cancelled_once_however_long_it_is(
+    watched: Watched, clock: Any
+) -> None:
+    with Holdfast(watched, agents=[asks]) as hf:
+        write_steps(watched.store, asks, "r", 2000, look, n=2000)
+        for _ in range(3):
+            hf.cancel("r")
+        assert watched.events_read <= 3 * 101
+        assert kinds(hf).count("cancel_requested") == 1
+        with pytest.raises(RunCancelled):
+            hf.resume("r")
 
 
 # ── and is checked as it was ─────────────────────────────────────────────────────────────────

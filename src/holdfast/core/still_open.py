@@ -1,4 +1,4 @@
-"""What is still open in a run, found from the end of its log: requests, calls without a receipt, a cancellation.
+"""What is still open in a run, found from the end of its log: requests, and calls without a receipt.
 
 Whoever suspends a run has all of its log in mind and says since when anything is open
 (`RunSuspended.open_since`), and a restart leaves nothing open. So of what is open, the fold of the log from
@@ -24,13 +24,8 @@ _CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFaile
 Found = Callable[[Record], bool]
 
 
-def open_since(draft: Draft) -> int | None:
-    """When the oldest of what is open began, for `RunSuspended`; the time of the last event if nothing is.
-
-    None while a cancellation is asked for: the state does not say since when.
-    """
-    if draft.cancel_requested:
-        return None
+def open_since(draft: Draft) -> int:
+    """When the oldest of what is open began, for `RunSuspended`; the time of the last event if nothing is."""
     begun = [wait.since for wait in draft.open.waits.values()]
     begun += [c.started_at for c in draft.open.calls.values() if c.status in UNSETTLED]
     return min(begun, default=draft.updated_at)
