@@ -101,7 +101,7 @@ def call_at(state: RunState, place: str) -> Call | None:
     return next((c for c in state.calls if c.id == place), None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(LOGS, st.booleans())
 def test_the_end_of_a_log_says_of_what_is_open_what_all_of_it_says(
     drawn: list[tuple[Event, int]], keep_calls: bool
@@ -116,7 +116,7 @@ def test_the_end_of_a_log_says_of_what_is_open_what_all_of_it_says(
     assert end.waiting_for == all_of_it.waiting_for
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(LOGS)
 def test_who_asks_for_one_thing_by_its_name_is_told_what_all_of_it_says(
     drawn: list[tuple[Event, int]],
