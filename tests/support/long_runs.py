@@ -32,7 +32,7 @@ def write_steps(
             done.append(
                 e.CallSucceeded(
                     index=i, step=i + 1, name=step.__name__, result=result, duration_us=300,
-                    digest=values.digest(args), args=e.Value(json=Raw(args)),
+                    args=e.Value(json=Raw(args)),
                 )
             )  # fmt: skip
         before = head
