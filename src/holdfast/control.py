@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -48,7 +48,6 @@ from holdfast.store.base import (
     RunRow,
     Store,
 )
-from holdfast.store.checks import check_text
 from holdfast.store.ending import newest_first
 
 
@@ -161,8 +160,14 @@ def signal(
 
 def _signal_key(run_id: str, signal_id: str) -> str:
     """The key under which the store knows that a run has received this signal."""
-    known_as = values.digest(check_text("signal_id", signal_id).encode())
+    known_as = values.digest(signal_id.encode("utf-8", "surrogatepass"))
     return f"{RESERVED}signal {run_id} {known_as}"
+
+
+def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
+    """For a log that is written at once: the keys of the signals in it, with their places."""
+    found = {_signal_key(run_id, x.id): seq for seq, x in events if isinstance(x, e.SignalReceived)}
+    return list(found.items())
 
 
 def approve(
@@ -560,13 +565,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     blobs = [
         Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None
     ]
-    received = {
-        _signal_key(new_id, x.id): seq
-        for seq, x in enumerate(new)
-        if isinstance(x, e.SignalReceived)
-    }
     run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
-    made, fresh = store.create(run, sealed, blobs=blobs, keys=list(received.items()))
+    made, fresh = store.create(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new)))
     if not fresh:
         raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
 
