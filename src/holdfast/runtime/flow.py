@@ -128,8 +128,7 @@ def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
     if (
         not isinstance(key, str)
         or len(key) > 500
-        or (key and not key.strip())
-        or key.startswith(RESERVED)
+        or (key and (not key.strip() or key.startswith(RESERVED)))
     ):
         raise InvalidInput(
             f"{spec.name}: idempotency_key must be text of up to 500 characters, not {key!r}"
