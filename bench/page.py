@@ -18,6 +18,7 @@ DOCS: Final = Path(__file__).parent.parent / "docs"
 PAGES: Final = {
     "steps": DOCS / "speed.md",
     "loop": DOCS / "loops.md",
+    "decide": DOCS / "people.md",
     "fleet": DOCS / "fleet.md",
 }
 BEGIN: Final = "<!-- figures: python -m bench page -->"
@@ -30,7 +31,7 @@ def main(results: Path, pages: Mapping[str, Path] = PAGES) -> None:
     there = [name for name, source in kept.items() if source.exists()]
     if not there:
         sys.exit(
-            f"{results} has no figures: run `make bench ARGS=steps` first (or `loop`, or `fleet`)"
+            f"{results} has no figures: run `make bench ARGS=steps` first (or `loop`, `decide`, `fleet`)"
         )
     for name in there:
         table = "\n".join(lines(json.loads(kept[name].read_text("utf-8"))))

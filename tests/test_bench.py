@@ -115,6 +115,31 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     assert [x for x in wanted if x not in written] == []
 
 
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)]
+)
+def test_every_figure_of_deciding_is_taken_and_written_into_its_page(
+    database: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "bench", "decide", "--quick", "--database", database]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not done.returncode, done.stderr
+    page = tmp_path / "people.md"
+    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n", "utf-8")
+    write_page(tmp_path, {"decide": page})
+    written = page.read_text("utf-8")
+
+    for what in ("signal with an id", "approve", "answer", "resolve", "result", "holdfast show"):
+        assert f": {what} | " in written
+    assert "ms after 20 steps" in written
+
+
 @step
 def noted(i: int) -> str:
     return str(i) * 100

@@ -3,59 +3,122 @@
 Every act is one event (or two) appended to the run's log, under the condition that the log is still
 what the decision was made upon. So of approve, reject, time-out and cancel racing, one wins, and the
 others are told which. A worker that is executing the run sees the event at its next commit.
+
+What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far
+back as anything is open. So it costs no more the longer the run has lived.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core import jsonpatch, log, loop_state, values
+from holdfast.core import jsonpatch, log, loop_state, still_open, values
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
 from holdfast.core.knowledge import operated
-from holdfast.core.log import Blob, Head
+from holdfast.core.log import Blob, Record
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import (
     AlreadyDecided,
     Conflict,
     InvalidInput,
+    KeyTaken,
+    LogDamaged,
     NoSuchRun,
     NotFound,
     NotNow,
     NotResumable,
     NotStorable,
 )
-from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, RunRow, Store
+from holdfast.store.base import (
+    RESERVED,
+    TERMINAL_STATUSES,
+    Append,
+    NewRun,
+    RowChange,
+    RunRow,
+    Store,
+)
+from holdfast.store.ending import newest_first
 
-Act = tuple[Sequence[Event], RowChange | None, Sequence[Blob]]
+
+class Act(NamedTuple):
+    """What is to be recorded, with what changes beside it. Without events, nothing is."""
+
+    events: Sequence[Event] = ()
+    change: RowChange | None = None
+    blobs: Sequence[Blob] = ()
+    key: str = ""
+    """A key that no other event may hold: KeyTaken if one does."""
+
+
 Decide = Callable[[RunState, RunRow], Act]
+"""Upon what is known of the run (as far as it was read) and its row."""
 
-WAKE = RowChange(wake=True)
+WAKE: Final = RowChange(wake=True)
+
+# ── how much of the log a decision needs ─────────────────────────────────────────────────────
+
+LATELY: Final = 100
+Reads = Callable[[Store, str], list[Record]]
+"""What is read of a run's log, in order and checked: its last event at least."""
 
 
-def act(store: Store, run_id: str, decide: Decide) -> None:
-    """Decide upon a run's state as it is now, and record the decision if it still is."""
+def the_end(store: Store, run_id: str) -> list[Record]:
+    """Only where the log ends: for what is decided upon the run's row alone."""
+    return list(itertools.islice(newest_first(store, run_id, page=1), 1))
+
+
+def lately(store: Store, run_id: str) -> list[Record]:
+    """The last events. A cancellation that is not carried out yet is among them: whoever knows of one begins
+    nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
+    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
+
+
+def what_is_open(store: Store, run_id: str) -> list[Record]:
+    """As far back as anything is open: requests, and calls that may have happened."""
+    return still_open.tail(run_id, newest_first(store, run_id))
+
+
+def open_until(found: still_open.Found) -> Reads:
+    """The same, but no further than to what is asked about."""
+    return lambda store, run_id: still_open.tail(run_id, newest_first(store, run_id), found)
+
+
+def everything(store: Store, run_id: str) -> list[Record]:
+    """The whole log: for what depends on all that the run did or knows."""
+    return list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+
+
+def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:
+    """Decide upon a run as it is now, and record the decision if it still is."""
     while True:
-        row = store.get(run_id)
+        records = reads(store, run_id)
+        row = store.get(run_id)  # after the log: so it is not older than what was read there
         if row is None:
             raise NoSuchRun(run_id)
-        records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
-        state = fold(RunState(), records)
-        new, change, blobs = decide(state, row)
+        if not records:
+            raise LogDamaged(run_id, 0, "it is missing")
+        new, change, blobs, key = decide(fold(RunState(id=run_id), records), row)
+        if not new:
+            return
         last = records[-1]
-        head = Head(last.seq, last.hash, last.time)
+        head = log.head_at(last)
         _, sealed = log.seal(head, new, epoch=last.epoch, time=store.now())
         _refuse_unreadable(sealed)
+        work = Append(run_id, head.seq, sealed, None, change, blobs, key, before=head.hash)
         try:
-            store.append(Append(run_id, head.seq, sealed, None, change, blobs))
+            store.append(work)
         except Conflict:
             continue  # something happened in between: decide again, upon what is true now
         return
@@ -91,44 +154,30 @@ def signal(
     """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a name that is not empty")
+    key = _signal_key(run_id, str(signal_id)) if signal_id else ""
     wrapped, blob = log.wrap(values.encode(value))
 
     def decide(_: RunState, row: RunRow) -> Act:
         _refuse_ended(row, f"the signal {name!r}")
-        if signal_id and _signal_seen(store, run_id, signal_id):
-            return _NOTHING
         event = e.SignalReceived(
             id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
         )
-        return [event], WAKE, [] if blob is None else [blob]
+        return Act([event], WAKE, [] if blob is None else [blob], key)
 
-    _act_unless_nothing(store, run_id, decide)
-
-
-_NOTHING: Act = ((), None, ())
+    with contextlib.suppress(KeyTaken):  # it has been received before
+        act(store, run_id, decide)
 
 
-def _act_unless_nothing(store: Store, run_id: str, decide: Decide) -> None:
-    class Nothing(Exception):
-        pass
-
-    def checked(state: RunState, row: RunRow) -> Act:
-        done = decide(state, row)
-        if not done[0]:
-            raise Nothing
-        return done
-
-    try:
-        act(store, run_id, checked)
-    except Nothing:
-        return
+def _signal_key(run_id: str, signal_id: str) -> str:
+    """The key under which the store knows that a run has received this signal."""
+    known_as = values.digest(signal_id.encode("utf-8", "surrogatepass"))
+    return f"{RESERVED}signal {run_id} {known_as}"
 
 
-def _signal_seen(store: Store, run_id: str, signal_id: str) -> bool:
-    kind = e.SignalReceived.kind
-    return any(
-        r.kind == kind and getattr(r.event, "id", None) == signal_id for r in store.read(run_id)
-    )
+def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
+    """For a log that is written at once: the keys of the signals in it, with their places."""
+    found = {_signal_key(run_id, x.id): seq for seq, x in events if isinstance(x, e.SignalReceived)}
+    return list(found.items())
 
 
 def approve(
@@ -164,9 +213,14 @@ def _decide_approval(
             by=by,
             why=why,
         )
-        return [event], WAKE, []
+        return Act([event], WAKE)
 
-    act(store, run_id, decide)
+    act(store, run_id, decide, _requests(request))
+
+
+def _requests(request: str) -> Reads:
+    """What tells of the one request, or of all that are open."""
+    return open_until(still_open.begins_request(request)) if request else what_is_open
 
 
 def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
@@ -187,9 +241,9 @@ def answer(
         if wait.options and value not in wait.options:
             raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
-        return [event], WAKE, [] if blob is None else [blob]
+        return Act([event], WAKE, [] if blob is None else [blob])
 
-    act(store, run_id, decide)
+    act(store, run_id, decide, _requests(request))
 
 
 def _pending(state: RunState, kind: str, request: str) -> Waiting:
@@ -233,7 +287,10 @@ def resolve(
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
             )
-        target = _doubtful(state, call)
+        target = _doubtful(state, call) or _doubtful(_whole(store, run_id), call)
+        if target is None:
+            named = f" named {call!r}" if call else ""
+            raise NotFound(f"run {run_id!r} has no call in doubt{named}")
         how = "done" if done is not ... else "retry" if retry else "failed"
         event = e.CallResolved(
             branch=target.branch, index=target.index, step=target.step, name=target.name, how=how,
@@ -242,14 +299,22 @@ def resolve(
             by=by, why=why,
         )  # fmt: skip
         change = None if row.status in TERMINAL_STATUSES else WAKE
-        return [event], change, [blob] if blob is not None and how == "done" else []
+        return Act([event], change, [blob] if blob is not None and how == "done" else [])
 
-    act(store, run_id, decide)
+    # A tool may have several calls in doubt, and then it is to be said which: so its name ends no search.
+    is_place = isinstance(call, int) or (call is not None and "#" in call)
+    reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
+    act(store, run_id, decide, reads)
 
 
-def _doubtful(state: RunState, call: int | str | None) -> Call:
-    """The call that may or may not have happened (an intent without a receipt counts)."""
-    unsure = [c for c in state.calls if c.status in ("in_doubt", "running") and c.index >= 0]
+def _whole(store: Store, run_id: str) -> RunState:
+    """The fold of everything: also for what to say of a call that was over long ago."""
+    return fold(RunState(), everything(store, run_id))
+
+
+def _doubtful(state: RunState, call: int | str | None) -> Call | None:
+    """The call that may or may not have happened (an intent without a receipt counts), if there is one."""
+    unsure = [c for c in state.calls if c.status in still_open.UNSETTLED and c.index >= 0]
     if call is not None:
         unsure = [c for c in unsure if call in (c.step, c.name, c.id)]
     if not unsure:
@@ -258,9 +323,7 @@ def _doubtful(state: RunState, call: int | str | None) -> Call:
             raise NotNow(
                 f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it"
             )
-        raise NotFound(
-            f"run {state.id!r} has no call in doubt" + (f" named {call!r}" if call else "")
-        )
+        return None
     if len(unsure) > 1:
         names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
         raise InvalidInput(f"run {state.id!r} has several calls in doubt: say which step: {names}")
@@ -293,9 +356,9 @@ def patch(store: Store, run_id: str, changes: Patch, *, delete: Sequence[str] = 
         _refuse_ended(row, "a patch")
         if event.operations is not None:
             _try_out(state, changes)
-        return [event], None, []
+        return Act([event])
 
-    act(store, run_id, decide)
+    act(store, run_id, decide, the_end if event.operations is None else everything)
 
 
 def _try_out(state: RunState, ops: Any) -> None:
@@ -342,7 +405,7 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(f"run {run_id!r} is paused already")
         live = row.is_live(store.now())
         change = None if live else RowChange("paused", None, "somebody to resume it")
-        return [e.RunPaused(by=by, why=why)], change, []
+        return Act([e.RunPaused(by=by, why=why)], change)
 
     act(store, run_id, decide)
 
@@ -350,25 +413,31 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Let a failed, paused or quarantined run go on; one that waits is looked at again."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
             anew = f"hf.rerun({run_id!r}) begins it anew with its state kept"
             raise NotResumable(run_id, "status", "it was cancelled", anew)
-        undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
-        if row.status == "failed" and undoable and all(c.undone for c in undoable):
+        if row.status == "failed" and _is_undone(_whole(store, run_id)):
             anew = f"hf.rerun({run_id!r}) begins it anew"
             raise NotResumable(run_id, "status", "what it did has been undone", anew)
+        if row.status == "quarantined":
+            _whole(store, run_id)  # it may have been set aside because of its log
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
-            return [e.RunReopened(by=by, why=why)], RowChange("pending", now), []
-        return _NOTHING
+            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
+        return Act()
 
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
         return  # it goes on by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)
-    _act_unless_nothing(store, run_id, decide)
+    act(store, run_id, decide)
+
+
+def _is_undone(state: RunState) -> bool:
+    undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
+    return bool(undoable) and all(c.undone for c in undoable)
 
 
 def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -384,7 +453,7 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
             raise NotNow(
                 f"run {run_id!r} is {row.status}: it does not go on, so nothing can be added"
             )
-        return [e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None, []
+        return Act([e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None)
 
     act(store, run_id, decide)
 
@@ -394,7 +463,7 @@ def _failed_children(store: Store, run_id: str) -> list[str]:
     row = store.get(run_id)
     if row is None or row.status != "failed":
         return []
-    state = fold(RunState(), log.verify(run_id, log.origin(run_id), store.read(run_id)))
+    state = _whole(store, run_id)
     failed = {state.failure.step, *state.failure.also} if state.failure else set()
     children = [store.get(c.child) for c in state.calls if c.step in failed and c.child]
     return [child.id for child in children if child is not None and child.status == "failed"]
@@ -408,16 +477,16 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
-        doubt = [c for c in state.calls if c.status in ("in_doubt", "running") and _acts(c)]
+        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and _acts(c)]
         if doubt:
             first = doubt[0]
             raise NotNow(
                 f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; settle "
                 f"that first with hf.resolve({run_id!r}, {first.step}, …)"
             )
-        return [e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()), []
+        return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
-    act(store, run_id, decide)
+    act(store, run_id, decide, what_is_open)
 
 
 def _acts(call: Call) -> bool:
@@ -431,16 +500,13 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         _refuse_ended(row, "a cancellation")
         asked = e.CancelRequested(by=by, why=why)
         if state.cancel_requested:
-            return _NOTHING
+            return Act()
         if row.status in ("paused", "quarantined"):
-            return (
-                [asked, e.RunReopened(by=by, why="to cancel it")],
-                RowChange("pending", store.now()),
-                [],
-            )
-        return [asked], WAKE, []
+            reopened = e.RunReopened(by=by, why="to cancel it")
+            return Act([asked, reopened], RowChange("pending", store.now()))
+        return Act([asked], WAKE)
 
-    _act_unless_nothing(store, run_id, decide)
+    act(store, run_id, decide, lately)
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -455,9 +521,9 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
                 f"run {run_id!r} has nothing to undo: no finished call of it says how (@tool(undo=…)), "
                 f"or it is undone already{end}"
             )
-        return [e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()), []
+        return Act([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
 
-    act(store, run_id, decide)
+    act(store, run_id, decide, everything)
 
 
 # ── forking ──────────────────────────────────────────────────────────────────────────────────
@@ -471,7 +537,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     row = store.get(run_id)
     if row is None:
         raise NoSuchRun(run_id)
-    records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+    records = everything(store, run_id)
     whole = fold(RunState(), records)
     last = whole.call(step)
     if last is None:
@@ -516,9 +582,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     blobs = [
         Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None
     ]
-    made, fresh = store.create(
-        NewRun(new_id, row.agent, row.input_digest, row.code_version), sealed, blobs=blobs
-    )
+    run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
+    made, fresh = store.create(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new)))
     if not fresh:
         raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
 

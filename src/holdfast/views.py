@@ -13,13 +13,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.core import log, snapshot, values
+from holdfast.core import log, snapshot, still_open, values
 from holdfast.core.events import ALL, Event, Noted, Value
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, StoreError
 from holdfast.store.base import RunRow, Snapshot, Store
+from holdfast.store.ending import newest_first
 
 SNAPSHOT_AFTER: Final = 1000
 """A log that grew by this many events since the last snapshot gets a new one when it is read."""
@@ -82,6 +83,17 @@ def get(store: Store, run_id: str) -> RunState:
     return with_owner(folded(store, run_id), row, store.now())
 
 
+def pending(store: Store, run_id: str) -> RunState:
+    """What is open in the run now: its requests and its calls without a receipt, as in `get`.
+
+    They are found from the end of the log, so this costs no more the longer the run is. Of anything else the
+    state that is returned says only what happened since they began.
+    """
+    records = still_open.tail(run_id, newest_first(store, run_id))
+    row = row_of(store, run_id)
+    return with_owner(fold(RunState(id=run_id), records), row, store.now())
+
+
 def folded(store: Store, run_id: str) -> RunState:
     """The fold of the whole log, begun at a snapshot if there is a good one.
 
@@ -122,12 +134,13 @@ def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
 
 def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
     """An intent without a receipt and without a living owner is in doubt."""
-    live = row.is_live(now)
-    status = row.status
-    if row.status == "running" and not live:
-        status = "interrupted"
-    calls = state.calls if live else tuple(map(_doubted, state.calls))
-    return msgspec.structs.replace(state, status=status, calls=calls)
+    calls = state.calls if row.is_live(now) else tuple(map(_doubted, state.calls))
+    return msgspec.structs.replace(state, status=standing(row, now), calls=calls)
+
+
+def standing(row: RunRow, now: int) -> str:
+    """The row's status; `interrupted` if its worker has let the lease end."""
+    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
 
 
 def _doubted(call: Call) -> Call:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.core.events import SignalReceived
 from holdfast.store.base import LIVE, Snapshot
 from support.shell import Shell, everything
 
@@ -105,6 +106,21 @@ def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None
     assert before == shell.log("r1")
     assert "m-1\n" == shell("resume", "agents.py", "r1").stdout
     assert "exists already" in shell("import", str(file), code=1).stderr
+
+
+def test_an_imported_run_has_received_what_it_had_received(shell: Shell) -> None:
+    shell.run("asking", "r1", code=1)
+    for _ in range(2):
+        shell("signal", "r1", "go", "--signal-id", "x", "--yes")
+    file = shell.folder / "r1.jsonl"
+    file.write_text(shell("export", "r1").stdout)
+    shell.db = shell.folder / "elsewhere.db"
+    shell("import", str(file))
+    for signal_id in ("x", "y"):
+        shell("signal", "r1", "go", "--signal-id", signal_id, "--yes")
+
+    with Holdfast(shell.db) as hf:
+        assert ["x", "y"] == [x.id for _, x in hf.events("r1") if isinstance(x, SignalReceived)]
 
 
 def test_an_imported_run_that_had_not_ended_executes_nothing_until_resumed(shell: Shell) -> None:

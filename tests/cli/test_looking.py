@@ -1,10 +1,14 @@
 """The verbs that look: list, show, trace, events, diff, verify, doctor. In this process, through click's runner."""
 
 import re
+from typing import Any
 
 import apsw
 import pytest
 
+from holdfast import Holdfast, Run, RunWaiting, agent, step
+from holdfast.store.sqlite import SQLiteStore
+from support.long_runs import write_steps
 from support.shell import Shell, damage
 
 # -- list ----------------------------------------------------------------------------------------
@@ -267,3 +271,57 @@ def test_a_run_that_only_waits_has_no_steps_and_says_until_when(shell: Shell) ->
 
     assert "no steps" in shell("show", "r1").stdout
     assert re.search(r"timer, until \d{4}-\d\d-\d\d ", shell("trace", "r1").stdout)
+
+
+# -- runs that have lived long ---------------------------------------------------------------------
+
+
+@step
+def look(i: int) -> int:
+    return i
+
+
+@agent
+def long(run: Run) -> None:
+    for i in range(250):
+        look(i)
+    run.approve("Go on?")
+
+
+def test_of_a_long_run_the_last_calls_are_shown_and_all_if_asked_for(shell: Shell) -> None:
+    with Holdfast(shell.db, agents=[long]) as hf:
+        write_steps(hf.store, long, "r", 250, look)
+
+    def steps(*words: str) -> list[str]:
+        return re.findall(r"^  (\d+) +look", shell("show", "r", *words).stdout, re.MULTILINE)
+
+    assert [str(n) for n in range(151, 251)] == steps()
+    assert (
+        "150 earlier ones are done and not shown here; --all shows them"
+        in shell("show", "r").stdout
+    )
+    assert [str(n) for n in range(1, 251)] == steps("--all")
+    assert len(shell.json("show", "r")["calls"]) == 250
+
+
+@pytest.mark.parametrize(
+    "words", ["approve r", "reject r", "signal r go", "cancel r", "pause r", "patch r --state k=1"]
+)
+def test_no_more_of_a_long_run_is_read_than_the_decision_needs(
+    shell: Shell, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Holdfast(shell.db, agents=[long]) as hf:
+        write_steps(hf.store, long, "r", 250, look)
+        with pytest.raises(RunWaiting):
+            hf.resume("r")
+    read, seen = SQLiteStore.read, []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        found = read(*args, **options)
+        seen.extend(found)
+        return found
+
+    monkeypatch.setattr(SQLiteStore, "read", watched)
+    shell(*words.split(), "--yes")
+
+    assert 0 < len(seen) < 120

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import views
 from holdfast.core import events as e
-from holdfast.core import log
+from holdfast.core import log, still_open
 from holdfast.core.events import Value
 from holdfast.core.fold import fold
 from holdfast.core.state import RunState
@@ -154,6 +154,24 @@ def fold_of_any_split_agrees(x: Evidence) -> None:
         assert fold(fold(RunState(), x.records[:i]), x.records[i:]) == x.state
 
 
+def what_is_open_is_found_from_the_end(x: Evidence) -> None:
+    """11: what the end of the log says of requests and doubts is what all of it says, when a run leaves memory
+    and now and then."""
+    count = len(x.records)
+    moments = {count, *range(1, count, max(1, count // 7))}
+    moments |= {r.seq + 1 for r in x.records if r.kind == e.RunSuspended.kind}
+    for length in moments:
+        whole = x.records[:length]
+        end = still_open.tail(x.run_id, reversed(whole))
+        assert _open(fold(RunState(id=x.run_id), end)) == _open(fold(RunState(), whole))
+
+
+def _open(state: RunState) -> tuple[list[Any], list[Any]]:
+    waits = [wait for wait in state.waits if not wait.decided]
+    calls = [c for c in state.calls if c.status in still_open.UNSETTLED and c.index >= 0]
+    return waits, [(c.id, c.step, c.name, c.effect, c.status) for c in calls]
+
+
 def approvals_are_bound(x: Evidence) -> None:
     """15: a gated call has one approval of these very bytes, used once."""
     used: set[int] = set()
@@ -239,8 +257,9 @@ def one_terminal_event(x: Evidence) -> None:
 ALL = (
     log_is_gap_free_and_chained, acknowledged_is_durable, intent_comes_first, once_happens_once,
     keyed_has_one_effect, no_false_certainty, doubt_blocks, one_receipt_each, epochs_never_fall,
-    fold_of_any_split_agrees, approvals_are_bound, signals_arrive_once, timers_are_not_early,
-    nothing_begins_after_cancel, undo_is_complete_and_in_reverse, nothing_is_stranded, one_terminal_event,
+    fold_of_any_split_agrees, what_is_open_is_found_from_the_end, approvals_are_bound, signals_arrive_once,
+    timers_are_not_early, nothing_begins_after_cancel, undo_is_complete_and_in_reverse, nothing_is_stranded,
+    one_terminal_event,
 )  # fmt: skip
 
 

@@ -201,6 +201,20 @@ def damage(db: Path, run_id: str) -> None:
         connection.close()
 
 
+def damage_end(db: Path, run_id: str) -> None:
+    """One letter more in the last event of one run."""
+    connection = apsw.Connection(str(db))
+    try:
+        connection.execute(
+            "UPDATE events SET data = CAST(CAST(data AS TEXT) || ' ' AS BLOB) WHERE rowid = "
+            "(SELECT e.rowid FROM events e JOIN runs r ON r.key = e.run WHERE r.id = ? ORDER BY seq DESC LIMIT 1)",
+            (run_id,),
+        )
+        assert connection.changes()
+    finally:
+        connection.close()
+
+
 # -- a store with a run in every state that a person may meet ----------------------------------
 
 MAKE = """

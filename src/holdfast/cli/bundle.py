@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from holdfast import views
+from holdfast import control, views
 from holdfast.cli.progress import counted
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -200,8 +200,14 @@ def take_in(store: Store, packed: Packed) -> str:
     """Write the run into a store; the status it has there."""
     # Claimed while it is written, so that no worker takes it up in between.
     run = packed.run
+    signals = [(r.seq, r.event) for r in packed.records if r.kind == e.SignalReceived.stored_as]
     row, fresh = store.create(
-        run, packed.records, blobs=packed.blobs, worker=IMPORTER, lease_us=LEASE_US
+        run,
+        packed.records,
+        blobs=packed.blobs,
+        worker=IMPORTER,
+        lease_us=LEASE_US,
+        keys=control.received(run.id, signals),
     )
     if not fresh:
         raise InvalidInput(f"run {run.id!r} exists already in this store; nothing was imported")

@@ -141,9 +141,11 @@ class Decider:
     url: str | None
     as_json: bool
 
-    def confirm(self, question: str) -> None:
-        """Go on only if a person says yes, or has said so beforehand."""
-        confirm(question, yes=self.yes)
+    def confirm(self, question: str | Callable[[], str]) -> None:
+        """Go on only if a person says yes, or has said so beforehand. A question that has to be found out
+        first is not, if nobody is asked."""
+        if not self.yes:
+            confirm(question if isinstance(question, str) else question(), yes=False)
 
 
 def decision_options(verb: Callable[..., None]) -> Callable[..., None]:

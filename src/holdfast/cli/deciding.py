@@ -37,17 +37,17 @@ request_option = click.option(
 
 def _open_request(store: Store, run_id: str, kind: str, request: str) -> Waiting | None:
     """The request that a decision would be about; None leaves it to `control` to say why not."""
-    waits = [w for w in views.get(store, run_id).waits if w.wait == kind and not w.decided]
+    waits = [w for w in views.pending(store, run_id).waits if w.wait == kind and not w.decided]
     named = [w for w in waits if request in ("", w.id)]
     return named[0] if len(named) == 1 else None
 
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
     """What was done, and how the run goes on."""
-    state = views.get(store, run_id)
-    data = {"run": run_id, "did": did, "status": state.status}
+    status = views.standing(views.row_of(store, run_id), store.now())
+    data = {"run": run_id, "did": did, "status": status}
     lines = [f"{run_id}: {did}"]
-    if state.status in ("waiting", "pending", "interrupted"):
+    if status in ("waiting", "pending", "interrupted"):
         lines.append(
             f"  a worker goes on with it; or here: {command(decider.url, 'resume', 'FILE', run_id)}"
         )
@@ -171,7 +171,7 @@ def resolve(
 
 def _doubtful(store: Store, run_id: str, which: int | str | None) -> Call | None:
     """The call that a decision would be about; None leaves it to `control` to say why not."""
-    state = views.get(store, run_id)
+    state = views.pending(store, run_id)
     found = [c for c in state.in_doubt if which in (None, c.step, c.name, c.id)]
     return found[0] if len(found) == 1 else None
 
@@ -245,7 +245,7 @@ def patch(
     with existing_store(decider.url) as store:
         shown = text.compact(new, 200) if new else "nothing new"
         gone = f", and {', '.join(map(text.visible, delete))} removed" if delete else ""
-        decider.confirm(f"patch {_summary(store, run_id)} with {shown}{gone}?")
+        decider.confirm(lambda: f"patch {_summary(store, run_id)} with {shown}{gone}?")
         control.patch(store, run_id, new, delete=delete, by=decider.by, why=decider.why)
         _report(store, run_id, "patched", decider)
 
@@ -256,7 +256,7 @@ def patch(
 def cancel(run_id: str, decider: Decider) -> None:
     """End a run at its next call. A call that is under way is not torn apart."""
     with existing_store(decider.url) as store:
-        decider.confirm(f"cancel {_summary(store, run_id)}?")
+        decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
         control.cancel(store, run_id, by=decider.by, why=decider.why)
         _report(store, run_id, "will be cancelled at its next call", decider)
 

@@ -5,6 +5,7 @@ of the agent's code.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,9 +26,12 @@ from holdfast.cli.timeline import sentence
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import Filter, RunRow, Store
+from holdfast.views import standing
 
 STATUSES = ("pending", "running", "interrupted", "waiting", "paused", "quarantined", "completed",
             "failed", "cancelled")  # fmt: skip
+CALLS_SHOWN = 100
+"""Of a long run so many calls are shown, the last ones, and all that did not simply succeed."""
 
 
 # ── list ─────────────────────────────────────────────────────────────────────────────────────
@@ -71,11 +75,6 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         click.echo(f"more: {command(url, 'list', *given, '--cursor', after)}")
 
 
-def standing(row: RunRow, now: int) -> str:
-    """The row's status; `interrupted` if its worker has let the lease end."""
-    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
-
-
 def _waits_for(row: RunRow, now: int) -> str:
     """What the row says that it waits for; once that is decided, only a worker is missing."""
     if standing(row, now) in ("pending", "interrupted"):
@@ -115,11 +114,14 @@ def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | No
 @click.option("--step", type=int, help="The state as it was at this step, not as it is now.")
 @click.option("--before", is_flag=True, help="With --step: before the step; default is after it.")
 @click.option("--short", is_flag=True, help="Only where it is, and how it goes on.")
+@click.option(
+    "--all", "every_call", is_flag=True,
+    help=f"Every call. Default: the last {CALLS_SHOWN}, and those that are not done.",
+)  # fmt: skip
 @store_option
 @json_option
-def show(
-    run_id: str, step: int | None, before: bool, short: bool, url: str | None, as_json: bool
-) -> None:
+def show(run_id: str, step: int | None, before: bool, short: bool, every_call: bool, url: str | None,
+         as_json: bool) -> None:  # fmt: skip
     """Where a run is, and what happened to get there."""
     with existing_store(url) as store:
         row = views.row_of(store, run_id)
@@ -151,7 +153,7 @@ def show(
     _head(state, place, waits, steps, now)
     if short:
         return
-    _calls(state)
+    _calls(state.calls if every_call else _worth_a_look(state.calls), len(state.calls))
     _knowledge(state)
     _failure(state)
     _ending(state)
@@ -202,20 +204,30 @@ def _stages(state: RunState) -> str:
     )
 
 
-def _calls(state: RunState) -> None:
-    if not state.calls:
+def _worth_a_look(calls: Sequence[Call]) -> Sequence[Call]:
+    """The last ones, and of those before them what is not simply done."""
+    earlier = calls[:-CALLS_SHOWN]
+    return [*(c for c in earlier if c.status != "done" or _story(c)), *calls[-CALLS_SHOWN:]]
+
+
+def _calls(calls: Sequence[Call], of: int) -> None:
+    if not calls:
         return
     text.heading("calls")
+    if len(calls) < of:
+        click.echo(
+            f"  {of - len(calls):,} earlier ones are done and not shown here; --all shows them"
+        )
     text.table(
         ("step", "call", "status", "tries", "took", "arguments", "result"),
         [
             (str(c.step), text.visible(c.name), _standing(c), str(len(c.attempts)),
              text.span(c.duration_us) if c.ended_at else "–", _arguments(c), _outcome(c))
-            for c in state.calls
+            for c in calls
         ],
         indent=2,
     )  # fmt: skip
-    for call in state.calls:
+    for call in calls:
         for line in _story(call):
             click.echo(f"  step {call.step}: {line}")
 

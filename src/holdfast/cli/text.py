@@ -192,6 +192,8 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
 
 
 def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
                for c in text)  # fmt: skip
 

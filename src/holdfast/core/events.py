@@ -137,11 +137,16 @@ class RunClaimed(Event, frozen=True, omit_defaults=True):
 
 
 class RunSuspended(Event, frozen=True, omit_defaults=True):
-    """The run left memory until something comes, or until `wake_at`."""
+    """The run left memory until something comes, or until `wake_at`.
+
+    `open_since` says when the oldest of all that is still open began: requests, and calls without a receipt.
+    So whoever asks what is open need not read what stands before. None: it is not known.
+    """
 
     waiting_for: str
     how: str = ""
     wake_at: int | None = None
+    open_since: int | None = None
 
 
 class RunCompleted(Event, frozen=True, omit_defaults=True):

@@ -224,6 +224,7 @@ class Draft:
         parts.calls.clear()
         parts.waits.clear()
         self.status, self.failure, self.result, self.waiting_for = "pending", None, None, ""
+        self.cancel_requested = False
         self.restarts += 1
         self.loop = Document(None)
         self.iteration, self.iteration_index = 0, -1
@@ -321,6 +322,8 @@ class Draft:
                 self.usage.output_tokens + x.usage.output_tokens,
                 self.usage.cost_usd + x.usage.cost_usd,
             )
+        if self.open.waits:  # a step that needed a yes has no intent
+            self.open.waits.pop((x.branch, x.index), None)
         if not self.keep_calls:
             self.steps = max(self.steps, x.step)
             if self.open.calls:
@@ -355,6 +358,7 @@ class Draft:
     def _attempt_failed(self, x: e.CallFailed) -> None:
         seq, time = self.seq, self.updated_at
         call = self._receipt(x)
+        self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
         last = msgspec.structs.replace(
             call.attempts[-1], ended_at=time, error=x.error, retry_at=x.retry_at
         )

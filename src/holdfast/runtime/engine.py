@@ -12,10 +12,10 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -58,9 +58,7 @@ from holdfast.store.base import (
     RunRow,
     Store,
 )
-
-ENDING: Final = 100
-"""So many events from the end of a log are read at once by whoever wants to know how the run ended."""
+from holdfast.store.ending import newest_first
 
 
 @dataclass(slots=True)
@@ -353,7 +351,9 @@ class Engine:
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""
-        for record in self._newest_first(row.id):
+        for record in newest_first(
+            self.store, row.id
+        ):  # how it ended stands there, however long it was
             event = log.read_event(row.id, record)
             match event:
                 case e.RunCompleted():
@@ -369,14 +369,6 @@ class Engine:
                 case _:
                     continue
         raise InvalidInput(f"run {row.id!r} has not ended")
-
-    def _newest_first(self, run_id: str) -> Iterator[Record]:
-        """The run's log from its end. How a run ended stands there, however long it was."""
-        end = self.store.heads([run_id]).get(run_id, -1)
-        while end >= 0:
-            after = max(-1, end - ENDING)
-            yield from reversed(self.store.read(run_id, after=after, limit=end - after))
-            end = after
 
     # ── children ─────────────────────────────────────────────────────────────────────────
 

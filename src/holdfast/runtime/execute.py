@@ -15,6 +15,7 @@ from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Entry, Place, is_main
+from holdfast.core.still_open import open_since
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -182,7 +183,9 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     """The run waits. If something came in the meantime, it is due at once."""
     session.stopped = None
     times = [t for t in (signal.wake_at, *ends(session)) if t is not None]
-    event = e.RunSuspended(waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at)
+    event = e.RunSuspended(
+        waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at, open_since=_open_since(session)
+    )  # fmt: skip
     paused = session.journal.paused is not None
     seen = session.read_to
     yield from _settle(
@@ -192,6 +195,16 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     if session.came_between(seen):
         session.make_due()
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
+
+
+def _open_since(session: Session) -> int | None:
+    """Since when anything of the run is open, if all of its log is known here."""
+    if not session.knows_all:
+        return None
+    session.show(
+        session.read_to
+    )  # its code has come to an end here: nothing is hidden from it any more
+    return open_since(session.draft)
 
 
 def ends(session: Session) -> list[int | None]:

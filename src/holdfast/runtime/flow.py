@@ -65,6 +65,7 @@ from holdfast.runtime.outcome import (
     secrets_of,
 )
 from holdfast.runtime.session import Pending, Session
+from holdfast.store.base import RESERVED
 
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +125,11 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
     """The key that the caller brings along, if the call has one."""
     key = bound.get("idempotency_key") or "" if "idempotency_key" in spec.params.hidden else ""
-    if not isinstance(key, str) or len(key) > 500 or (key and not key.strip()):
+    if (
+        not isinstance(key, str)
+        or len(key) > 500
+        or (key and (not key.strip() or key.startswith(RESERVED)))
+    ):
         raise InvalidInput(
             f"{spec.name}: idempotency_key must be text of up to 500 characters, not {key!r}"
         )

@@ -40,6 +40,8 @@ PRIORITY_US: Final = 60 * MICROSECONDS
 `due_at - priority * PRIORITY_US`. So what is urgent comes first, and nothing waits for ever."""
 _clock_ns: Final = time.clock_gettime_ns
 """Kept from before any user's code was loaded: there are tools that replace what `time` holds."""
+RESERVED: Final = "\x1f"
+"""Keys that begin so are Holdfast's own; a caller's idempotency key may not."""
 NO_PROGRESS: Final = ("run_claimed", "call_started", "call_doubted", "call_resolved")
 """A log that grew only by events of these kinds since a run was claimed has not got on: they are written
 by a worker that takes the run up, before it does anything that could kill it."""
@@ -70,6 +72,8 @@ class Creation(msgspec.Struct, eq=False):
     blobs: Sequence[Blob] = ()
     worker: str = ""
     lease_us: int = 0
+    keys: Sequence[tuple[str, int]] = ()
+    """Keys that events of its log hold, each with the seq of its event; one that is taken stays so."""
     row: RunRow | None = None
     """The run as it is, when this has been carried out."""
     is_new: bool = False
@@ -305,6 +309,7 @@ class Store(Protocol):
         blobs: Sequence[Blob] = (),
         worker: str = "",
         lease_us: int = 0,
+        keys: Sequence[tuple[str, int]] = (),
     ) -> tuple[RunRow, bool]:
         """Create the run and its first records, claimed for `worker` if given; else due at once.
 

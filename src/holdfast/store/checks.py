@@ -47,6 +47,8 @@ def check_new_run(creation: Creation) -> None:
     check_text("code version", run.code_version)
     check_text("parent", run.parent)
     check_text("worker", creation.worker)
+    for key, _ in creation.keys:
+        check_text("idempotency key", key)
     check_priority(run.priority)
     if not run.agent:
         raise InvalidInput(f"run {run.id!r} names no agent")

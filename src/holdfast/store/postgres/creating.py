@@ -102,5 +102,7 @@ class Creating:
             "channel": self._channel,
             "blob_hashes": arrays.texts([blob.hash for blob in blobs]),
             "blob_datas": arrays.blobs([blob.data for blob in blobs]),
+            "keys": arrays.texts([key for key, _ in creation.keys]),
+            "key_seqs": arrays.longs([seq for _, seq in creation.keys]),
             **columns(creation.records),
         }

@@ -209,8 +209,9 @@ class PostgresStore:
         blobs: Sequence[Blob] = (),
         worker: str = "",
         lease_us: int = 0,
+        keys: Sequence[tuple[str, int]] = (),
     ) -> tuple[RunRow, bool]:
-        creation = Creation(run, records, blobs, worker, lease_us)
+        creation = Creation(run, records, blobs, worker, lease_us, keys)
         check_new_run(creation)
         self._check_writable()
         refused = self._creating.commit([creation])[0]

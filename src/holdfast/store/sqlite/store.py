@@ -121,8 +121,9 @@ class SQLiteStore:
         blobs: Sequence[Blob] = (),
         worker: str = "",
         lease_us: int = 0,
+        keys: Sequence[tuple[str, int]] = (),
     ) -> tuple[RunRow, bool]:
-        creation = Creation(run, records, blobs, worker, lease_us)
+        creation = Creation(run, records, blobs, worker, lease_us, keys)
         check_new_run(creation)
         conflict = self._create_batch([creation])[0]
         if conflict is not None:
@@ -163,6 +164,8 @@ class SQLiteStore:
         if key is not None:
             insert_events(db, [(key, *record) for record in creation.records])
             insert_blobs(db, key, creation.blobs)
+            for name, seq in creation.keys:
+                db.execute(_Q["insert_key"], (name, key, seq))
         return RunRow(*db.execute(_Q["run"], (run.id,)).get), key is not None
 
     def append(self, work: Append) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.core.log import Blob, origin
-from holdfast.errors import InputConflict, InvalidInput
+from holdfast.errors import InputConflict, InvalidInput, KeyTaken
 from holdfast.store.base import Creation, NewRun, RunRow
 from holdfast.testing.store_suite.bench import (
     LEASE_US,
@@ -47,6 +47,31 @@ def a_new_run_is_pending_and_due_at_once(bench: Bench) -> None:
     same(expected, row, "the row that create returns")
     same(row, bench.row(), "the row that is read")
     same(2, bench.length())
+
+
+def a_run_is_created_with_the_keys_that_its_events_hold(bench: Bench) -> None:
+    """They are taken from then on; one that another run holds stays where it is."""
+    bench.create("holder")
+    bench.append("holder", claims_key="taken")
+    run, records = NewRun("run", "agent", "digest"), sealed(origin("run"), 3)
+    bench.store.create(run, records, keys=[("own", 1), ("taken", 2)])
+    bench.store.create(run, records, keys=[("never", 1)])
+
+    same(("run", 1), bench.store.find_key("own"))
+    same(("holder", 1), bench.store.find_key("taken"))
+    same(None, bench.store.find_key("never"), "it existed already: nothing is written")
+    error = refused(KeyTaken, bench.append, claims_key="own")
+    same(("run", 1), (error.run_id, error.seq))
+    same(3, bench.length())
+    bad = [("nul\0", 1)]
+    refused(
+        InvalidInput,
+        bench.store.create,
+        NewRun("bad", "a", "d"),
+        sealed(origin("bad"), 1),
+        keys=bad,
+    )
+    same(None, bench.store.get("bad"))
 
 
 def a_run_created_for_a_worker_is_its_own(bench: Bench) -> None:

@@ -87,6 +87,10 @@ WITH made AS (
   INSERT INTO holdfast.blobs (run, hash, data)
   SELECT made.key, b.* FROM made, unnest(%(blob_hashes)s::text[], %(blob_datas)s::bytea[]) AS b
   ON CONFLICT DO NOTHING
+), held AS (
+  INSERT INTO holdfast.keys (key, run, seq)
+  SELECT k.key, made.key, k.seq FROM made, unnest(%(keys)s::text[], %(key_seqs)s::bigint[]) AS k (key, seq)
+  ON CONFLICT DO NOTHING
 )
 SELECT made.*, CASE WHEN made.status = 'pending' THEN pg_notify(%(channel)s::text, made.id) IS NULL END FROM made;
 
