@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -29,10 +30,7 @@ from holdfast.store.sqlite.file import Reserve
 
 _Q: Final = sql.queries("sqlite")
 _INSERT_ONE: Final = _Q["insert_event"]
-_INSERTS: Final = tuple(
-    (size, _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (size - 1))
-    for size in (128, 64, 32, 16, 8, 4, 2, 1)
-)
+_INSERTED_MAX: Final = 250
 _TOOLS_OWN_ERRORS: Final = (
     apsw.SQLError,
     apsw.ConstraintError,
@@ -252,21 +250,23 @@ def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, Standin
 
 
 def insert_events(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Events with their runs' keys, many to a statement.
+    """Events with their runs' keys, all of a batch in one statement.
 
-    At each statement the interpreter's lock is given away, and has to be won back from an event
-    loop that is busy making the next events. So there are as few as can be had with statements
-    of a few fixed sizes, which stay prepared.
+    At each statement the interpreter's lock is given away, and has to be won back from an event loop that is
+    busy making the next events and gives it up only every 5 ms. So it is worth half a millisecond to prepare one
+    for just so many rows, if SQLite does not have it already.
     """
     if len(rows) == 1:
         db.execute(_INSERT_ONE, rows[0])
         return
-    at = 0
-    for size, statement in _INSERTS:
-        while len(rows) - at >= size:
-            chunk = rows[at] if size == 1 else list(chain.from_iterable(rows[at : at + size]))
-            db.execute(statement, chunk)
-            at += size
+    for at in range(0, len(rows), _INSERTED_MAX):
+        some = rows[at : at + _INSERTED_MAX]
+        db.execute(_insert(len(some)), list(chain.from_iterable(some)))
+
+
+@cache
+def _insert(rows: int) -> str:
+    return _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (rows - 1)
 
 
 def insert_blobs(db: apsw.Connection, key: int, blobs: Sequence[Blob]) -> None:
