@@ -10,6 +10,7 @@ import pytest
 
 from support.postgres import PostgresServer
 from support.proxy import Proxy, says
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -110,8 +111,8 @@ def test_kill_9_also_ends_a_backend_in_the_middle_of_a_statement(
         connection.pgconn.flush()
         with psycopg.connect(killable_postgres.dsn()) as other:
             busy = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
-            while other.execute(busy).fetchone() != (1,):
-                other.commit()  # the statistics are fixed within a transaction
+            other.autocommit = True  # the statistics are fixed within a transaction
+            eventually(lambda: other.execute(busy).fetchone() == (1,), "a busy backend")
 
         killable_postgres.kill9()
         killable_postgres.restart()

@@ -507,7 +507,7 @@ def test_an_async_call_is_cancelled_for_real(home: Any) -> None:
     async def listen() -> None:
         entered.set()
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
@@ -537,7 +537,7 @@ def test_an_async_call_is_cancelled_from_another_process_long_before_its_lease_i
     @step
     async def listen() -> None:
         entered.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     @agent
     async def main(run: AsyncRun) -> None:
@@ -563,7 +563,7 @@ def test_an_async_call_that_hangs_does_not_outlive_the_deadline_of_its_run(
     @step
     async def listen() -> None:
         entered.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     @agent(deadline=60)
     async def main(run: AsyncRun) -> None:
@@ -587,7 +587,7 @@ def test_an_async_tool_that_was_cancelled_with_its_run_is_in_doubt(home: Any) ->
     @tool
     async def pay() -> None:
         entered.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     @agent
     async def main(run: AsyncRun) -> None:

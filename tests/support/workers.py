@@ -9,31 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from support.waiting import PATIENCE_SECONDS
+
 TESTS = Path(__file__).parent.parent
 AGENTS = TESTS / "support" / "fleet_agents.py"
-PATIENCE_SECONDS = 120  # far more than anything here takes; only a hang meets it
 STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 
 def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """The URL of a fresh store of this kind."""
     return str(folder / "h.db") if kind == "sqlite" else request.getfixturevalue("postgres_dsn")
-
-
-def until(
-    true: Callable[[], object], what: str = "it", *, seconds: float = PATIENCE_SECONDS
-) -> None:
-    """Wait until something is so, and fail if it never is."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.01)
 
 
 @dataclass
