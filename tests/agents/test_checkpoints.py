@@ -26,6 +26,7 @@ from holdfast import (
     Options,
     Phase,
     Run,
+    RunCancelled,
     RunFailed,
     RunWaiting,
     agent,
@@ -641,7 +642,7 @@ def test_a_cancelled_run_is_not_resumed_and_the_error_says_what_to_do(hf: Holdfa
     with pytest.raises(RunWaiting):
         hf.run(waiting(), id="r")
     hf.cancel("r")
-    with pytest.raises(Exception, match="cancelled"):
+    with pytest.raises(RunCancelled, match="cancelled"):
         hf.resume("r")
 
     with pytest.raises(NotResumable, match=r"check of its status failed: it was cancelled") as no:

@@ -21,6 +21,7 @@ from holdfast import (
     Done,
     Holdfast,
     InvalidInput,
+    LeaseLost,
     NotFound,
     NotNow,
     Options,
@@ -1299,7 +1300,7 @@ def test_a_lost_lease_stops_before_the_effect_and_leaves_evidence_after_it(home:
         return pay()
 
     hf = home.open()
-    with pytest.raises(Exception, match="another worker has taken over"):
+    with pytest.raises(LeaseLost, match="another worker has taken over"):
         hf.run(main, id="r")
 
     (said,) = of_kind(hf, "r", e.CallEvidence)

@@ -15,6 +15,7 @@ from holdfast import (
     AsyncRun,
     Holdfast,
     InvalidInput,
+    NotFound,
     NotNow,
     NotStorable,
     Run,
@@ -526,7 +527,7 @@ def test_an_artifact_is_kept_verbatim_by_its_hash(home: Any) -> None:
     assert hf.artifact("r", text.id) == "héllo".encode()
     assert hf.artifact("r", "json") == b'{"a":[1]}'
     assert json.type == "json"
-    with pytest.raises(Exception, match="no artifact 'nothing'"):
+    with pytest.raises(NotFound, match="no artifact 'nothing'"):
         hf.artifact("r", "nothing")
 
 
