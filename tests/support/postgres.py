@@ -308,6 +308,8 @@ class PostgresServer(_Databases):
             "fsync": "on" if self._fsync else "off",
             "max_connections": "100",
             "shared_buffers": "32MB",
+            # In the data folder, where it goes with it: a server that is killed would leave it in the system.
+            "dynamic_shared_memory_type": "mmap",
             # Tests make and drop many small databases; checkpoints by volume only disturb them.
             "max_wal_size": "1GB",
             "wal_retrieve_retry_interval": "200ms",
