@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +45,6 @@ from support.kill import LEASE_SECONDS, Clock, live
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "checkpoints.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with Holdfast(tmp_path / "h.db") as found:
-        yield found
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────

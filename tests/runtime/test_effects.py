@@ -35,12 +35,9 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core.values import digest
+from support.runs import Hanging, of_kind
 
 DAY = 86_400.0
-
-
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
 
 
 def call_of(hf: Holdfast, run_id: str, step: int = 1) -> Any:
@@ -137,10 +134,10 @@ def test_the_intent_holds_the_tools_version_and_the_exact_argument_bytes(home: A
     assert (intent.tool_version, intent.digest, intent.effect) == ("7", digest(args), "once")
 
 
-def test_after_key_ttl_a_keyed_call_is_in_doubt_and_not_sent_again(home: Any) -> None:
-    sent: list[str] = []
+def sending_agent(sent: list[str], **declared: Any) -> Any:
+    """It sends once, with a key; what was sent is noted."""
 
-    @tool(key_ttl=DAY)
+    @tool(**declared)
     def send(idempotency_key: str = "") -> str:
         sent.append(idempotency_key)
         return "ok"
@@ -148,6 +145,13 @@ def test_after_key_ttl_a_keyed_call_is_in_doubt_and_not_sent_again(home: Any) ->
     @agent
     def main(run: Run) -> str:
         return send()
+
+    return main
+
+
+def test_after_key_ttl_a_keyed_call_is_in_doubt_and_not_sent_again(home: Any) -> None:
+    sent: list[str] = []
+    main = sending_agent(sent, key_ttl=DAY)
 
     home.crash(main, "r", "after send")
     home.clock.advance(DAY + 1)
@@ -160,15 +164,7 @@ def test_after_key_ttl_a_keyed_call_is_in_doubt_and_not_sent_again(home: Any) ->
 
 def test_within_key_ttl_a_keyed_call_is_sent_again(home: Any) -> None:
     sent: list[str] = []
-
-    @tool(key_ttl=DAY)
-    def send(idempotency_key: str = "") -> str:
-        sent.append(idempotency_key)
-        return "ok"
-
-    @agent
-    def main(run: Run) -> str:
-        return send()
+    main = sending_agent(sent, key_ttl=DAY)
 
     home.crash(main, "r", "after send")
     home.clock.advance(DAY - 1)
@@ -180,15 +176,7 @@ def test_within_key_ttl_a_keyed_call_is_sent_again(home: Any) -> None:
 def test_key_ttl_counts_from_the_first_attempt_not_from_the_last(home: Any) -> None:
     """The receiver remembers from when it first saw the key."""
     sent: list[str] = []
-
-    @tool(key_ttl=DAY)
-    def send(idempotency_key: str = "") -> str:
-        sent.append(idempotency_key)
-        return "ok"
-
-    @agent
-    def main(run: Run) -> str:
-        return send()
+    main = sending_agent(sent, key_ttl=DAY)
 
     home.crash(main, "r", "after send")
     home.clock.advance(0.7 * DAY)
@@ -1133,16 +1121,8 @@ def test_an_async_tool_is_cancelled_at_its_timeout(home: Any) -> None:
 
 
 def test_an_async_once_tool_at_its_timeout_is_in_doubt(home: Any) -> None:
-    @tool(timeout=0.02)
-    async def pay() -> None:
-        await asyncio.Event().wait()
-
-    @agent
-    async def main(run: AsyncRun) -> None:
-        await pay()
-
     with pytest.raises(RunWaiting, match="may or may not have happened"):
-        home.open().run(main, id="r")
+        home.open().run(Hanging(tool(timeout=0.02)).agent, id="r")
 
 
 def test_a_timeout_error_that_the_tool_raises_itself_before_its_limit_is_its_own_failure(
@@ -1222,27 +1202,17 @@ def test_ctrl_c_inside_a_step_lets_it_run_again(home: Any) -> None:
 
 
 def test_an_asyncio_cancellation_inside_a_tool_is_in_doubt_not_failed(home: Any) -> None:
-    entered = threading.Event()
-
-    @tool
-    async def pay() -> None:
-        entered.set()
-        await asyncio.Event().wait()
-
-    @agent
-    async def main(run: AsyncRun) -> None:
-        await pay()
+    hanging = Hanging(tool)
 
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
-            task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 120)
+            task = await hanging.begin(hf)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert (await hf.get("r")).call(1).status == "in_doubt"
             with pytest.raises(RunWaiting, match="may or may not"):
-                await hf.run(main, id="r")
+                await hf.run(hanging.agent, id="r")
 
     asyncio.run(story())
 

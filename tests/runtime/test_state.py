@@ -27,19 +27,10 @@ from holdfast import (
     views,
 )
 from holdfast.core import events as e
+from support.runs import of_kind, waits
 
 BIG = "x" * 100_000
 """More than an event holds: it is kept beside the log."""
-
-
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
-
-
-def waits(hf: Holdfast, agent: Any, run_id: str = "r") -> RunWaiting:
-    with pytest.raises(RunWaiting) as waiting:
-        hf.run(agent, id=run_id)
-    return waiting.value
 
 
 @step

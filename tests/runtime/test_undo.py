@@ -10,7 +10,6 @@ from holdfast import (
     AsyncRun,
     CallFailed,
     Diverged,
-    Holdfast,
     NotNow,
     Retry,
     Run,
@@ -21,10 +20,6 @@ from holdfast import (
     step,
     tool,
 )
-
-
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
 
 
 class Trip:
