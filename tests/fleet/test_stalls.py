@@ -144,9 +144,11 @@ def test_a_loop_of_the_users_own_is_looked_after_as_well_and_one_that_turns_is_n
     tmp_path: Path, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, look = threading.Semaphore(0), Stalls.look
+    asked: list[object] = []
 
     def looking(self: Stalls, roots: Collection[Branch]) -> None:
         look(self, roots)
+        asked.extend(one for one in self._questions.values() if one not in asked)
         looks.release()
 
     def be_looked_at(times: int) -> None:
@@ -159,6 +161,7 @@ def test_a_loop_of_the_users_own_is_looked_after_as_well_and_one_that_turns_is_n
         async with AsyncHoldfast(tmp_path / "h.db", options=Options(lease_seconds=0.6)) as hf:
             running = asyncio.ensure_future(hf.run(patient, id="patient"))
             await asyncio.to_thread(be_looked_at, 25)  # longer than a loop may stand still: 0.2 s
+            assert len(asked) > 5  # another question follows only when one was answered
             assert not warnings.of("patient") and not running.done()
             await hf.run(by_a_step, id="guilty")
             await running
