@@ -22,6 +22,7 @@ from support.leaks import _leaks_are_found_here  # noqa: F401 - a fixture of eve
 if TYPE_CHECKING:
     from support.ledger import Ledger
     from support.postgres import Postgres, PostgresServer
+    from support.slim import Slim
 
 POSTGRES_FIXTURES = {"postgres_server", "killable_postgres", "postgres_dsn"}
 FOREIGN_SERVER = "HOLDFAST_TEST_PG_DSN"
@@ -120,6 +121,16 @@ def postgres_dsn(postgres_server: "Postgres") -> Iterator[str]:
     name = postgres_server.create_database()
     yield postgres_server.dsn(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def slim() -> "Iterator[Slim]":
+    """A process in which forking is cheap; one for all tests of this worker."""
+    from support.slim import Slim
+
+    process = Slim()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")
