@@ -64,11 +64,10 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
 ) -> None:
     hf.start(fleet_agents.three_calls, id="r", door=door.path)
     first = fleet.start("--lease", "3600", "--grace", "30")
-    assert first.stderr is not None
     fleet.wait_for("begin a")
 
     first.send_signal(signal.SIGTERM)
-    assert "stopping: 1 run under way" in first.stderr.readline()
+    fleet.expect(first, "stopping: 1 run under way")
     door.open()
     said, _ = first.communicate(timeout=PATIENCE_SECONDS)
 
@@ -93,8 +92,7 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
 
     process.send_signal(signal.SIGTERM)
     if signals == 2:  # those that come together count once
-        assert process.stderr is not None
-        assert "stopping: 1 run under way" in process.stderr.readline()
+        fleet.expect(process, "stopping: 1 run under way")
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
@@ -326,12 +324,9 @@ def test_a_worker_whose_server_is_away_when_leases_are_to_be_renewed_goes_on_wit
         with Holdfast(fleet.url) as hf:
             hf.start(fleet_agents.until_told, id="r", door=door.path)
         process = fleet.start("--lease", "21")
-        assert process.stderr is not None
         fleet.wait_for("begin")
         server.stop(immediate=immediate)
-        for line in process.stderr:
-            if "leases could not be renewed" in line:
-                break
+        fleet.expect(process, "leases could not be renewed")
         server.start()
         door.open()
         with Holdfast(fleet.url) as hf:

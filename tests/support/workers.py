@@ -55,6 +55,16 @@ class Workers:
             assert ready, f"{deed!r} did not happen"
             os.read(self.news[0], 65536)
 
+    def expect(self, process: subprocess.Popen[str], said: str) -> None:
+        """Wait until this worker says so on stderr."""
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            if said in line:
+                return
+            lines.append(line)
+        raise AssertionError(f"it ended without {said!r}: {lines}")
+
     def start(
         self, *words: str, target: str = str(AGENTS), stdin: int | None = None, before: Sequence[str] = ()
     ) -> subprocess.Popen[str]:  # fmt: skip
