@@ -121,6 +121,14 @@ def test_kill_9_also_ends_a_backend_in_the_middle_of_a_statement(
         assert (1,) == connection.execute("SELECT 1").fetchone()
 
 
+def test_shared_memory_lies_in_the_servers_own_folder(killable_postgres: PostgresServer) -> None:
+    """So that it goes with it: of a server that is killed the system would keep it."""
+    killable_postgres.kill9()
+    killable_postgres.restart()
+
+    assert list((killable_postgres._data / "pg_dynshmem").iterdir())
+
+
 def test_a_restart_in_order_keeps_the_address(killable_postgres: PostgresServer) -> None:
     """stop() and start() again: same DSN, no recovery needed."""
     before = killable_postgres.dsn()
