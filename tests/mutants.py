@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "the fence is not checked where the append is committed",
         "store/fence.py",
-        "if work.epoch is not None and work.epoch != at.epoch:",
+        "if work.epoch is not None and work.epoch != epoch:",
         "if False:",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{asked.digest}"\n    if entry',
-        'f"{session.run_id}:{spec.name}:{asked.digest}"\n    if entry',
+        'f"{session.run_id}:{step}:{spec.name}:{digest}"\n    if entry',
+        'f"{session.run_id}:{spec.name}:{digest}"\n    if entry',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
