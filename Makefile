@@ -44,9 +44,10 @@ check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory test
 
+# On a disk, where each test of a change works in memory if it can.
 nightly: $(VENV)/.dev
 	@echo "== all tests, the long way"
-	@$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $(ARGS)
+	@TMPDIR=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $(ARGS)
 	@echo "== planted bugs that the tests must find"
 	@$(BIN)/python tests/mutants.py
 

@@ -22,9 +22,12 @@ from support.leaks import _leaks_are_found_here  # noqa: F401 - a fixture of eve
 if TYPE_CHECKING:
     from support.ledger import Ledger
     from support.postgres import Postgres, PostgresServer
+    from support.slim import Slim
 
 POSTGRES_FIXTURES = {"postgres_server", "killable_postgres", "postgres_dsn"}
 FOREIGN_SERVER = "HOLDFAST_TEST_PG_DSN"
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
 
 # The same commit gives the same answer, on every machine; searching is what the night is for.
 # (And how long it takes to draw an example says something of the machine, nothing of the commit.)
@@ -45,7 +48,8 @@ def keep_bytecode() -> None:
     cache.mkdir(mode=0o700, exist_ok=True)
     if cache.stat().st_uid != os.getuid():
         return  # somebody else's: what lies there is not executed
-    for folder in (Path(tempfile.gettempdir()), *Path(tempfile.gettempdir()).glob("pytest-of-*")):
+    temporary = [Path(tempfile.gettempdir()), MEMORY]
+    for folder in (*temporary, *(f for one in temporary for f in one.glob("pytest-of-*"))):
         for kept in (cache / folder.relative_to("/")).glob("*"):
             if not (folder / kept.name).exists():  # of a test of long ago
                 shutil.rmtree(kept, ignore_errors=True)
@@ -54,8 +58,22 @@ def keep_bytecode() -> None:
     sys.dont_write_bytecode = False
 
 
+def work_in_memory() -> None:
+    """Put temporary folders where syncing costs nothing, if there is such a place with room for servers.
+
+    A process that is killed loses nothing there; power cuts are played from traces, on any file system.
+    With TMPDIR set, as `make nightly` does, all this happens on a disk."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return
+    found = os.statvfs(MEMORY)
+    may_execute = not found.f_flag & os.ST_NOEXEC
+    if may_execute and found.f_bavail * found.f_frsize >= MEMORY_BYTES_MIN:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has it from the process that started it
     keep_bytecode()
+    work_in_memory()
 
 
 def pytest_configure() -> None:
@@ -103,6 +121,16 @@ def postgres_dsn(postgres_server: "Postgres") -> Iterator[str]:
     name = postgres_server.create_database()
     yield postgres_server.dsn(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def slim() -> "Iterator[Slim]":
+    """A process in which forking is cheap; one for all tests of this worker."""
+    from support.slim import Slim
+
+    process = Slim()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ def test_every_figure_of_a_fleet_is_taken_and_written_into_its_page(tmp_path: Pa
                 early = json.loads((tmp_path / "fleet.json").read_text("utf-8"))
                 assert any(f["what"] == "holdfast, 4 workers" for f in early["facts"])
     assert 0 == process.returncode, told
+    assert any("SIGKILL" in line for line in told)
     kept: dict[str, Any] = json.loads((tmp_path / "fleet.json").read_text("utf-8"))
     said = {fact["what"]: fact["value"] for fact in kept["facts"] if "holdfast" in fact["what"]}
 

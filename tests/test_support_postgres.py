@@ -10,6 +10,7 @@ import pytest
 
 from support.postgres import PostgresServer
 from support.proxy import Proxy, says
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -110,14 +111,22 @@ def test_kill_9_also_ends_a_backend_in_the_middle_of_a_statement(
         connection.pgconn.flush()
         with psycopg.connect(killable_postgres.dsn()) as other:
             busy = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
-            while other.execute(busy).fetchone() != (1,):
-                other.commit()  # the statistics are fixed within a transaction
+            other.autocommit = True  # the statistics are fixed within a transaction
+            eventually(lambda: other.execute(busy).fetchone() == (1,), "a busy backend")
 
         killable_postgres.kill9()
         killable_postgres.restart()
 
     with psycopg.connect(killable_postgres.dsn()) as connection:
         assert (1,) == connection.execute("SELECT 1").fetchone()
+
+
+def test_shared_memory_lies_in_the_servers_own_folder(killable_postgres: PostgresServer) -> None:
+    """So that it goes with it: of a server that is killed the system would keep it."""
+    killable_postgres.kill9()
+    killable_postgres.restart()
+
+    assert list((killable_postgres._data / "pg_dynshmem").iterdir())
 
 
 def test_a_restart_in_order_keeps_the_address(killable_postgres: PostgresServer) -> None:

@@ -8,6 +8,7 @@ executes. Lengths are only shown at the end of the run: a figure is a place to l
 import ast
 import functools
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,14 @@ MUTABLE_TYPES = {
     "list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict",
     "ChainMap", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "Queue", "SimpleQueue",
 }  # fmt: skip
+
+# A test that sleeps guesses how long something takes. Wait for an event, or with support.waiting.eventually.
+TESTS = Path(__file__).parent
+SLEEPS = re.compile(r"\b(?:time|asyncio)\.sleep\((?!0\))|\bimport [^\n]*\bsleep\b|\busleep\(")
+MAY_SLEEP = {
+    "support/waiting.py": "between two looks at what rings no bell",
+    "support/ledger.py": "a server takes its time, by chance: in it a process can be killed",
+}
 
 LONG_FILE_LINES = 600
 LONG_FUNCTION_LINES = 70
@@ -419,6 +428,17 @@ def test_the_public_names_are_a_sorted_list_and_all_there() -> None:
     assert [] == [name for name in names if not hasattr(holdfast, name)]
 
 
+def test_only_the_places_that_wait_for_all_tests_sleep() -> None:
+    """Not even in the text of a program that a test starts."""
+    sleeping = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("*.py")
+        if path != Path(__file__) and SLEEPS.search(path.read_text("utf-8"))
+    }
+
+    assert set(MAY_SLEEP) == sleeping
+
+
 def test_lengths_are_worth_a_look(record_property: Callable[[str, object], None]) -> None:
     """Long files and functions are listed at the end of the run and fail nothing."""
     for module in HOUSE.values():
@@ -546,3 +566,21 @@ def test_a_broken_rule_is_found(rule: Callable[[Module], Iterator[str]], source:
 def test_a_kept_rule_is_left_alone(rule: Callable[[Module], Iterator[str]], source: str) -> None:
     """No rule cries at what looks alike and is fine."""
     assert [] == list(rule(house_of(core__x=source)["holdfast.core.x"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "sleeps"),
+    [
+        ("time.sleep(0.1)", True),
+        ("await asyncio.sleep(seconds)", True),
+        ("PROGRAM = 'import time; time.sleep(60)'", True),
+        ("from time import monotonic, sleep", True),
+        ("ctypes.PyDLL(None).usleep(5)", True),
+        ("await asyncio.sleep(0)", False),
+        ("run.sleep(3600)", False),
+        ("assert time.sleep not in sent", False),
+        ("def sleep(seconds: float) -> None: ...", False),
+    ],
+)
+def test_a_test_that_sleeps_is_found(text: str, sleeps: bool) -> None:
+    assert sleeps == bool(SLEEPS.search(text))

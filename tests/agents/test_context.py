@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,12 +16,6 @@ from holdfast.core.tokens import ESTIMATE
 from holdfast.core.values import decode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with Holdfast(tmp_path / "h.db") as opened:
-        yield opened
 
 
 @step

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,6 @@ from holdfast import (
 from holdfast.agents.models import Model, Prompt, Reply, ScriptedModel, ToolRequest, call, say
 from holdfast.core.events import Usage
 from holdfast.core.values import decode
-
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with Holdfast(tmp_path / "h.db") as opened:
-        yield opened
 
 
 @step

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,6 @@ def pay_once(amount: int) -> dict[str, Any]:
     inside = CURRENT.get()
     assert isinstance(inside, Inside)
     return scenarios._do("pay_once", inside.run_id, "", {"amount": amount})
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    server = Provider(brain).start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

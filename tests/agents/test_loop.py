@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,6 @@ from holdfast.core.parts import Fact
 from holdfast.core.state import RunState
 from holdfast.runtime import checkpoints
 from holdfast.store.sqlite import SQLiteStore
-
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with Holdfast(tmp_path / "h.db") as found:
-        yield found
 
 
 @step

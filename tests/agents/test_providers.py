@@ -66,13 +66,6 @@ def clean(days: int, idempotency_key: str = "") -> str:
     return f"cleaned {days}"
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    server = Provider(brain).start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast, cli
 from holdfast.cli.load import load
 from support.shell import AGENTS, HOLDFAST, Shell, environment
+from support.waiting import Door
 
 # -- run and its parameters ----------------------------------------------------------------------
 
@@ -120,16 +121,16 @@ def test_what_an_agent_prints_does_not_spoil_the_json(shell: Shell) -> None:
 def test_sigterm_leaves_a_run_that_can_be_resumed(shell: Shell) -> None:
     """As a service manager stops it: like Ctrl-C, with the command to go on."""
     words = [HOLDFAST, "run", "agents.py:patient", "--id", "r1", "--db", str(shell.db)]
-    process = subprocess.Popen(words, cwd=shell.folder, env=environment(), text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-    assert process.stdout is not None
-    assert "waiting for the file\n" == process.stdout.readline()
-    process.terminate()
-    _, said = process.communicate(timeout=120)
+    with Door(shell.folder / "go"):
+        process = subprocess.Popen(words, cwd=shell.folder, env=environment(), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        assert process.stdout is not None
+        assert "waiting at the door\n" == process.stdout.readline()
+        process.terminate()
+        _, said = process.communicate(timeout=120)
 
     assert 130 == process.returncode
     assert f"holdfast resume agents.py:patient r1 --db {shell.db}" in said
-    (shell.folder / "go").touch()
     assert "go\n" in shell("resume", "agents.py", "r1").stdout
 
 

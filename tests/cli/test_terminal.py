@@ -13,6 +13,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.cli.load import load
 from support.shell import AGENTS, Terminal, copy_world, real, typed
+from support.waiting import Door
 
 Open = Callable[..., Terminal]
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -112,28 +113,29 @@ def test_resolve_shows_the_call_in_doubt_and_asks(
 
 
 def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(terminal: Open, folder: Path) -> None:
-    session = terminal("run", "agents.py:patient", "--id", "r1")
-    session.expect("waiting for the file")
-    session.type("\x03")
-    code = session.end()
+    with Door(folder / "go"):
+        session = terminal("run", "agents.py:patient", "--id", "r1")
+        session.expect("waiting at the door")
+        session.type("\x03")
+        code = session.end()
 
     assert 130 == code
     assert "interrupted; nothing is lost. To go on:" in session.text
     assert "pending" == shown(folder, "r1")["status"]
     (printed,) = commands(session.text)
-    (folder / "go").touch()
     done = typed(folder, printed)
-    assert (0, "waiting for the file\ngo\n") == (done.returncode, done.stdout)
+    assert (0, "waiting at the door\ngo\n") == (done.returncode, done.stdout)
     assert [1, 1] == [len(call["attempts"]) for call in shown(folder, "r1")["calls"]]
 
 
 def test_ctrl_c_inside_an_effect_says_that_it_is_in_doubt_and_how_to_settle_it(
     terminal: Open, folder: Path
 ) -> None:
-    session = terminal("run", "agents.py:risky", "--id", "r1")
-    session.expect("charging")
-    session.type("\x03")
-    code = session.end()
+    with Door(folder / "go"):
+        session = terminal("run", "agents.py:risky", "--id", "r1")
+        session.expect("charging")
+        session.type("\x03")
+        code = session.end()
 
     assert 130 == code
     assert "step 2, charge_slowly, may or may not have happened" in session.text
@@ -223,12 +225,12 @@ def test_long_work_says_how_far_it_is_on_a_line_that_goes_away(
 
 def test_run_says_what_it_does_while_it_does_it(terminal: Open, folder: Path) -> None:
     """Step 1 is on the screen while step 2 still waits."""
-    session = terminal("run", "agents.py:patient", "--id", "r1")
-    session.expect("step 1 draft")
-    (folder / "go").touch()
+    with Door(folder / "go"):
+        session = terminal("run", "agents.py:patient", "--id", "r1")
+        session.expect("step 1 draft")
 
     assert 0 == session.end()
-    assert "step 2 wait_for_file" in session.text
+    assert "step 2 wait_at" in session.text
 
 
 # -- a worker --------------------------------------------------------------------------------------
@@ -241,9 +243,9 @@ def test_a_worker_shows_on_a_terminal_how_many_runs_are_under_way_and_what_becam
     patient = load(str(folder / "agents.py")).agents["patient"]
     with Holdfast(folder / "runs.db") as hf:
         hf.start(patient, id="p1")
-    session = terminal("worker", "agents.py", "--db", "runs.db")
-    session.expect("\r\x1b[K1 under way")
-    (folder / "go").touch()
+    with Door(folder / "go"):
+        session = terminal("worker", "agents.py", "--db", "runs.db")
+        session.expect("\r\x1b[K1 under way")
     session.expect("p1 (patient)")
     session.expect("\r\x1b[K0 under way; 1 completed")
     session.type("\x03")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.ledger import Ledger
+from support.waiting import Door
 
 
 @pytest.fixture
@@ -15,6 +16,13 @@ def ledger() -> Iterator[Ledger]:
     server = Ledger().start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    """Shut until the test opens it: where agents wait."""
+    with Door(tmp_path / "door") as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

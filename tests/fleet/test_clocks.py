@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import psycopg
@@ -14,13 +13,13 @@ from holdfast.store.base import MICROSECONDS, Filter, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
 from support import chaos_agents
-from support.fleet import Fleet, People, tasks
+from support.fleet import ENDED, Fleet, People, tasks
 from support.invariants import Evidence, check_all
 from support.ledger import Ledger
+from support.waiting import PATIENCE_SECONDS, eventually
 
 HOUR_SECONDS = 3600
 SKEWS = (-HOUR_SECONDS, HOUR_SECONDS, 0)
-PATIENCE_SECONDS = 200
 
 
 def now_us(url: str) -> int:
@@ -32,13 +31,16 @@ def now_us(url: str) -> int:
         return int(found.fetchall()[0][0])
 
 
-def ask_until_all_took_part(hf: Holdfast, end: float) -> None:
+def ask_until_all_took_part(hf: Holdfast) -> None:
     """Have runs told by each worker what its own clock says."""
     off: set[int] = set()
-    while off != {-1, 0, 1}:
-        assert time.monotonic() < end, f"only workers whose clocks are off by {off} h took part"
+
+    def all_took_part() -> bool:
         local, told = hf.start(chaos_agents.asking).result(timeout=PATIENCE_SECONDS)
         off.add(round((local - told) / HOUR_SECONDS))
+        return off == {-1, 0, 1}
+
+    eventually(all_took_part, lambda: f"more than that workers whose clocks are off by {off} h")
 
 
 def test_clocks_that_are_an_hour_wrong_change_nothing(
@@ -61,12 +63,13 @@ def test_clocks_that_are_an_hour_wrong_change_nothing(
         for run_id, task in runs.items():
             hf.start(task.agent, id=run_id, **task.input)
         people = People(hf, ledger)
-        end = time.monotonic() + PATIENCE_SECONDS
-        while any(row.status not in ("completed", "failed", "cancelled") for row in hf.runs()):
+
+        def all_have_ended() -> bool:
             people.round()
-            assert time.monotonic() < end, hf.runs()
-            time.sleep(0.05)
-        ask_until_all_took_part(hf, end)
+            return {row.status for row in hf.runs()} <= {*ENDED}
+
+        eventually(all_have_ended, lambda: f"the end of {hf.runs()}")
+        ask_until_all_took_part(hf)
         ended = now_us(url)
 
         for row in hf.store.runs(Filter(), limit=100):

@@ -7,8 +7,7 @@ can be: then the runs that the store has forgotten part of stop and say so.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from support.fleet import ENDED, Fleet, People, tasks
 from support.invariants import Evidence, check_all
 from support.ledger import Ledger
 from support.postgres import PostgresServer, StandbyServer, failover_dsn
+from support.waiting import PATIENCE_SECONDS, eventually
 
-PATIENCE_SECONDS = 120.0
 LEASE_SECONDS = 2.0
 
 
@@ -43,7 +42,7 @@ class Pair:
             here = db.execute("SELECT pg_current_wal_lsn()").fetchone()
             assert here is not None
             behind = "SELECT count(*) FROM pg_stat_replication WHERE flush_lsn < %s"
-            until(lambda: db.execute(behind, here).fetchall() == [(0,)])
+            eventually(lambda: db.execute(behind, here).fetchall() == [(0,)], "replication")
 
     def fail_over(self) -> None:
         self.primary.kill9()
@@ -60,20 +59,23 @@ def pair(*, synchronous: bool) -> Iterator[Pair]:
 
 
 def serve_until_all_have_ended(people: People, hf: Holdfast, wanted: set[str]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
     ended: set[str] = set()
-    while not wanted <= ended:
-        assert time.monotonic() < end, [hf.store.get(run_id) for run_id in wanted - ended]
+
+    def all_have_ended() -> bool:
         with contextlib.suppress(HoldfastError):  # the store is away for a moment
             people.round()
-            ended = {row.id for status in ENDED for row in hf.runs(status=status, limit=500)}
-        time.sleep(0.05)
+            ended.update(row.id for status in ENDED for row in hf.runs(status=status, limit=500))
+        return wanted <= ended
+
+    eventually(
+        all_have_ended, lambda: f"the end of {[hf.store.get(run_id) for run_id in wanted - ended]}"
+    )
 
 
 def look_but_do_not_touch(servers: Pair, run_id: str) -> None:
     """A standby can be read; nobody claims, starts or schedules there (FAULTS 46)."""
     with Holdfast(servers.standby.dsn(servers.database), agents=[chaos_agents.chained]) as replica:
-        until(lambda: replica.store.get(run_id) is not None)
+        eventually(lambda: replica.store.get(run_id) is not None)
         assert replica.get(run_id).agent
         for touch in (
             lambda: replica.store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("chained")]),
@@ -122,13 +124,6 @@ def paid(ledger: Ledger, run_id: str) -> list[int]:
     return [effect["args"]["amount"] for effect in ledger.effects(run_id)]
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
-
-
 @pytest.mark.postgres
 def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
     ledger: Ledger, tmp_path: Path
@@ -136,31 +131,30 @@ def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
     with (
         pair(synchronous=False) as servers,
         Holdfast(servers.url) as hf,
-        Fleet(servers.url, ledger, tmp_path, size=3, lease_seconds=LEASE_SECONDS),
+        Fleet(
+            servers.url, ledger, tmp_path, size=3, lease_seconds=LEASE_SECONDS, dawdle_seconds=0.2
+        ),
     ):
         runs = [f"r-{i}" for i in range(4)]
         for run_id in runs:
-            hf.start(chaos_agents.spending, id=run_id, times=100, seconds=0.2)
+            hf.start(chaos_agents.spending, id=run_id, times=100)
         hf.start(chaos_agents.sleeper, id="waits", name="sam", seconds=0)
-        until(lambda: all(len(paid(ledger, run_id)) >= 2 for run_id in runs))
-        until(lambda: hf.get("waits").status == "waiting")
-        hf.start(chaos_agents.spending, id="ends", times=0, seconds=0)  # so that all is replicated
+        eventually(lambda: all(len(paid(ledger, run_id)) >= 2 for run_id in runs))
+        eventually(lambda: hf.get("waits").status == "waiting")
+        hf.start(chaos_agents.spending, id="ends", times=0)  # so that all is replicated
         assert hf.result("ends", timeout=PATIENCE_SECONDS) == 0
         servers.wait_until_replicated()
         servers.primary.cut_off_standbys()
         before = {run_id: len(paid(ledger, run_id)) for run_id in runs}
         hf.signal("waits", "go", 1)  # acknowledged, and lost
         assert hf.result("waits", timeout=PATIENCE_SECONDS) == [1, "send"]
-        until(lambda: all(len(paid(ledger, run_id)) >= before[run_id] + 2 for run_id in runs))
+        eventually(lambda: all(len(paid(ledger, run_id)) >= before[run_id] + 2 for run_id in runs))
 
         servers.fail_over()
 
-        until(lambda: all(status(hf, run_id) == "quarantined" for run_id in [*runs, "waits"]))
+        eventually(lambda: all(status(hf, run_id) == "quarantined" for run_id in [*runs, "waits"]))
         # Others are taken up again, so these could have been.
-        assert (
-            hf.start(chaos_agents.spending, times=1, seconds=0).result(timeout=PATIENCE_SECONDS)
-            == 1
-        )
+        assert hf.start(chaos_agents.spending, times=1).result(timeout=PATIENCE_SECONDS) == 1
         for run_id in [*runs, "waits"]:
             row = hf.store.get(run_id)
             assert row is not None and row.status == "quarantined"

@@ -6,39 +6,58 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from holdfast import AsyncRun, Holdfast, Options, Run, StoreUnavailable, agent, step, tool
 from holdfast.runtime import clock
-from support.workers import PATIENCE_SECONDS, STORES, until, url_of
+from support.waiting import PATIENCE_SECONDS, eventually
+from support.workers import STORES, url_of
 
 LEASE_SECONDS = 3.0  # of which two thirds may pass on a busy machine before one is renewed
-LONGER_SECONDS = 1.4 * LEASE_SECONDS
+LONG_ENOUGH = threading.Event()
+
+
+def outlast_leases(hf: Holdfast, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Until the leases that runs have now would have ended: what waits for LONG_ENOUGH waits longer."""
+    ends = [row.due_at for row in hf.runs() if row.status == "running" and row.due_at]
+    assert len(ends) == len(hf.runs())
+
+    def ended() -> bool:
+        meanwhile()
+        return hf.store.now() > max(ends)
+
+    eventually(ended, "the end of the first leases")
+    LONG_ENOUGH.set()
+
+
+@pytest.fixture(autouse=True)
+def _not_yet() -> None:
+    LONG_ENOUGH.clear()
 
 
 @step
-def block(seconds: float) -> str:
-    time.sleep(seconds)
+def block() -> str:
+    assert LONG_ENOUGH.wait(PATIENCE_SECONDS)
     return "done"
 
 
 @step
-async def block_the_loop(seconds: float) -> str:
-    time.sleep(seconds)  # noqa: ASYNC251 - the mistake that this is about
+async def block_the_loop() -> str:
+    assert LONG_ENOUGH.wait(PATIENCE_SECONDS)  # the mistake that this is about
     return "done"
 
 
 @agent
 def blocking(run: Run) -> str:
-    return block(LONGER_SECONDS)
+    return block()
 
 
 @agent
 async def blocking_the_loop(run: AsyncRun) -> str:
-    return await block_the_loop(LONGER_SECONDS)
+    return await block_the_loop()
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -56,9 +75,10 @@ def test_code_that_blocks_longer_than_its_lease_does_not_lose_it(
         worker, rival = hf.worker(concurrency=2), greedy.worker(concurrency=2)
         threads = [threading.Thread(target=worker.run, kwargs={"once": True})]
         threads[0].start()
-        until(lambda: worker.taken == 2, "both runs begun")
+        eventually(lambda: worker.taken == 2, "both runs begun")
         threads.append(threading.Thread(target=rival.run))
         threads[1].start()
+        outlast_leases(hf)
 
         results = [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
         rival.stop()
@@ -77,21 +97,21 @@ def test_renewal_after_the_end_of_a_lease_is_refused_though_nobody_took_the_run(
         hf.start(blocking, id="r")
         row = hf.store.claim("r", worker="w", lease_us=1000)
         assert row is not None
-        until(lambda: not row.is_live(hf.store.now()), "the end of the lease")
+        eventually(lambda: not row.is_live(hf.store.now()), "the end of the lease")
 
         assert {"r"} == hf.store.renew([("r", row.epoch)], lease_us=10**9)
         assert hf.store.claim("r", worker="w2", lease_us=1000) is not None
 
 
 @step
-async def wait_for(seconds: float) -> str:
-    await asyncio.sleep(seconds)
+async def wait_long_enough() -> str:
+    assert await asyncio.to_thread(LONG_ENOUGH.wait, PATIENCE_SECONDS)
     return "done"
 
 
 @agent
 async def awaiting(run: AsyncRun) -> str:
-    return await wait_for(LONGER_SECONDS)
+    return await wait_long_enough()
 
 
 @pytest.mark.postgres
@@ -108,12 +128,14 @@ def test_leases_are_renewed_while_every_connection_of_the_pool_is_busy(postgres_
         worker = hf.worker()
         working = threading.Thread(target=worker.run)
         working.start()
-        until(lambda: hf.engine.lookout._awaiting, "the run begun")
-        began = time.monotonic()
+        eventually(lambda: hf.engine.lookout._awaiting, "the run begun")
+
+        def reach_for_it() -> None:
+            assert rival.store.claim("r", worker="rival", lease_us=1) is None
+
         with store._pool.link():
-            while time.monotonic() < began + 1.2 * LEASE_SECONDS:
-                assert rival.store.claim("r", worker="rival", lease_us=1) is None
-                time.sleep(LEASE_SECONDS / 10)
+            outlast_leases(rival, meanwhile=reach_for_it)
+            reach_for_it()
 
         assert "done" == handle.result(timeout=PATIENCE_SECONDS)
         worker.stop()
@@ -221,10 +243,10 @@ def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
         worker = hf.worker(concurrency=4)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        until(lambda: BEGUN, "the call")
+        eventually(lambda: BEGUN, "the call")
         row = hf.store.get("r")
         assert row is not None
-        until(lambda: not row.is_live(hf.store.now()), "the end of the lease")
+        eventually(lambda: not row.is_live(hf.store.now()), "the end of the lease")
         hf.start(one_slow_call, id="other").result(timeout=PATIENCE_SECONDS)  # it claims meanwhile
 
         assert 1 == sum(key.startswith("r:") for key in BEGUN)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,33 +29,54 @@ from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
 from support import fleet_agents
 from support.fleet import listens
-from support.workers import PATIENCE_SECONDS, STORES, until, url_of, workers
+from support.waiting import PATIENCE_SECONDS, eventually
+from support.workers import STORES, url_of, workers
 
-BEGAN: list[float] = []
-INSIDE: list[int] = []
-MOST: list[int] = []
-MUTEX = threading.Lock()
+ROOM_FOR = 2
 
 
-def reset() -> None:
-    for seen in (BEGAN, INSIDE, MOST):
-        seen.clear()
+class Room:
+    """Counts who is inside at the same time. Each stays until somebody else was turned away meanwhile, and
+    those who come first until all who ask for a place have been answered: one too many would be let in."""
+
+    def __init__(self, visits: int = 0, askers: int = 0) -> None:
+        self._changed = threading.Condition()
+        self._visits, self._askers = visits, askers
+        self._answered: set[object] = set()
+        self._refusals, self._inside = 0, 0
+        self.came, self.most = 0, 0
+
+    def answer(self, asker: object, *, refused: bool) -> None:
+        with self._changed:
+            self._answered.add(asker)
+            self._refusals += refused
+            self._changed.notify_all()
+
+    def visit(self) -> None:
+        with self._changed:
+            self.came += 1
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+            self._changed.notify_all()
+            before = self._refusals
+            assert self._changed.wait_for(lambda: self._may_leave(before), PATIENCE_SECONDS)
+            self._inside -= 1
+
+    def _may_leave(self, refusals_before: int) -> bool:
+        if self._inside > ROOM_FOR:
+            return True  # it is proven: there is no need to wait for more
+        if len(self._answered) < self._askers:
+            return False
+        return self._refusals > refusals_before or self.came >= self._visits
 
 
-def visit(seconds: float) -> None:
-    """Count who is here at the same time."""
-    with MUTEX:
-        BEGAN.append(time.monotonic())
-        INSIDE.append(1)
-        MOST.append(len(INSIDE))
-    time.sleep(seconds)
-    with MUTEX:
-        INSIDE.pop()
+ROOMS: list[Room] = []
+"""The one that is visited is the last."""
 
 
-@tool(max_running=2)
+@tool(max_running=ROOM_FOR)
 def use_gpu(n: int, idempotency_key: str = "") -> int:
-    visit(0.05)
+    ROOMS[-1].visit()
     return n
 
 
@@ -71,11 +92,11 @@ def computing_in_branches(run: Run) -> list[int]:
 
 @step
 def inside(n: int) -> int:
-    visit(0.05)
+    ROOMS[-1].visit()
     return n
 
 
-@agent(max_running=2)
+@agent(max_running=ROOM_FOR)
 def narrow(run: Run, n: int) -> int:
     return inside(n)
 
@@ -86,12 +107,29 @@ AGENTS = [computing, computing_in_branches, narrow]
 @pytest.fixture(params=STORES)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Holdfast]]:
     """Three workers, each with a store of its own opening, as in three processes."""
-    reset()
     url = url_of(request.param, request, tmp_path)
     made = [Holdfast(url, agents=AGENTS) for _ in range(3)]
     yield made
     for hf in made:
         hf.close()
+
+
+def noting(
+    monkeypatch: pytest.MonkeyPatch,
+    asked: object,
+    name: str,
+    room: Room,
+    asker: Callable[..., object],
+) -> None:
+    """Tell the room who asked for a place in it, and whether there was one."""
+    ask = getattr(asked, name)
+
+    def asking(*args: Any, **kwargs: Any) -> Any:
+        answer = ask(*args, **kwargs)
+        room.answer(asker(*args, **kwargs), refused=not answer)
+        return answer
+
+    monkeypatch.setattr(asked, name, asking)
 
 
 def work(fleet: list[Holdfast], concurrency: int = 4) -> None:
@@ -114,7 +152,7 @@ def test_worker_processes_keep_the_rate_of_a_tool_together(
     url = url_of(kind, request, tmp_path)
     with Holdfast(url) as hf, contextlib.contextmanager(workers)(url, tmp_path) as processes:
         at_work = [processes.start("--concurrency", "2") for _ in range(3)]
-        until(lambda: all(listens(one.pid) for one in at_work), "all three at work")
+        eventually(lambda: all(listens(one.pid) for one in at_work), "all three at work")
         handles = [hf.start(fleet_agents.asking, n=i) for i in range(14)]
         assert list(range(14)) == [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
         assert {None} == {one.poll() for one in at_work}
@@ -127,7 +165,13 @@ def test_worker_processes_keep_the_rate_of_a_tool_together(
     assert len({line.rpartition(" ")[2] for line in processes.deeds}) > 1, "one did it all"
 
 
-def test_workers_keep_the_number_of_calls_of_a_tool_together(fleet: list[Holdfast]) -> None:
+def test_workers_keep_the_number_of_calls_of_a_tool_together(
+    fleet: list[Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(visits=15, askers=15)
+    ROOMS.append(room)
+    for hf in fleet:
+        noting(monkeypatch, hf.store.limits, "take_seat", room, lambda _, holder, **__: holder)
     handles = [fleet[0].start(computing, n=i) for i in range(10)]
     handles.append(fleet[0].start(computing_in_branches))
 
@@ -135,11 +179,17 @@ def test_workers_keep_the_number_of_calls_of_a_tool_together(fleet: list[Holdfas
 
     results = [handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
     assert [*range(10), [1, 2, 3, 4, 5]] == results
-    assert (15, 2) == (len(BEGAN), max(MOST))
+    assert (15, ROOM_FOR) == (room.came, room.most)
 
 
-def test_workers_keep_the_number_of_runs_of_an_agent_together(fleet: list[Holdfast]) -> None:
+def test_workers_keep_the_number_of_runs_of_an_agent_together(
+    fleet: list[Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others are not held up: they are taken in the meantime."""
+    room = Room(visits=8, askers=3)
+    ROOMS.append(room)
+    for hf in fleet:
+        noting(monkeypatch, hf.store, "claim_due", room, lambda *, worker, **_: worker)
     narrows = [fleet[0].start(narrow, n=i) for i in range(8)]
 
     threads = [hf.worker(concurrency=4) for hf in fleet]
@@ -152,7 +202,7 @@ def test_workers_keep_the_number_of_runs_of_an_agent_together(fleet: list[Holdfa
     for thread in working:
         thread.join()
 
-    assert (list(range(8)), 8, 2) == (results, len(BEGAN), max(MOST))
+    assert (list(range(8)), 8, ROOM_FOR) == (results, room.came, room.most)
 
 
 def test_urgent_runs_come_first_and_nothing_waits_for_ever(fleet: list[Holdfast]) -> None:
@@ -248,7 +298,7 @@ def test_seats_of_a_worker_that_died_are_free_when_its_lease_has_ended(
     store: Store, clock: ManualClock
 ) -> None:
     hf = Holdfast(store, agents=[computing], options=Options(sleep=clock.advance))
-    reset()
+    ROOMS.append(Room())
     for name in ("dead1", "dead2"):
         hf.start(computing, id=name, n=1)
         row = store.claim(name, worker="dead", lease_us=60 * MICROSECONDS)
@@ -264,9 +314,11 @@ def test_seats_of_a_worker_that_died_are_free_when_its_lease_has_ended(
 
 def test_async_calls_wait_for_their_turn_without_blocking_the_loop(tmp_path: Path) -> None:
     ticks: list[float] = []
+    called: list[int] = []
 
     @step(rate=Rate(1, per=1.0))
     async def rated(n: int) -> int:
+        called.append(len(ticks))
         return n
 
     @agent
@@ -274,15 +326,19 @@ def test_async_calls_wait_for_their_turn_without_blocking_the_loop(tmp_path: Pat
         return [await rated(1), await rated(2)]
 
     async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            ticks.append(loop.time())
+            loop.call_later(0.01, tick)
+
         async with AsyncHoldfast(tmp_path / "h.db") as hf:
-            running = asyncio.ensure_future(hf.run(rated_twice))
-            while not running.done():
-                ticks.append(time.monotonic())
-                await asyncio.sleep(0.01)
-            return await running
+            tick()
+            return await hf.run(rated_twice)
 
     assert [1, 2] == asyncio.run(main())
-    assert len(ticks) > 10
+    first, second = called
+    assert second - first > 10
 
 
 @pytest.mark.parametrize(

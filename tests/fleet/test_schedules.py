@@ -30,7 +30,8 @@ from holdfast.store.base import MICROSECONDS, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
 from support import fleet_agents
-from support.workers import PATIENCE_SECONDS, STORES, until, url_of, workers
+from support.waiting import PATIENCE_SECONDS, eventually
+from support.workers import STORES, url_of, workers
 
 
 @step
@@ -260,7 +261,7 @@ def test_a_store_that_fails_while_a_schedule_is_due_loses_nothing(
     worker = hf.worker()
     working = threading.Thread(target=worker.run)
     working.start()
-    until(lambda: started(hf), "the run")
+    eventually(lambda: started(hf), "the run")
     worker.stop()
     working.join()
 
@@ -274,7 +275,7 @@ def test_an_idle_worker_wakes_up_for_a_schedule(opened_near_a_minute: Holdfast) 
     working = threading.Thread(target=worker.run)
     working.start()
     made = hf.schedule(digest, cron="* * * * *")
-    until(
+    eventually(
         hf.runs, "the run", seconds=200
     )  # in three; or in a minute, on a machine that was slow to come here
     now = hf.store.now()
@@ -322,7 +323,7 @@ def test_a_worker_without_a_free_place_starts_what_is_due_for_others(
         assert FULL.wait(PATIENCE_SECONDS)
         clock.advance(3600)
         began = time.monotonic()
-        until(lambda: "digest@20261024T1300Z" in started(hf), "the run")
+        eventually(lambda: "digest@20261024T1300Z" in started(hf), "the run")
         took = time.monotonic() - began
         still_full = hf.handle("full").status
         GO_ON.set()

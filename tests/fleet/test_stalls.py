@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, agent, step, tool
 from holdfast.runtime import lookout
-from support.workers import PATIENCE_SECONDS, until
+from holdfast.runtime.context import Branch
+from holdfast.runtime.stall import Stalls
+from support.waiting import PATIENCE_SECONDS, eventually
 
 SEEN = threading.Event()
 """Somebody has warned: what blocks need not do so any longer."""
@@ -123,7 +125,7 @@ def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
         worker = hf.worker(concurrency=2)
         working = threading.Thread(target=worker.run)
         working.start()
-        until(lambda: waiting.status == "running", "one run that awaits")
+        eventually(lambda: waiting.status == "running", "one run that awaits")
         hf.start(blocking, id="guilty").result(timeout=PATIENCE_SECONDS)
         waiting.result(timeout=PATIENCE_SECONDS)
         worker.stop()
@@ -139,12 +141,27 @@ def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
 
 
 def test_a_loop_of_the_users_own_is_looked_after_as_well_and_one_that_turns_is_not_spoken_of(
-    tmp_path: Path, warnings: Warnings
+    tmp_path: Path, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks, look = threading.Semaphore(0), Stalls.look
+    asked: list[object] = []
+
+    def looking(self: Stalls, roots: Collection[Branch]) -> None:
+        look(self, roots)
+        asked.extend(one for one in self._questions.values() if one not in asked)
+        looks.release()
+
+    def be_looked_at(times: int) -> None:
+        for _ in range(times):
+            assert looks.acquire(timeout=PATIENCE_SECONDS)
+
+    monkeypatch.setattr(Stalls, "look", looking)
+
     async def main() -> None:
         async with AsyncHoldfast(tmp_path / "h.db", options=Options(lease_seconds=0.6)) as hf:
             running = asyncio.ensure_future(hf.run(patient, id="patient"))
-            await asyncio.sleep(0.5)  # longer than a loop may stand still: this one does not
+            await asyncio.to_thread(be_looked_at, 25)  # longer than a loop may stand still: 0.2 s
+            assert len(asked) > 5  # another question follows only when one was answered
             assert not warnings.of("patient") and not running.done()
             await hf.run(by_a_step, id="guilty")
             await running

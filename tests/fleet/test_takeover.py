@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast import Holdfast, views
 from holdfast.core.events import CallDoubted, CallEvidence, RunClaimed
 from support import chaos_agents
 from support.fleet import Fleet
 from support.ledger import Ledger
+from support.waiting import PATIENCE_SECONDS, Door, eventually
 
 LEASE_SECONDS = 5.0  # two of them leave a busy machine time to be late
-PATIENCE_SECONDS = 120.0
-
-T = TypeVar("T")
-
-
-def eventually(hf: Holdfast, look: Callable[[], T | None]) -> T:
-    """What is seen once the run's log has grown; or a little later, as the ledger does not ring."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        head = hf.store.heads(["r"])["r"]
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < end, "it did not come"
-        hf.store.wait("r", after=head, timeout=0.1)
 
 
 def claims(hf: Holdfast, run_id: str) -> int:
     return sum(isinstance(event, RunClaimed) for _, event in hf.events(run_id))
+
+
+def doubted(hf: Holdfast, run_id: str) -> list[Any]:
+    """The calls in doubt, as soon as another worker has taken the run over and said so: that the lease has
+    ended is seen before."""
+    said = any(isinstance(event, CallDoubted) for _, event in hf.events(run_id))
+    return list(hf.get(run_id).in_doubt) if said else []
 
 
 def marks(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
@@ -40,21 +32,22 @@ def marks(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
 
 
 def test_runs_of_a_killed_worker_go_on_elsewhere_within_two_lease_times(
-    url: str, ledger: Ledger, tmp_path: Path
+    url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     with (
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=LEASE_SECONDS) as fleet,
     ):
-        hf.start(chaos_agents.marked, id="r", steps=40, seconds=0.1)
-        first = eventually(hf, lambda: marks(ledger, "r")[3:] and marks(ledger, "r")[0])
+        hf.start(chaos_agents.marked, id="r", steps=8, door=door.path)
+        first = eventually(lambda: marks(ledger, "r")[3:] and marks(ledger, "r")[0])
 
         fleet.kill(fleet.place_of(first["pid"]))
 
         killed_at = time.monotonic()
-        after = eventually(hf, lambda: [x for x in marks(ledger, "r") if x["pid"] != first["pid"]])
+        door.open()
+        after = eventually(lambda: [x for x in marks(ledger, "r") if x["pid"] != first["pid"]])
         assert after[0]["at"] - killed_at < 2 * LEASE_SECONDS
-        assert hf.result("r", timeout=PATIENCE_SECONDS) == 40
+        assert hf.result("r", timeout=PATIENCE_SECONDS) == 8
 
 
 def test_code_that_computes_for_longer_than_its_lease_keeps_it(
@@ -73,7 +66,7 @@ def test_code_that_computes_for_longer_than_its_lease_keeps_it(
 
 
 def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_repeated(
-    url: str, ledger: Ledger, tmp_path: Path
+    url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     """Nothing in that process can renew the lease. Another worker takes the run; what the first one did is
     refused as a receipt and kept as evidence, and the run goes on when somebody has decided."""
@@ -81,10 +74,13 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=0.8) as fleet,
     ):
-        hf.start(chaos_agents.hogged, id="r", seconds=6.0)
-        doubt = eventually(hf, lambda: hf.get("r").in_doubt)[0]
+        hf.start(chaos_agents.hogged, id="r", door=door.path)
+        doubt = eventually(lambda: doubted(hf, "r"), "doubt")[0]
         assert [x["tool"] for x in ledger.effects("r")] == ["begins"]
-        doubt = eventually(hf, lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
+        door.open()
+        doubt = eventually(
+            lambda: [call for call in hf.get("r").in_doubt if call.evidence], "evidence"
+        )[0]
         assert "done" in doubt.evidence[0]
         hf.resolve("r", doubt.step, done="done", by="test", why="the worker said so")
 
@@ -95,20 +91,23 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
 
 
 def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
-    url: str, ledger: Ledger, tmp_path: Path
+    url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     with (
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=2.0) as fleet,
     ):
-        hf.start(chaos_agents.blocking, id="r", seconds=5.0)
-        frozen = eventually(hf, lambda: marks(ledger, "r"))[0]["pid"]
+        hf.start(chaos_agents.blocking, id="r", door=door.path)
+        frozen = eventually(lambda: marks(ledger, "r"))[0]["pid"]
         fleet.freeze(fleet.place_of(frozen), seconds=0)
 
-        doubt = eventually(hf, lambda: hf.get("r").in_doubt)[0]
+        doubt = eventually(lambda: doubted(hf, "r"), "doubt")[0]
         assert doubt.evidence == ()
+        door.open()
         fleet.look_after()  # it wakes, and its tool comes to its end
-        doubt = eventually(hf, lambda: [call for call in hf.get("r").in_doubt if call.evidence])[0]
+        doubt = eventually(
+            lambda: [call for call in hf.get("r").in_doubt if call.evidence], "evidence"
+        )[0]
 
         assert "done" in doubt.evidence[0]
         hf.resolve("r", doubt.step, done="it", by="test", why="the worker said so")

@@ -25,7 +25,8 @@ from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.sqlite import file as sqlite_file
 from support import fleet_agents
 from support.postgres import PostgresServer
-from support.workers import AGENTS, PATIENCE_SECONDS, STORES, Workers, url_of, workers
+from support.waiting import PATIENCE_SECONDS, Door
+from support.workers import AGENTS, STORES, Workers, url_of, workers
 
 
 @pytest.fixture(params=STORES)
@@ -59,13 +60,15 @@ def test_a_worker_of_a_file_and_a_module_drains_the_queue_and_ends(
 
 
 def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_once(
-    fleet: Workers, hf: Holdfast
+    fleet: Workers, hf: Holdfast, door: Door
 ) -> None:
-    hf.start(fleet_agents.three_calls, id="r", seconds=0.5)
+    hf.start(fleet_agents.three_calls, id="r", door=door.path)
     first = fleet.start("--lease", "3600", "--grace", "30")
     fleet.wait_for("begin a")
 
     first.send_signal(signal.SIGTERM)
+    fleet.expect(first, "stopping: 1 run under way")
+    door.open()
     said, _ = first.communicate(timeout=PATIENCE_SECONDS)
 
     assert (0, "executed 1 run\n") == (first.returncode, said)
@@ -80,17 +83,16 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
-    fleet: Workers, hf: Holdfast, signals: int
+    fleet: Workers, hf: Holdfast, door: Door, signals: int
 ) -> None:
     """By a short grace, or by a second signal: the lease of an hour is not waited for."""
-    hf.start(fleet_agents.three_calls, id="r", seconds=3600)
+    hf.start(fleet_agents.three_calls, id="r", door=door.path)
     process = fleet.start("--lease", "3600", "--grace", "0.3" if signals == 1 else "3600")
     fleet.wait_for("begin a")
 
     process.send_signal(signal.SIGTERM)
     if signals == 2:  # those that come together count once
-        assert process.stderr is not None
-        assert "stopping: 1 run under way" in process.stderr.readline()
+        fleet.expect(process, "stopping: 1 run under way")
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
@@ -313,23 +315,20 @@ def test_a_worker_waits_for_a_file_that_another_process_has_locked(
 @pytest.mark.postgres
 @pytest.mark.parametrize("immediate", [False, True])
 def test_a_worker_whose_server_is_away_when_leases_are_to_be_renewed_goes_on_with_its_run(
-    killable_postgres: PostgresServer, tmp_path: Path, immediate: bool
+    killable_postgres: PostgresServer, tmp_path: Path, door: Door, immediate: bool
 ) -> None:
     """It says so, keeps the run, renews when the server is back within the lease, and ends well."""
     server = killable_postgres
     name = server.create_database()
     with contextlib.contextmanager(workers)(server.dsn(name), tmp_path) as fleet:
         with Holdfast(fleet.url) as hf:
-            hf.start(fleet_agents.until_told, id="r", path=str(tmp_path / "go on"))
+            hf.start(fleet_agents.until_told, id="r", door=door.path)
         process = fleet.start("--lease", "21")
-        assert process.stderr is not None
         fleet.wait_for("begin")
         server.stop(immediate=immediate)
-        for line in process.stderr:
-            if "leases could not be renewed" in line:
-                break
+        fleet.expect(process, "leases could not be renewed")
         server.start()
-        (tmp_path / "go on").touch()
+        door.open()
         with Holdfast(fleet.url) as hf:
             assert "told" == hf.result("r", timeout=PATIENCE_SECONDS)
             row = hf.store.get("r")

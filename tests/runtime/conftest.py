@@ -4,6 +4,7 @@ processes would, a clock that stands still until it is moved, and a crash at any
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,15 @@ class Home:
 
     def crash(self, agent: Callable[..., Any], run_id: str, at: str, **input: Any) -> None:
         """Run the agent in a process that dies at this boundary."""
-        hf = self.open(crash_at=at)
-        with pytest.raises(Crash):
-            hf.run(agent, id=run_id, **input)
+        self.crash_in(lambda hf: hf.run(agent, id=run_id, **input), at=at)
+
+    def crash_in(
+        self, act: Callable[[Holdfast], Any], *agents: Callable[..., Any], at: str
+    ) -> None:
+        """Do something in a process that dies at this boundary."""
+        hf = self.open(*agents, crash_at=at)
+        with pytest.raises(Crash, match=f"^{re.escape(at)}$"):
+            act(hf)
 
     def close(self) -> None:
         for hf in self._opened:

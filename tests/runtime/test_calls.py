@@ -35,6 +35,7 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.errors import NotRecorded
+from support.waiting import eventually
 
 
 def kinds(hf: Holdfast, run_id: str) -> list[str]:
@@ -725,8 +726,7 @@ def test_wait_true_blocks_until_the_run_can_go_on(home: Any) -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(hf.run(main, id="r", wait=True)))
     thread.start()
-    while not _waits(other, "r"):
-        pass
+    eventually(lambda: _waits(other, "r"), "that it waits")
     other.signal("r", "go", 42)
     thread.join(120)
 

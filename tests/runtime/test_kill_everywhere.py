@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,19 +18,16 @@ Explore = Callable[..., int]
 every_scenario = pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda s: s.name)
 
 
-@pytest.fixture(scope="module")
-def slim() -> Iterator[Slim]:
-    process = Slim()
-    yield process
-    process.close()
-
-
 @pytest.fixture
 def explore(slim: Slim, record_property: Count) -> Explore:
     """Kill a scenario on a store; how many schedules there were."""
 
     def explored(scenario: Scenario, url: object, *, pairs: bool, stride: int) -> int:
-        found = slim.explore(scenario.name, str(url), pairs=pairs, stride=stride)
+        found = int(
+            slim.call(
+                "support.slim_scenarios:explored", scenario=scenario.name, url=str(url), pairs=pairs, stride=stride
+            )
+        )  # fmt: skip
         record_property("kill schedules", found)
         return found
 

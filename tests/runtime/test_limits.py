@@ -11,7 +11,6 @@ import pytest
 
 from holdfast import (
     AsyncHoldfast,
-    AsyncRun,
     Budget,
     BudgetExceeded,
     DeadlineExceeded,
@@ -29,10 +28,19 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core.events import Usage
+from support.runs import Hanging, of_kind, waits
 
 
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
+def waiting_run(home: Any, **declared: Any) -> Holdfast:
+    """Run `r` waits for what never comes; workers of this Holdfast know its agent."""
+
+    @agent(**declared)
+    def main(run: Run) -> None:
+        run.wait_for("never")
+
+    hf: Holdfast = home.open(main)
+    waits(hf, main)
+    return hf
 
 
 # ── deadlines ────────────────────────────────────────────────────────────────────────────────
@@ -292,13 +300,7 @@ def test_max_wall_time_counts_from_the_beginning_also_while_nobody_works(
 
 
 def test_max_wall_time_ends_a_waiting_run_by_itself(home: Any, clock: Any) -> None:
-    @agent(budget=Budget(max_wall_time=60))
-    def main(run: Run) -> None:
-        run.wait_for("never")
-
-    hf = home.open(main)
-    with pytest.raises(RunWaiting):
-        hf.run(main, id="r")
+    hf = waiting_run(home, budget=Budget(max_wall_time=60))
     clock.advance(61)
     hf.worker().run(once=True)
 
@@ -435,13 +437,7 @@ def test_tools_under_way_in_other_branches_are_recorded_when_the_run_is_cancelle
 
 
 def test_a_waiting_run_is_cancelled_by_the_next_worker(home: Any) -> None:
-    @agent
-    def main(run: Run) -> None:
-        run.wait_for("never")
-
-    hf = home.open(main)
-    with pytest.raises(RunWaiting):
-        hf.run(main, id="r")
+    hf = waiting_run(home)
     hf.cancel("r", by="ann")
     hf.cancel("r", by="bob")  # the first one counts
     hf.worker().run(once=True)
@@ -452,13 +448,7 @@ def test_a_waiting_run_is_cancelled_by_the_next_worker(home: Any) -> None:
 
 
 def test_a_paused_run_can_be_cancelled(home: Any) -> None:
-    @agent
-    def main(run: Run) -> None:
-        run.wait_for("never")
-
-    hf = home.open(main)
-    with pytest.raises(RunWaiting):
-        hf.run(main, id="r")
+    hf = waiting_run(home)
     hf.pause("r")
     hf.cancel("r")
     hf.worker().run(once=True)
@@ -501,53 +491,27 @@ def test_a_run_that_has_ended_cannot_be_cancelled_paused_or_patched(home: Any) -
 
 def test_an_async_call_is_cancelled_for_real(home: Any) -> None:
     """The await that the agent is in ends, also from another process, and nothing says it failed."""
-    entered, ended = threading.Event(), []
-
-    @step
-    async def listen() -> None:
-        entered.set()
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    @agent
-    async def main(run: AsyncRun) -> None:
-        await listen()
+    hanging = Hanging()
 
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
-            task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 120)
+            task = await hanging.begin(hf)
             await hf.cancel("r", by="ann")
             with pytest.raises(RunCancelled, match="ann"):
                 await asyncio.wait_for(task, 120)
 
     asyncio.run(story())
-    assert ended == ["cancelled"]
+    assert hanging.ended == ["cancelled"]
     assert home.open().get("r").status == "cancelled"
 
 
 def test_an_async_call_is_cancelled_from_another_process_long_before_its_lease_is_renewed(
     home: Any,
 ) -> None:
-    entered = threading.Event()
-
-    @step
-    async def listen() -> None:
-        entered.set()
-        await asyncio.sleep(3600)
-
-    @agent
-    async def main(run: AsyncRun) -> None:
-        await listen()
-
     async def story() -> None:
         hour = Options(lease_seconds=3600)
         async with AsyncHoldfast(home.store(), options=hour) as hf:
-            task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 120)
+            task = await Hanging().begin(hf)
             await asyncio.to_thread(home.open().cancel, "r", by="ann")
             with pytest.raises(RunCancelled, match="ann"):
                 await asyncio.wait_for(task, 120)
@@ -558,21 +522,9 @@ def test_an_async_call_is_cancelled_from_another_process_long_before_its_lease_i
 def test_an_async_call_that_hangs_does_not_outlive_the_deadline_of_its_run(
     home: Any, clock: Any
 ) -> None:
-    entered = threading.Event()
-
-    @step
-    async def listen() -> None:
-        entered.set()
-        await asyncio.sleep(3600)
-
-    @agent(deadline=60)
-    async def main(run: AsyncRun) -> None:
-        await listen()
-
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
-            task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 120)
+            task = await Hanging(deadline=60).begin(hf)
             clock.advance(61)
             with pytest.raises(DeadlineExceeded):
                 await asyncio.wait_for(task, 120)
@@ -582,21 +534,9 @@ def test_an_async_call_that_hangs_does_not_outlive_the_deadline_of_its_run(
 
 
 def test_an_async_tool_that_was_cancelled_with_its_run_is_in_doubt(home: Any) -> None:
-    entered = threading.Event()
-
-    @tool
-    async def pay() -> None:
-        entered.set()
-        await asyncio.sleep(3600)
-
-    @agent
-    async def main(run: AsyncRun) -> None:
-        await pay()
-
     async def story() -> None:
         async with AsyncHoldfast(home.store()) as hf:
-            task = asyncio.create_task(hf.run(main, id="r"))
-            await asyncio.to_thread(entered.wait, 120)
+            task = await Hanging(tool).begin(hf)
             await hf.cancel("r")
             with pytest.raises(RunCancelled):
                 await asyncio.wait_for(task, 120)

@@ -28,17 +28,7 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core.values import digest
-
-
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
-
-
-def waits(hf: Holdfast, agent: Any, run_id: str = "r", **input: Any) -> RunWaiting:
-    with pytest.raises(RunWaiting) as waiting:
-        hf.run(agent, id=run_id, **input)
-    return waiting.value
-
+from support.runs import of_kind, waits
 
 # ── run.approve and run.ask ──────────────────────────────────────────────────────────────────
 
@@ -367,26 +357,25 @@ def test_a_run_that_failed_by_a_rejection_asks_anew_when_it_is_resumed(home: Any
     assert home.open().run(main, id="r") == "sent to sam"
 
 
-def test_an_approval_is_bound_to_the_exact_arguments(home: Any) -> None:
+@pytest.mark.parametrize(
+    ("approved", "changed", "says"),
+    [
+        ({"to": "sam"}, {"to": "mallory"}, "diverged"),
+        ({"version": "1"}, {"version": "2"}, "version '1'"),
+    ],
+    ids=["arguments", "version"],
+)
+def test_an_approval_is_bound_to_the_exact_arguments_and_to_the_tools_version(
+    home: Any, approved: dict[str, str], changed: dict[str, str], says: str
+) -> None:
     """Code that changed since must not send something else than what was approved."""
     ran: list[Any] = []
     hf = home.open()
-    waits(hf, gated(ran, to="sam"))
+    waits(hf, gated(ran, **approved))
     hf.approve("r")
 
-    with pytest.raises(HoldfastError, match="diverged"):
-        hf.run(gated(ran, to="mallory"), id="r")
-    assert ran == ["saved"]
-
-
-def test_an_approval_is_bound_to_the_tools_version(home: Any) -> None:
-    ran: list[Any] = []
-    hf = home.open()
-    waits(hf, gated(ran, version="1"))
-    hf.approve("r")
-
-    with pytest.raises(HoldfastError, match="version '1'"):
-        hf.run(gated(ran, version="2"), id="r")
+    with pytest.raises(HoldfastError, match=says):
+        hf.run(gated(ran, **changed), id="r")
     assert ran == ["saved"]
 
 

@@ -69,13 +69,19 @@ def telling(world: World) -> Any:
     return main
 
 
-def test_code_that_handled_the_failure_goes_on_when_the_call_succeeds(
-    home: Any, world: World
-) -> None:
+def failed_and_mended(home: Any, world: World) -> Any:
+    """The agent of run `r`, which has failed; what it failed of is over."""
     main = telling(world)
     world.down = {2}
     fails(home.open(), main)
     world.down = set()
+    return main
+
+
+def test_code_that_handled_the_failure_goes_on_when_the_call_succeeds(
+    home: Any, world: World
+) -> None:
+    main = failed_and_mended(home, world)
 
     assert home.open(main).resume("r") == ["paid 3", "good"]
 
@@ -186,13 +192,8 @@ def test_a_new_path_may_wait_where_the_old_one_called(home: Any, world: World) -
     ["before pay", "before commit call_started", "after commit call_started", "after commit call_succeeded"],
 )  # fmt: skip
 def test_a_crash_on_the_new_path_finds_it_again(home: Any, world: World, point: str) -> None:
-    main = telling(world)
-    world.down = {2}
-    fails(home.open(), main)
-    world.down = set()
-    broken = home.open(main, crash_at=point)
-    with pytest.raises(BaseException, match=point):
-        broken.resume("r")
+    main = failed_and_mended(home, world)
+    home.crash_in(lambda hf: hf.resume("r"), main, at=point)
 
     hf = home.open(main)
     if hf.get("r").in_doubt:  # each of these crashes comes before the effect
@@ -206,9 +207,7 @@ def test_other_code_still_diverges_on_the_new_path(home: Any, world: World) -> N
     fails(home.open(), telling(world))
     world.down = set()
     hf = home.open(telling(world))
-    broken = home.open(telling(world), crash_at="before commit run_completed")
-    with pytest.raises(BaseException, match="run_completed"):
-        broken.resume("r")
+    home.crash_in(lambda hf: hf.resume("r"), telling(world), at="before commit run_completed")
 
     @agent(name="main")
     def other(run: Run) -> Any:
@@ -222,10 +221,7 @@ def test_other_code_still_diverges_on_the_new_path(home: Any, world: World) -> N
 
 
 def test_a_fork_of_a_resumed_run_goes_on_from_there(home: Any, world: World) -> None:
-    main = telling(world)
-    world.down = {2}
-    fails(home.open(), main)
-    world.down = set()
+    main = failed_and_mended(home, world)
     home.open(main).resume("r")
 
     hf = home.open(main)

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import (
     CallFailed,
+    Diverged,
     Holdfast,
     NotStorable,
     Retry,
@@ -40,7 +41,9 @@ def everything_visible(hf: Holdfast, run_id: str) -> str:
 
 
 def assert_nowhere(home: Any, *texts: str) -> None:
-    for path in Path(home.path).parent.iterdir():
+    paths = list(Path(home.path).parent.iterdir())
+    assert home.path in paths
+    for path in paths:
         assert CANARY.encode() not in path.read_bytes(), f"the secret is in {path.name}"
     for text in texts:
         assert CANARY not in text
@@ -287,7 +290,7 @@ def test_a_divergence_does_not_show_a_secret(home: Any) -> None:
 
     with pytest.raises(RunWaiting):
         home.open().run(made(one), id="r")
-    with pytest.raises(Exception, match="diverged") as stopped:
+    with pytest.raises(Diverged, match="diverged") as stopped:
         home.open().run(made(two), id="r")
 
     assert_nowhere(home, str(stopped.value))
@@ -328,11 +331,16 @@ def test_nothing_that_we_log_holds_a_secret(home: Any) -> None:
         def main(run: Run) -> None:
             call_api(token=CANARY)
 
+        def broken(said: Any) -> None:
+            raise RuntimeError(f"cannot tell of {said}")  # which is logged
+
         hf = home.open(main)
         hf.start(main, id="r")
-        hf.worker().run(once=True)
+        hf.worker(report=broken).run(once=True)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
 
+    assert hf.handle("r").status == "failed"
+    assert "ValueError: [redacted]" in stream.getvalue()
     assert_nowhere(home, stream.getvalue())

@@ -16,7 +16,6 @@ from holdfast import (
     AsyncHoldfast,
     AsyncRun,
     Diverged,
-    Holdfast,
     InvalidInput,
     NotFound,
     NotNow,
@@ -29,16 +28,7 @@ from holdfast import (
     step,
 )
 from holdfast.core import events as e
-
-
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
-
-
-def waits(hf: Holdfast, agent: Any, run_id: str = "r") -> RunWaiting:
-    with pytest.raises(RunWaiting) as waiting:
-        hf.run(agent, id=run_id)
-    return waiting.value
+from support.runs import of_kind, waits
 
 
 @agent
@@ -155,7 +145,7 @@ def test_a_signal_needs_a_name(home: Any, bad: str) -> None:
         run.wait_for(bad)
 
     hf = home.open()
-    with pytest.raises(Exception, match="a signal needs a name"):
+    with pytest.raises(RunFailed, match="a signal needs a name"):
         hf.run(main, id="r")
     waits(hf, one_signal, "other")
     with pytest.raises(InvalidInput, match="a signal needs a name"):

@@ -15,6 +15,7 @@ from holdfast import (
     AsyncRun,
     Holdfast,
     InvalidInput,
+    NotFound,
     NotNow,
     NotStorable,
     Run,
@@ -26,19 +27,10 @@ from holdfast import (
     views,
 )
 from holdfast.core import events as e
+from support.runs import of_kind, waits
 
 BIG = "x" * 100_000
 """More than an event holds: it is kept beside the log."""
-
-
-def of_kind(hf: Holdfast, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in hf.events(run_id) if isinstance(event, kind)]
-
-
-def waits(hf: Holdfast, agent: Any, run_id: str = "r") -> RunWaiting:
-    with pytest.raises(RunWaiting) as waiting:
-        hf.run(agent, id=run_id)
-    return waiting.value
 
 
 @step
@@ -526,7 +518,7 @@ def test_an_artifact_is_kept_verbatim_by_its_hash(home: Any) -> None:
     assert hf.artifact("r", text.id) == "héllo".encode()
     assert hf.artifact("r", "json") == b'{"a":[1]}'
     assert json.type == "json"
-    with pytest.raises(Exception, match="no artifact 'nothing'"):
+    with pytest.raises(NotFound, match="no artifact 'nothing'"):
         hf.artifact("r", "nothing")
 
 

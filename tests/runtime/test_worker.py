@@ -16,22 +16,12 @@ from holdfast import (
     RunWaiting,
     StoreUnavailable,
     agent,
-    step,
 )
 from holdfast.runtime.worker import Report
 from holdfast.store.base import RunRow, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
-
-
-@step
-def double(n: int) -> int:
-    return 2 * n
-
-
-@agent
-def doubling(run: Run, n: int) -> int:
-    return double(n)
+from support.fleet_agents import double, doubling
 
 
 def test_a_worker_executes_what_was_started_and_ends_when_nothing_is_due(tmp_path: Path) -> None:

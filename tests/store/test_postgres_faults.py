@@ -42,6 +42,7 @@ from holdfast.store.postgres import PostgresStore, link
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
 from support.proxy import Proxy, says
+from support.waiting import eventually
 
 LEASE_US = 600_000_000
 ANSWER_SECONDS = 60  # far more than anything here takes; only a hang meets it
@@ -114,13 +115,6 @@ def admin(dsn: str, *statements: str) -> None:
 
 def dbname(dsn: str) -> str:
     return urlsplit(dsn).path.lstrip("/")
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Ask again until it is true; what is asked is a server, so this does not spin."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, "it never became true"
 
 
 def commits(message: bytes) -> bool:
@@ -512,7 +506,7 @@ def test_a_network_that_swallows_everything_ends_the_wait(
             return True
         return False
 
-    until(appended)
+    eventually(appended)
     assert ["once"] == one.texts()
 
 
@@ -615,7 +609,7 @@ def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
         writing = pool.submit(asyncio.run, both())
         with psycopg.connect(postgres_dsn, autocommit=True) as onlooker:
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            until(lambda: onlooker.execute(waiting).fetchone() == (1,))
+            eventually(lambda: onlooker.execute(waiting).fetchone() == (1,))
         meddler.execute(lock, ("a",))
         meddler.commit()
         writing.result(ANSWER_SECONDS)
@@ -683,10 +677,7 @@ def test_closing_leaves_no_connection_of_one_who_is_still_at_work(postgres_dsn: 
         store.close()
     with psycopg.connect(postgres_dsn, autocommit=True) as db:
         ask = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        end = time.monotonic() + ANSWER_SECONDS
-        while db.execute(ask).fetchone() != (0,):
-            assert time.monotonic() < end, "a connection was left open"
-            time.sleep(0.01)
+        eventually(lambda: db.execute(ask).fetchone() == (0,), "the end of every connection")
 
 
 def test_leases_and_appends_need_no_place_in_the_pool(postgres_dsn: str, opened: Open) -> None:
@@ -756,7 +747,7 @@ def test_an_event_from_outside_wakes_a_waiter_in_another_process(
 
     with ThreadPoolExecutor(1) as pool, psycopg.connect(postgres_dsn, autocommit=True) as onlooker:
         waiting = pool.submit(far.wait, "a", after=0, timeout=ANSWER_SECONDS)
-        until(lambda: onlooker.execute(listening).fetchone() == (1,))
+        eventually(lambda: onlooker.execute(listening).fetchone() == (1,))
         sent = time.monotonic()
         near.append(Append("a", 0, records))
 
@@ -776,7 +767,7 @@ def test_a_new_or_released_run_wakes_a_worker_that_waits_for_work(
 
     with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres_dsn, autocommit=True) as onlooker:
         waiting = [pool.submit(s.wait_due, timeout=ANSWER_SECONDS) for s in (near, far)]
-        until(lambda: onlooker.execute(listening).fetchone() == (2,))
+        eventually(lambda: onlooker.execute(listening).fetchone() == (2,))
         assert near.release("a", 1)
 
         assert [True, True] == [one.result(ANSWER_SECONDS) for one in waiting]
@@ -821,7 +812,7 @@ default_pool_size = 2
                 return True
             return False
 
-        until(answers)
+        eventually(answers)
         yield dsn
     finally:
         process.kill()

@@ -6,7 +6,6 @@ rows each stepped over; PostgreSQL shows its plans, and counts the scans that re
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from holdfast.store.base import (
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.store_suite.bench import sealed
 from support.bulk import fill
-from support.workers import until
+from support.waiting import eventually
 
 RUNS = 100_000
 LEASE_US = 60 * MICROSECONDS
@@ -132,6 +131,12 @@ def test_sqlite_steps_over_few_rows_in_every_statement(
 
 # -- PostgreSQL --------------------------------------------------------------------------------
 
+
+def wait_until(store: Store, at: int) -> None:
+    """By the server's clock, as its statements go by that when they are not given another time."""
+    eventually(lambda: store.now() > at, "that time passes")
+
+
 BIG = {"runs", "events", "blobs", "snapshots", "keys"}
 
 
@@ -161,7 +166,7 @@ def test_postgresql_scans_no_big_table_in_any_statement(
         return execute(self, query, params, **rest)
 
     monkeypatch.setattr(Connection, "execute", noting)
-    use_everything(store, lambda us: time.sleep(us / MICROSECONDS))
+    use_everything(store, lambda us: wait_until(store, store.now() + us))
     monkeypatch.undo()
     store.close()
 
@@ -219,5 +224,5 @@ def scans(dsn: str) -> dict[str, int]:
         "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     )
     with psycopg.connect(dsn, autocommit=True) as db:
-        until(lambda: db.execute(others).fetchone() == (0,), "everybody's leaving")  # type: ignore[call-overload]
+        eventually(lambda: db.execute(others).fetchone() == (0,), "everybody's leaving")  # type: ignore[call-overload]
         return dict(db.execute(ask, (list(BIG),)).fetchall())  # type: ignore[call-overload]

@@ -46,6 +46,7 @@ from holdfast.store.sqlite import file as sqlite_file
 from holdfast.store.sqlite import store as sqlite_store
 from support import fleet_agents, workload
 from support.powerloss import STRACE
+from support.waiting import eventually
 from support.workers import workers
 from support.workload import ANSWER_SECONDS, check_acks, folder_in_memory
 
@@ -723,9 +724,7 @@ def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, pat
     store._connections.db.exec_trace = lambda cursor, statement, bindings: begun.set() or True
 
     def interrupt() -> None:
-        waiting = threading.Event()
-        while not store._group._queue:  # until the main thread stands in the queue
-            waiting.wait(0.001)
+        eventually(lambda: store._group._queue, "that the main thread stands in the queue")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with write_lock(path):

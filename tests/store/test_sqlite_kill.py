@@ -25,6 +25,8 @@ from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.sqlite import file as sqlite_file
 from support import workload
 from support.powerloss import STRACE
+from support.slim import Slim
+from support.slim_sqlite import opened, work
 from support.workload import (
     ANSWER_SECONDS,
     Workload,
@@ -40,49 +42,6 @@ from support.workload import (
 STEPS = 9  # one of each kind of append, and one more
 
 
-class Killer:
-    """Counts boundaries; at the wanted one it kills its own process."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.count = at, 0
-
-    def __call__(self, point: str) -> None:
-        self.count += 1
-        if self.count == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def watch(self) -> None:
-        """Also count every SQL statement from now on, in this process, before it runs."""
-        connect = sqlite_file.connect
-
-        def traced(path: str) -> apsw.Connection:
-            db = connect(path)
-            db.exec_trace = lambda cursor, statement, bindings: self(statement) or True
-            return db
-
-        sqlite_file.connect = traced
-
-
-def work(path: Path, acks: Path, steps: range, *, writer: int = 0, kill_at: int = 0) -> int:
-    """A child's life: open, append, acknowledge; how many boundaries it passed."""
-    killer = Killer(kill_at)
-    killer.watch()
-    store = SQLiteStore(path)
-    killer("open")
-    Workload(store, open_acks(acks), writer=writer, point=killer).go(steps)
-    store.close()
-    return killer.count
-
-
-def count_boundaries(folder: Path, steps: range) -> int:
-    read, write = os.pipe()
-    child = fork(lambda: os.write(write, str(work(folder / "n.db", folder / "n", steps)).encode()))
-    assert 0 == ended(child)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        return int(answer.read())
-
-
 # -- one process -------------------------------------------------------------------------------
 
 
@@ -93,61 +52,24 @@ def memory() -> Iterator[Path]:
         yield folder
 
 
-def test_a_kill_at_any_boundary_loses_nothing_acked_and_a_new_process_goes_on(
-    memory: Path,
-) -> None:
+def test_a_kill_at_any_boundary_loses_nothing_acked_and_a_new_process_goes_on(slim: Slim) -> None:
     """Invariants 1 and 2, for every boundary of a first open and one append of each kind."""
-    boundaries = count_boundaries(memory, range(STEPS))
-    unacked = set()
-    for at in range(1, boundaries + 1):
-        path, acks = memory / f"{at}.db", memory / f"{at}-acks"
-        acks.touch()
-        child = fork(lambda: work(path, acks, range(STEPS), kill_at=at))  # noqa: B023 - runs at once
-        assert -signal.SIGKILL == ended(child)
-        unacked.add(check_acks(path, acks).unacked_appends)
-        survivor = fork(lambda: work(path, acks, range(STEPS, STEPS + 3)))  # noqa: B023 - as above
-        assert 0 == ended(survivor)
-        check_acks(path, acks)
-        for file in memory.glob(f"{at}*"):
-            file.unlink()
-    print(f"{boundaries} kills")
+    unacked = slim.call("support.slim_sqlite:killed_at_every_boundary", steps=STEPS)["unacked"]
+    print(f"{len(unacked)} kills")
 
-    assert boundaries > 100
-    assert {0, 1} == unacked  # some died between COMMIT and the acknowledgement
+    assert len(unacked) > 100
+    assert {0, 1} == set(unacked)  # some died between COMMIT and the acknowledgement
 
 
-def test_a_kill_during_the_first_open_leaves_no_schema_or_the_whole_schema(tmp_path: Path) -> None:
+def test_a_kill_during_the_first_open_leaves_no_schema_or_the_whole_schema(slim: Slim) -> None:
     """FAULTS 35: every statement of the migration is in one transaction."""
-    whole = objects(opened(tmp_path / "whole.db"))
-    found = []
-    for at in range(1, count_boundaries(tmp_path, range(0)) + 1):
-        path = tmp_path / f"{at}.db"
-        child = fork(lambda: work(path, tmp_path / "a", range(0), kill_at=at))  # noqa: B023 - as above
-        assert -signal.SIGKILL == ended(child)
-        found.append(objects(path))
-        assert whole == objects(opened(path))
+    found = slim.call("support.slim_sqlite:killed_while_opening")
+    (whole,) = found["whole"]
+    left = [tuple(schema) for schema in found["left"]]
 
-    assert {(), whole} == set(found)
-    assert found == sorted(found, key=len)
-
-
-def objects(path: Path) -> tuple[str, ...]:
-    """The schema as it lies in the file, with its version."""
-    db = apsw.Connection(str(path))
-    try:
-        names = [
-            str(row[0])
-            for row in db.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchall()
-        ]
-        version = db.pragma("user_version")
-        return (*names, f"version {version}") if names or version else ()
-    finally:
-        db.close()
-
-
-def opened(path: Path) -> Path:
-    SQLiteStore(path).close()
-    return path
+    assert [whole] * len(left) == found["mended"]
+    assert {(), tuple(whole)} == set(left)
+    assert left == sorted(left, key=len)
 
 
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import fcntl
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from holdfast import Run, agent, step, tool
@@ -32,6 +34,7 @@ from support.scenarios import (
     threads,
     undoing,
 )  # fmt: skip
+from support.waiting import go_through
 
 LEDGER = "HOLDFAST_TEST_LEDGER"
 DAWDLE = "HOLDFAST_TEST_DAWDLE_SECONDS"
@@ -86,11 +89,11 @@ def sleeper(run: Run, name: str, seconds: float) -> Any:
 
 
 @tool
-def witnessed(run_id: str, label: str, seconds: float) -> str:
-    """Leaves a trace before and after a time in which it blocks the interpreter's thread."""
+def witnessed(run_id: str, label: str, door: str) -> str:
+    """Leaves a trace before and after a door at which it blocks its thread."""
     ledger = Ledger(os.environ[LEDGER])
     ledger.do(run_id, f"begins {label}", "", {"pid": os.getpid(), "at": time.monotonic()})
-    time.sleep(seconds)
+    go_through(door)
     ledger.do(run_id, f"ends {label}", "", {"pid": os.getpid(), "at": time.monotonic()})
     return label
 
@@ -108,23 +111,25 @@ def busy(seconds: float) -> int:
 
 
 @tool
-def hogging(run_id: str, seconds: float) -> str:
-    """A call into C that keeps Python's interpreter lock: no other thread of the process runs meanwhile."""
+def hogging(run_id: str, door: str) -> str:
+    """A call into C that keeps Python's interpreter lock: no other thread of the process runs before the door
+    is open."""
     ledger = Ledger(os.environ[LEDGER])
     ledger.do(run_id, "begins", "", {"pid": os.getpid()})
-    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    with Path(door).open(encoding="utf-8") as file:
+        assert 0 == ctypes.PyDLL(None).flock(file.fileno(), fcntl.LOCK_SH)
     ledger.do(run_id, "ends", "", {"pid": os.getpid()})
     return "done"
 
 
 @agent
-def hogged(run: Run, seconds: float) -> str:
-    return hogging(run.id, seconds)
+def hogged(run: Run, door: str) -> str:
+    return hogging(run.id, door)
 
 
 @agent
-def blocking(run: Run, seconds: float) -> str:
-    return witnessed(run.id, "it", seconds)
+def blocking(run: Run, door: str) -> str:
+    return witnessed(run.id, "it", door)
 
 
 @agent
@@ -151,26 +156,26 @@ def asking(run: Run) -> list[float]:
     return [what_time_is_it(), run.now().timestamp()]
 
 
-@step
-def pause(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 @agent
-def spending(run: Run, times: int, seconds: float) -> int:
+def spending(run: Run, times: int) -> int:
     """Payments that nobody may repeat, one after the other."""
     for amount in range(times):
         pay(run.id, amount)
-        pause(seconds)
     return times
 
 
+@step
+def wait_at(door: str) -> None:
+    go_through(door)
+
+
 @agent
-def marked(run: Run, steps: int, seconds: float) -> int:
-    """Many short steps: it can be killed between any two, and is seen to go on."""
+def marked(run: Run, steps: int, door: str) -> int:
+    """Many short steps, half of them behind a door: whoever is killed there is seen to be succeeded."""
     for i in range(steps):
+        if i == steps // 2:
+            wait_at(door)
         mark(run.id, f"step {i}")
-        pause(seconds)
     return steps
 
 

@@ -29,10 +29,12 @@ from holdfast.store.base import Filter, RunRow, Store
 from support import chaos_agents
 from support.invariants import Evidence, check_all, is_of
 from support.ledger import Ledger
+from support.waiting import eventually
 
 AGENTS = Path(chaos_agents.__file__)
 ENDED = ("completed", "failed", "cancelled")
 TELL_SECONDS = 5.0
+PACE_SECONDS = 0.05  # at which people look after the runs of a chaos: they are not the load
 
 
 # ── workers ──────────────────────────────────────────────────────────────────────────────────
@@ -140,8 +142,7 @@ class Fleet:
         end = time.monotonic() + seconds
         for member in self.members:
             member.process.send_signal(signal.SIGCONT)
-            while not listens(member.process.pid) and time.monotonic() < end:
-                time.sleep(0.05)  # it is still starting
+            eventually(lambda m=member: listens(m.process.pid), "that a worker has started")
             member.process.send_signal(signal.SIGTERM)
         try:
             return [m.process.wait(max(0.1, end - time.monotonic())) for m in self.members]
@@ -344,21 +345,29 @@ class Chaos:
         kinds = tasks(self._plan.sleep_seconds)
         ended: set[str] = set()
         next_word = began
-        while len(ended) < self._plan.runs:
-            elapsed = time.monotonic() - began
-            if elapsed > self._plan.limit_seconds:
-                raise AssertionError(self._stranded(hf, ended) + fleet.log())
-            share = min(1.0, elapsed / self._plan.start_seconds)
+
+        def all_have_ended() -> bool:
+            nonlocal next_word
+            share = min(1.0, (time.monotonic() - began) / self._plan.start_seconds)
             with contextlib.suppress(HoldfastError):  # the store is away: next time
                 self._start(hf, kinds, round(share * self._plan.runs))
                 people.round()
-                ended |= self._newly_ended(hf)
+                ended.update(self._newly_ended(hf))
                 if self._tasks:
                     people.remember(self._other_dice.choice(list(self._tasks)))
             if time.monotonic() >= next_word:
                 self._tell(time.monotonic() - began, len(ended))
                 next_word += TELL_SECONDS
-            time.sleep(0.05)
+            return len(ended) == self._plan.runs
+
+        eventually(
+            all_have_ended,
+            lambda: (
+                f"{self._stranded(hf, ended)}{fleet.log()}\nwhat should be: the end of all runs"
+            ),
+            seconds=self._plan.limit_seconds,
+            between=PACE_SECONDS,
+        )
 
     def _tell(self, elapsed: float, ended: int) -> None:
         done, plan = self.report, self._plan

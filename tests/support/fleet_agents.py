@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from holdfast import AsyncRun, Rate, Run, agent, step, tool
+from support.waiting import go_through
 
 
 def deed(text: str) -> None:
@@ -38,16 +39,16 @@ async def doubling_async(run: AsyncRun, n: int) -> int:
 
 
 @tool
-def work(name: str, seconds: float, idempotency_key: str = "") -> str:
+def work(name: str, door: str, idempotency_key: str = "") -> str:
     deed(f"begin {name}")
-    time.sleep(seconds)
+    go_through(door)
     deed(f"end {name}")
     return name
 
 
 @agent
-def three_calls(run: Run, seconds: float) -> list[str]:
-    return [work(name, seconds) for name in ("a", "b", "c")]
+def three_calls(run: Run, door: str) -> list[str]:
+    return [work(name, door) for name in ("a", "b", "c")]
 
 
 @step
@@ -120,16 +121,15 @@ def leaving(run: Run) -> None:
 
 
 @step
-def wait_for(path: str) -> str:
+def wait_at(door: str) -> str:
     deed("begin")
-    while not Path(path).exists():
-        time.sleep(0.01)
+    go_through(door)
     return "told"
 
 
 @agent
-def until_told(run: Run, path: str) -> str:
-    return wait_for(path)
+def until_told(run: Run, door: str) -> str:
+    return wait_at(door)
 
 
 @agent(version="2")

@@ -16,6 +16,7 @@ unwritten even if a later fsync succeeds (as Linux does). What strace cannot see
 """
 
 import copy
+import hashlib
 import random
 import re
 import shutil
@@ -226,6 +227,14 @@ class Crash(NamedTuple):
     def __str__(self) -> str:
         return f"after call {self.point}, {self.variant}"
 
+    def digest(self) -> bytes:
+        """The same for the same files after the same acknowledgements, whenever power failed."""
+        found = hashlib.blake2b(self.acks)
+        for name, content in sorted(self.files.items()):
+            found.update(f"\0{name} {len(content)}\0".encode())
+            found.update(content)
+        return found.digest()
+
     def put(self, folder: Path) -> None:
         """Make `folder` hold this state and nothing else."""
         shutil.rmtree(folder, ignore_errors=True)
@@ -242,9 +251,11 @@ def crashes(
     first: int = 0,
     variants: Sequence[str] = VARIANTS,
 ) -> Iterator[Crash]:
-    """The states after call `first` and every `every`-th one from there; the seed fixes the chance."""
+    """The states after call `first` and every `every`-th one from there, each once; the seed fixes the
+    chance."""
     disk = Disk()
     acks = b""
+    seen: set[bytes] = set()
     for point, op in enumerate(ops):
         disk.apply(op)
         acks += op.data if op.call == "ack" else b""
@@ -252,4 +263,8 @@ def crashes(
             continue
         for variant in variants[:1] if disk.is_settled() else variants:
             chance = random.Random(f"{seed} {point} {variant}")
-            yield Crash(point, variant, disk.after_crash(variant, chance), acks)
+            crash = Crash(point, variant, disk.after_crash(variant, chance), acks)
+            digest = crash.digest()
+            if digest not in seen:
+                seen.add(digest)
+                yield crash

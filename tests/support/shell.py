@@ -30,11 +30,15 @@ def environment(**more: str) -> dict[str, str]:
 
 
 AGENTS = """
-import datetime, os, pathlib, signal, sys, time
+import datetime, fcntl, os, pathlib, signal, sys
 from typing import Literal
 from holdfast import Retry, Run, agent, step, tool
 
 HERE = pathlib.Path(__file__).parent
+
+def go_through(door: str) -> None:
+    with (HERE / door).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
 
 @step
 def draft(notes: str) -> str:
@@ -60,17 +64,15 @@ def charge(amount: int) -> str:
     return "charged"
 
 @step
-def wait_for_file(name: str) -> str:
-    print("waiting for the file", flush=True)
-    while not (HERE / name).exists():
-        time.sleep(0.01)
-    return name
+def wait_at(door: str) -> str:
+    print("waiting at the door", flush=True)
+    go_through(door)
+    return door
 
 @tool
 def charge_slowly(amount: int) -> str:
     print("charging", flush=True)
-    while not (HERE / "go").exists():
-        time.sleep(0.01)
+    go_through("go")
     return "charged"
 
 @agent
@@ -110,7 +112,7 @@ def paying(run: Run, amount: int) -> str:
 @agent
 def patient(run: Run) -> str:
     draft("first")
-    return wait_for_file("go")
+    return wait_at("go")
 
 @agent
 def typed(run: Run, n: int, ratio: float = 0.5, on: bool = False, day: datetime.date | None = None,

@@ -1,13 +1,14 @@
-"""Kill scenarios from a small process: forking the test runner, with all tests and their libraries in
-it, costs several times what the run itself does.
+"""A small process that forks in the place of the test runner: forking that, with all tests and their
+libraries in it, costs several times what the children themselves do.
 
-`Slim` is the side that asks; the process reads orders from stdin, one line of JSON each, explores as
-`support.kill` does, and answers in the same way. It has a ledger of its own.
+`Slim` is the side that asks. The process reads orders from stdin, one line of JSON each (a function of a
+support module, and what it is given), and answers what came of it in the same way.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import signal
@@ -17,14 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.base import Store
-from holdfast.store.sqlite import SQLiteStore
-from support import scenarios
-from support.kill import Clock, explore
-from support.ledger import Ledger
-
 TESTS = Path(__file__).parent.parent
-START = "import sys; sys.path.insert(0, sys.argv[1]); from support.slim import serve; serve()"
+START = "import sys; sys.path[:0] = sys.argv[1:]; from support.slim import serve; serve()"
 
 
 class Slim:
@@ -33,26 +28,20 @@ class Slim:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def explore(self, scenario: str, url: str, *, pairs: bool, stride: int) -> int:
-        """How many schedules were killed without a violation; AssertionError at the first one."""
-        order = {
-            "scenario": scenario,
-            "url": url,
-            "pairs": pairs,
-            "stride": stride,
-        }
+    def call(self, function: str, **given: Any) -> Any:
+        """What `module:function` returns there; AssertionError, with its traceback, if it raises."""
         try:
-            answer = self._ask(order)
+            answer = self._ask({"function": function, "given": given})
         except BaseException:  # also a test that takes too long: nobody waits for its answer
             self.close()
             raise
         assert "broke" not in answer, answer["broke"]
-        return int(answer["schedules"])
+        return answer["returned"]
 
     def _ask(self, order: dict[str, Any]) -> Any:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(TESTS)], text=True,
+                [sys.executable, "-c", START, str(TESTS), str(TESTS / "testing")], text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         asked, answered = self._process.stdin, self._process.stdout
@@ -60,7 +49,7 @@ class Slim:
         asked.write(json.dumps(order) + "\n")
         asked.flush()
         line = answered.readline()
-        assert line, "the process that explores has ended; see what it said on stderr"
+        assert line, "the small process has ended; see what it said on stderr"
         return json.loads(line)
 
     def close(self) -> None:
@@ -78,35 +67,19 @@ class Slim:
         process.stdout.close()
 
 
-# ── in the process ───────────────────────────────────────────────────────────────────────────
-
-
 def serve() -> None:
+    """The process's own side."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever somebody prints is no answer
-    ledger = Ledger().start()
-    scenarios.use(ledger)
-    known = {scenario.name: scenario for scenario in scenarios.ALL}
     for line in sys.stdin:
         order = json.loads(line)
-        gc.collect()
-        gc.freeze()  # what is here stays: children need not look at it, and so copy it
+        module, _, name = order["function"].partition(":")
         try:
-            found = explore(
-                known[order["scenario"]], lambda clock, url=order["url"]: _store(url, clock), ledger,
-                pairs=order["pairs"], stride=order["stride"],
-            )  # fmt: skip
-            answer = {"schedules": found.schedules}
+            function = getattr(importlib.import_module(module), name)
+            gc.collect()
+            gc.freeze()  # what is here stays: children need not look at it, and so copy it
+            answer = {"returned": function(**order["given"])}
         except BaseException:  # carried to whoever gave the order, who fails with it
             answer = {"broke": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-    ledger.stop()
-
-
-def _store(url: str, clock: Clock) -> Store:
-    if not url.startswith("postgresql:"):
-        return SQLiteStore(url, clock=clock)
-    from holdfast.store.postgres import PostgresStore
-
-    return PostgresStore(url, clock=clock)

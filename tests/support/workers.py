@@ -9,31 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from support.waiting import PATIENCE_SECONDS
+
 TESTS = Path(__file__).parent.parent
 AGENTS = TESTS / "support" / "fleet_agents.py"
-PATIENCE_SECONDS = 120  # far more than anything here takes; only a hang meets it
 STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 
 def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """The URL of a fresh store of this kind."""
     return str(folder / "h.db") if kind == "sqlite" else request.getfixturevalue("postgres_dsn")
-
-
-def until(
-    true: Callable[[], object], what: str = "it", *, seconds: float = PATIENCE_SECONDS
-) -> None:
-    """Wait until something is so, and fail if it never is."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.01)
 
 
 @dataclass
@@ -63,6 +54,16 @@ class Workers:
             ready, _, _ = select.select([self.news[0]], [], [], end - time.monotonic())
             assert ready, f"{deed!r} did not happen"
             os.read(self.news[0], 65536)
+
+    def expect(self, process: subprocess.Popen[str], said: str) -> None:
+        """Wait until this worker says so on stderr."""
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            if said in line:
+                return
+            lines.append(line)
+        raise AssertionError(f"it ended without {said!r}: {lines}")
 
     def start(
         self, *words: str, target: str = str(AGENTS), stdin: int | None = None, before: Sequence[str] = ()

@@ -139,17 +139,18 @@ class Watch:
 
     def _stop(self, signals: int) -> None:
         self._told.end()
+        under_way = self._hands.under_way
         if signals > 1:
             self._hands.grace = 0.0
+        self._hands.stop()  # and then say so: whoever reads it may count on it
+        if signals > 1:
             click.echo("giving everything back now", err=True)
-        elif self._hands.under_way:
-            held = text.count(self._hands.under_way, "run")
+        elif under_way:
             click.echo(
-                f"stopping: {held} under way, given back when the call under way has ended, "
-                f"or in {self._hands.grace:g} s; once more does it now",
+                f"stopping: {text.count(under_way, 'run')} under way, given back when the call under way has "
+                f"ended, or in {self._hands.grace:g} s; once more does it now",
                 err=True,
             )
-        self._hands.stop()
 
 
 @click.command()

@@ -49,6 +49,7 @@ SCHEDULE_SECONDS: Final = 1.0
 LOOK_AROUND_SECONDS: Final = 30.0
 FAILURE_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """How long to wait after the first, second … failure of the store in a row."""
+STOPPING: Final = "this one is stopping"
 
 _log: Final = logging.getLogger("holdfast.worker")
 
@@ -108,7 +109,9 @@ class Worker:
         """Claim no more, and give back what is under way. May be called from any thread."""
         with self._changed:
             self._stopping = True
+            under_way = list(self._busy)
             self._changed.notify_all()
+        self._engine.give_back(under_way, STOPPING)
         self._engine.store.nudge()
 
     def run(self, *, once: bool = False) -> int:
@@ -293,7 +296,7 @@ class Worker:
         try:
             began = time.monotonic()
             while self._busy and (left := began + self.grace - time.monotonic()) > 0:
-                self._engine.give_back(list(self._busy), "this one is stopping")
+                self._engine.give_back(list(self._busy), STOPPING)
                 with self._changed:  # again and again: one that was just claimed has no session yet
                     self._changed.wait_for(lambda: not self._busy, timeout=min(left, 0.1))
         finally:
@@ -306,7 +309,7 @@ class Worker:
             left = dict(self._busy)
         if not left:
             return
-        self._engine.give_back(left, "this one is stopping")
+        self._engine.give_back(left, STOPPING)
         self._engine.let_go(list(left.values()))
         for row in left.values():
             detail = "it was inside a call when the time of grace was over"

@@ -166,43 +166,27 @@ def model_answers_in_turn(play: Play, block: Any) -> None:
 # ── Given: what people do ────────────────────────────────────────────────────────────────────
 
 
-@sentence("the approval is granted/given", on="play")
-def approval_granted(play: Play) -> None:
-    play.answers.append(Answer("approval", True))
-
-
 @sentence("the approval of {about} is granted/given", on="play")
-def approval_of_granted(play: Play, about: str) -> None:
+@sentence("the approval is granted/given", on="play")
+def approval_granted(play: Play, about: str = "") -> None:
     play.answers.append(Answer("approval", True, about))
 
 
-@sentence("the approval is rejected/refused", on="play")
-def approval_rejected(play: Play) -> None:
-    play.answers.append(Answer("approval", False))
-
-
 @sentence("the approval of {about} is rejected/refused", on="play")
-def approval_of_rejected(play: Play, about: str) -> None:
+@sentence("the approval is rejected/refused", on="play")
+def approval_rejected(play: Play, about: str = "") -> None:
     play.answers.append(Answer("approval", False, about))
 
 
-@sentence("the answer is {value:value}", on="play")
-def answer_is(play: Play, value: Any) -> None:
-    play.answers.append(Answer("answer", value))
-
-
 @sentence("the answer to {question} is {value:value}", on="play")
-def answer_to_is(play: Play, question: str, value: Any) -> None:
+@sentence("the answer is {value:value}", on="play")
+def answer_is(play: Play, value: Any, question: str = "") -> None:
     play.answers.append(Answer("answer", value, question))
 
 
-@sentence("the signal {name} comes", on="play")
-def signal_comes(play: Play, name: str) -> None:
-    play.answers.append(Answer("signal", None, name))
-
-
 @sentence("the signal {name} comes with {value:value}", on="play")
-def signal_comes_with(play: Play, name: str, value: Any) -> None:
+@sentence("the signal {name} comes", on="play")
+def signal_comes(play: Play, name: str, value: Any = None) -> None:
     play.answers.append(Answer("signal", value, name))
 
 
@@ -239,13 +223,9 @@ def seconds_pass(play: Play, seconds: float) -> None:
     play.acts.append(Act("time", value=seconds))
 
 
-@sentence("the signal {name} is sent", on="play")
-def signal_is_sent(play: Play, name: str) -> None:
-    play.acts.append(Act("signal", name=name))
-
-
 @sentence("the signal {name} is sent with {value:value}", on="play")
-def signal_is_sent_with(play: Play, name: str, value: Any) -> None:
+@sentence("the signal {name} is sent", on="play")
+def signal_is_sent(play: Play, name: str, value: Any = None) -> None:
     play.acts.append(Act("signal", name=name, value=value))
 
 

@@ -41,7 +41,8 @@ def listing(which: Filter) -> str:
     return "list"
 
 
-def migrations(dialect: str) -> list[Migration]:
+@cache
+def migrations(dialect: str) -> tuple[Migration, ...]:
     """The schema's steps, in order. Their numbers are 1, 2, 3 … without a gap."""
     folder = _HERE / dialect
     found = []
@@ -51,7 +52,7 @@ def migrations(dialect: str) -> list[Migration]:
             text = entry.read_text(encoding="utf-8")
             checksum = hashlib.sha256(text.encode()).hexdigest()
             found.append(Migration(int(match[1]), match[2], text, checksum))
-    return found
+    return tuple(found)
 
 
 def _without_comments(body: str) -> str:

@@ -1,0 +1,22 @@
+"""For the small process (`slim.py`): let the crash explorer loose on an agent of tests/testing."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.testing.crash import explore
+from holdfast.testing.mocks import mocks_of
+from holdfast.testing.play import Act, Answer, Play
+
+
+def explored(
+    module: str, agent: str, mocks: dict[str, Any], answers: list[list[Any]], may_doubt: list[str], input: dict[str, Any]
+) -> dict[str, Any]:  # fmt: skip
+    """The explorer's report, as plain values."""
+    play = Play(
+        getattr(importlib.import_module(module), agent), input, mocks_of(mocks),
+        [Answer(*one) for one in answers], [Act("go")], set(may_doubt),
+    )  # fmt: skip
+    return asdict(explore(play))
