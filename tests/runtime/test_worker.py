@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,26 @@ def test_a_store_that_fails_for_a_moment_does_not_end_a_worker(
         hf.worker().run(once=True)
 
         assert handle.result(timeout=120) == 8
+
+
+def test_a_worker_has_told_of_every_run_when_it_ends(tmp_path: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: Report) -> None:
+        began.set()
+        assert go_on.wait(60)
+
+    with Holdfast(tmp_path / "h.db", agents=[doubling]) as hf:
+        hf.start(doubling, n=1)
+        worker = threading.Thread(target=hf.worker(report=slowly).run, kwargs={"once": True})
+        worker.start()
+        assert began.wait(60)
+        worker.join(0.3)  # too short only ever hides the fault
+        waits = worker.is_alive()
+        go_on.set()
+        worker.join(60)
+
+    assert (True, False) == (waits, worker.is_alive())
 
 
 def test_a_run_that_kills_its_workers_is_set_aside_and_others_go_on(tmp_path: Path) -> None:

@@ -252,6 +252,9 @@ class Worker:
         self._ended(taken.row, outcome, elapsed() - began)
 
     def _ended(self, row: RunRow, outcome: BaseException | None, seconds: float) -> None:
+        status = _status(outcome, stopping=self._stopping)
+        detail = "" if outcome is None else _in_one_line(outcome)
+        self._say(Report(status, row.agent, row.id, seconds, detail))  # before `run` may return
         with self._changed:
             self._busy.pop(row.id, None)
             if _is_the_stores_fault(outcome):
@@ -259,9 +262,6 @@ class Worker:
             else:
                 self._failures = 0
             self._changed.notify_all()
-        status = _status(outcome, stopping=self._stopping)
-        detail = "" if outcome is None else _in_one_line(outcome)
-        self._say(Report(status, row.agent, row.id, seconds, detail))
 
     def _say(self, said: Report) -> None:
         if self._report is None:
