@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
+from holdfast.core.replay import Entry
 from holdfast.errors import NotDurable, NotRecorded
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
+from holdfast.runtime.effects import Asked
 from holdfast.runtime.flow import ask, call, nested, proceed, recorded
 from holdfast.runtime.lease import under_way
 from holdfast.runtime.straight import goes_straight, make, make_async
@@ -35,7 +37,7 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         spec = _as_child(spec, here)
     bound = spec.params.bind(args, kwargs)
     if spec.is_async:
-        return _awaited(here, spec, bound)
+        return _to_await(here, spec, bound)
     asked, entry = ask(here, spec, bound)
     if entry is None:
         if goes_straight(asked):
@@ -45,20 +47,26 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     return drive_here(here, proceed(asked, entry))
 
 
-async def _awaited(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Any:
+def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+    """The call, as what is awaited in its place: one coroutine fewer on the way of every step."""
     if branch.waiting is not None:
-        return await drive_async_here(branch, call(branch, spec, bound))
+        return drive_async_here(branch, call(branch, spec, bound))
     asked, entry = ask(branch, spec, bound)
-    if entry is None:
-        if goes_straight(asked):
-            return await awaited_here(branch, make_async(asked))
-    else:
-        if asked.forks:
-            await let_begin(branch, asked.index)
-        if entry.done is not None and not entry.done.unavailable:
-            return recorded(asked, entry)
-        if entry.is_cut_off:
-            return await stay_cut_off(asked.branch, asked.index)
+    if entry is not None:
+        return _answered(branch, asked, entry)
+    if goes_straight(asked):
+        return awaited_here(branch, make_async(asked))
+    return drive_async_here(branch, proceed(asked, None))
+
+
+async def _answered(branch: Branch, asked: Asked, entry: Entry) -> Any:
+    """What the log holds of the call, and what is missing of it."""
+    if asked.forks:
+        await let_begin(branch, asked.index)
+    if entry.done is not None and not entry.done.unavailable:
+        return recorded(asked, entry)
+    if entry.is_cut_off:
+        return await stay_cut_off(asked.branch, asked.index)
     return await drive_async_here(branch, proceed(asked, entry))
 
 
