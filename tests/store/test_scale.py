@@ -63,7 +63,7 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
     store.save_snapshot(first, Snapshot(1, b"h", "", 0, b"s"))
     assert store.snapshot(first) and store.find_key("key") and store.blob(first, "bb")
     assert store.wait(first, after=0, timeout=0) and store.get(first)
-    assert {first} == set(store.heads([first, "nobody"])) and store.last(first, "nothing") == -1
+    assert {first} == set(store.heads([first, "nobody"])) and store.last_restart(first) == -1
     store.release(held[1][0], held[1][1])
     assert store.claim(held[1][0], worker="w", lease_us=LEASE_US)
     assert store.next_due(wanted) and store.kinds() and store.wait_due(wanted, timeout=0)

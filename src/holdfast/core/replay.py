@@ -409,21 +409,22 @@ class Journal:
         entry.doubted = None
         entry.resolved = None
 
-    def _succeeded(self, seq: int, _time: int, _epoch: int, event: e.CallSucceeded) -> None:
-        branch, index, step = event.branch, event.index, event.step
-        if (branch, index) in self.entries:
+    def feed_receipt(self, seq: int, _time: int, _epoch: int, event: e.CallSucceeded) -> None:
+        """Take in the receipt of a call that was done."""
+        place = branch, index = event.branch, event.index
+        if place in self.entries:
             entry = self._call(seq, event)
             entry.done = event
-        else:  # `_call` written out: nearly all of a log that is read is such
-            self.entries[branch, index] = Entry(
-                event.name, "", step, done=event, first_seq=seq, seq=seq
-            )
+        else:  # `_call` written out
+            step = event.step
+            self.entries[place] = Entry(event.name, "", step, done=event, first_seq=seq, seq=seq)
             if event.forks:
-                self._forks[branch, index] = event.forks
+                self._forks[place] = event.forks
             if index > self._last_index.get(branch, -1):
                 self._last_index[branch] = index
             self.steps = max(self.steps, step)
-        self._unseen_patch = self._unseen_patch and event.buffered
+        if self._unseen_patch:
+            self._unseen_patch = event.buffered
 
     def _failed(self, seq: int, _time: int, _epoch: int, event: e.CallFailed) -> None:
         entry = self._call(seq, event)
@@ -548,7 +549,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
         Journal._life,
     ),
     e.CallStarted: Journal._started,
-    e.CallSucceeded: Journal._succeeded,
+    e.CallSucceeded: Journal.feed_receipt,
     e.CallFailed: Journal._failed,
     e.CallDoubted: Journal._doubted,
     e.CallResolved: Journal._resolved,

@@ -247,12 +247,12 @@ def recorded(asked: Asked, entry: Entry) -> Any:
     else:
         session.show(entry.seq)
     session.journal.forget(branch.path, asked.index)
-    resolved = entry.resolved
     if done is not None:
         if done.unavailable:
             raise result_lost(asked, done.unavailable)
         result = done.result
         return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
+    resolved = entry.resolved
     if resolved is not None and resolved.how == "done":
         return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,6 +40,7 @@ from holdfast.errors import (
     LogRegressed,
     NotFound,
     RunWaiting,
+    UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
 from holdfast.store.base import Append, RowChange, RunRow, Store
@@ -46,6 +48,9 @@ from holdfast.store.base import Append, RowChange, RunRow, Store
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
 """The place of what is not in the log yet: after everything that is."""
+
+_data: Final = itemgetter(4)
+"""What a record holds."""
 
 N = TypeVar("N", bound=Noted)
 E = TypeVar("E", bound=Event)
@@ -186,7 +191,7 @@ class Session:
         """What stands before the last restart is no history of this execution: read beyond it."""
         if self._complete:
             return
-        last = self.store.last(self.run_id, e.RunRestarted.kind)
+        last = self.store.last_restart(self.run_id)
         while self._read_head.seq < last:
             self._read_page()
 
@@ -196,22 +201,26 @@ class Session:
                 return
             page = self.store.read(self.run_id, after=self._read_head.seq, limit=PAGE)
             self._take_in(log.verify(self.run_id, self._read_head, page))
-            self.unsaved_bytes += sum([len(record[4]) for record in page])
+            self.unsaved_bytes += sum(map(len, map(_data, page)))
             if len(page) < PAGE:
                 self._complete = True
                 self.head = self._read_head
 
     def _take_in(self, records: Iterable[Record], *, foreign: bool = False) -> None:
         """Know these records, which follow what is known. Our own are recognised by their hash."""
-        mine, feed, unseen = self._mine, self.journal.feed, self._unseen
-        last = None
+        mine, unseen, read = self._mine, self._unseen, e.from_json
+        feed, feed_receipt = self.journal.feed, self.journal.feed_receipt
+        seq, last = -1, None
         try:
             for record in records:
-                seq, time, epoch, _, _, hash_ = record
+                seq, time, epoch, kind, data, hash_ = record
                 event = mine.pop(hash_, None) if mine else None
                 if event is None:
-                    event = log.read_event(self.run_id, record)
-                    feed(seq, time, epoch, event)
+                    event = read(kind, data)
+                    if type(event) is e.CallSucceeded:  # nearly all of a log that is read is such
+                        feed_receipt(seq, time, epoch, event)
+                    else:
+                        feed(seq, time, epoch, event)
                     if foreign:
                         self._foreign = seq
                 elif isinstance(event, Noted):
@@ -222,6 +231,8 @@ class Session:
                     self._feed_own(record, event)
                 unseen.append((seq, time, event))
                 last = record
+        except e.Unreadable as error:
+            raise UnknownEvent(self.run_id, seq, str(error)) from None
         finally:  # also what stands before a record that cannot be read
             if last is not None:
                 self._read_head = Head(last.seq, last.hash, last.time)

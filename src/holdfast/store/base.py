@@ -333,8 +333,8 @@ class Store(Protocol):
         are left out."""
         ...
 
-    def last(self, run_id: str, kind: str) -> int:
-        """The seq of the run's last record of this kind; -1 if it has none."""
+    def last_restart(self, run_id: str) -> int:
+        """The seq of the run's last `run_restarted`; -1 if it has none. Quick, however long the log is."""
         ...
 
     def append(self, work: Append) -> None:

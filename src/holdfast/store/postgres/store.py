@@ -392,8 +392,8 @@ class PostgresStore:
     def kinds(self) -> list[Kind]:
         return [Kind(*row) for row in self._rows("kinds")]
 
-    def last(self, run_id: str, kind: str) -> int:
-        return int(self._rows("last", (run_id, kind))[0][0])
+    def last_restart(self, run_id: str) -> int:
+        return int(self._rows("last_restart", (run_id,))[0][0])
 
     def find_key(self, key: str) -> tuple[str, int] | None:
         found = self._rows("find_key", (check_text("idempotency key", key),))

@@ -294,9 +294,9 @@ class SQLiteStore:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
         return dict(found)
 
-    def last(self, run_id: str, kind: str) -> int:
+    def last_restart(self, run_id: str) -> int:
         with self._reading() as db:
-            seq: int = db.execute(_Q["last"], (run_id, kind)).get
+            seq: int = db.execute(_Q["last_restart"], (run_id,)).get
         return seq
 
     def runs(

@@ -226,9 +226,10 @@ WHERE r.id = ANY(%s::text[]);
 SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text);
 
--- name: last
+-- name: last_restart
+-- The kind is written out, as in its index: a parameter could be any.
 SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
-WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.kind = %s::text;
+WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.kind = 'run_restarted';
 
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,

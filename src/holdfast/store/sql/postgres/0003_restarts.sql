@@ -1,0 +1,5 @@
+-- Where a run's code last began anew: a run that is taken up again does not replay what stands before.
+--
+-- Few runs ever do, so the index is nearly empty; without it the whole log was looked through.
+
+CREATE INDEX events_restarted ON holdfast.events (run, seq) WHERE kind = 'run_restarted';
