@@ -46,7 +46,7 @@ def test_runs_of_an_older_schema_go_on_in_the_newest(
             created = hf.store.read(handle.id)
 
     with Holdfast(opened(), agents=[doubling]) as hf:
-        assert schema_of(hf.store).endswith("2")
+        assert schema_of(hf.store).endswith(str(len(steps("sqlite"))))
         assert created == hf.store.read("old")
         assert [("doubling", "")] == [kind[:2] for kind in hf.store.kinds()]
         hf.signal("old", "go")

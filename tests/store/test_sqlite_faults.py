@@ -164,7 +164,7 @@ def test_a_sync_that_fails_at_the_first_open_is_a_typed_error(fault: str, tmp_pa
 def test_a_failed_write_is_a_typed_error_and_nothing_acked_is_lost(tmp_path: Path) -> None:
     """EIO in the middle of a commit's pages."""
     path, acks = tmp_path / "a.db", tmp_path / "acks"
-    said = injected(path, acks, "pwrite64:error=EIO:when=90", "--die")
+    said = injected(path, acks, "pwrite64:error=EIO:when=110", "--die")
 
     assert ("StoreBroken", "StoreBroken") == (said["error"], said["again"])
     check_acks(path, acks)
@@ -177,7 +177,7 @@ def test_a_write_without_space_is_storage_full_and_breaks_nothing(
 ) -> None:
     """FAULTS 24: a disk or a quota that is full is not a disk that fails."""
     path, acks = tmp_path / "a.db", tmp_path / "acks"
-    said = injected(path, acks, f"pwrite64:error={error}:when=90")
+    said = injected(path, acks, f"pwrite64:error={error}:when=110")
 
     assert ("StorageFull", "succeeded") == (said["error"], said["again"])
     check_acks(path, acks)
