@@ -284,6 +284,15 @@ def printing(module: Module) -> Iterator[str]:
                 yield module.at(node)
 
 
+def unchecked_blobs(module: Module) -> Iterator[str]:
+    """Reads of values outside the log that are not compared with their digest."""
+    if module.name == "holdfast.store.artifacts" or module.room == "testing":
+        return
+    for node, name, on_something in calls(module):
+        if name == "blob" and on_something:
+            yield f"{module.at(node)} {ast.unparse(node)[:60]}"
+
+
 def module_state(module: Module) -> Iterator[str]:
     """Names that look changeable: lower case and bound to a container, or declared global."""
     for node in ast.walk(module.tree):
@@ -407,6 +416,12 @@ def test_sql_is_never_put_together_from_pieces(module: Module) -> None:
 def test_only_the_command_line_prints(module: Module) -> None:
     """A library returns, raises or logs."""
     assert [] == list(printing(module))
+
+
+@each_module
+def test_every_blob_is_compared_with_its_digest(module: Module) -> None:
+    """`store.artifacts` reads and checks: use its `read_artifact` or `read_value`."""
+    assert [] == list(unchecked_blobs(module))
 
 
 @each_module
@@ -539,6 +554,7 @@ def test_a_circle_is_found_though_half_of_it_is_hidden() -> None:
         (built_sql, "c.execute('SELECT %s' % x)"),
         (built_sql, "c.execute('SELECT {}'.format(x))"),
         (printing, "print('hello')"),
+        (unchecked_blobs, "def f(store):\n    return store.blob('run', 'hash')"),
         (module_state, "registry = {}"),
         (module_state, "registry: dict[str, int] = dict()"),
         (module_state, "try:\n    import x\nexcept ImportError:\n    cache = []"),

@@ -307,7 +307,7 @@ class Holdfast:
         )
 
     def verify(self, run_id: str) -> views.Verdict:
-        """Check the run's whole log against its hash chain."""
+        """Check the run's whole log against its hash chain, and every value stored outside it."""
         return views.verify(self.store, run_id)
 
     def replay(self, run_id: str) -> Replayed:

@@ -40,6 +40,7 @@ from holdfast.errors import (
     NotResumable,
     NotStorable,
 )
+from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import (
     RESERVED,
     TERMINAL_STATUSES,
@@ -579,9 +580,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         new.insert(-1, e.StatePatched(changes=_operations(state), by=by, why=why or "forked"))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
     _refuse_unreadable(sealed)
-    blobs = [
-        Blob(h, data) for h in _blob_hashes(new) if (data := store.blob(run_id, h)) is not None
-    ]
+    needed = set().union(*map(e.artifacts, new))
+    blobs = [Blob(name, read_artifact(store, run_id, name)) for name in sorted(needed)]
     run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
     made, fresh = store.create(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new)))
     if not fresh:
@@ -630,19 +630,3 @@ def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str,
         place = (event.branch, event.index)
         return place in finished or place not in gated
     return True
-
-
-def _blob_hashes(events: Sequence[Event]) -> set[str]:
-    """The artifacts that events refer to."""
-    found: set[str] = set()
-    for event in events:
-        for name in event.__struct_fields__:
-            value = getattr(event, name)
-            if isinstance(value, e.Value) and value.blob:
-                found.add(value.blob)
-        if isinstance(event, e.ArtifactSaved):
-            found.add(event.blob)
-        if isinstance(event, e.MessageAdded):
-            kept = [v for call in event.tool_calls for v in (call.arguments, call.result)]
-            found.update(value.blob for value in kept if value is not None and value.blob)
-    return found

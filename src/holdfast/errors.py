@@ -41,6 +41,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
 ├── Diverged                         the code asks for something else than the log holds
 ├── LogDamaged                       a run's log does not verify (names the run and the event)
+│   ├── ArtifactDamaged              a value stored outside its event is missing or damaged (names it)
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
 │   └── LogRegressed                 the store has forgotten events it had acknowledged
 └── NotDurable                       durability would silently be off
@@ -396,6 +397,18 @@ class LogDamaged(HoldfastError):
     def __init__(self, run_id: str, seq: int, what: str) -> None:
         self.run_id, self.seq, self.what = run_id, seq, what
         super().__init__(self.says.format(run_id=run_id, seq=seq, what=what))
+
+
+class ArtifactDamaged(LogDamaged):
+    """A value stored outside its event (over 64 KiB, or an artifact) is missing, or has other bytes.
+
+    `hash` is the digest under which it is stored; `missing` is false if there are bytes, but wrong ones.
+    """
+
+    def __init__(self, run_id: str, seq: int, hash: str, *, missing: bool) -> None:
+        self.hash, self.missing = hash, missing
+        problem = "is missing" if missing else "has bytes that do not match its hash"
+        super().__init__(run_id, seq, f"the value {hash}, which it refers to, {problem}")
 
 
 class UnknownEvent(LogDamaged):

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import log, snapshot, still_open, values
-from holdfast.core.events import ALL, Event, Noted, Value
+from holdfast.core.events import ALL, Event, Noted, Value, artifacts
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, StoreError
+from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RunRow, Snapshot, Store
 from holdfast.store.ending import newest_first
 
@@ -272,26 +273,19 @@ def artifact(store: Store, run_id: str, name: str) -> bytes:
     """The bytes of an artifact, by its name (the newest of that name) or its id."""
     for kept in reversed(get(store, run_id).artifacts):
         if name in (kept.name, kept.id):
-            return _blob(store, run_id, kept.id)
+            return read_artifact(store, run_id, kept.id)
     raise NotFound(f"run {run_id!r} has no artifact {name!r}")
 
 
 def value(store: Store, run_id: str, found: Any) -> Any:
     """Something found in a state, whole: what was too big for its event is fetched."""
     if isinstance(found, Value):
-        return values.decode(_blob(store, run_id, found.blob) if found.blob else found.json)
+        return values.decode(read_value(store, run_id, found))
     if isinstance(found, dict):
         return {k: value(store, run_id, v) for k, v in found.items()}
     if isinstance(found, list | tuple):
         return [value(store, run_id, v) for v in found]
     return found
-
-
-def _blob(store: Store, run_id: str, hash: str) -> bytes:
-    data = store.blob(run_id, hash)
-    if data is None or values.digest(data) != hash:
-        raise NotFound(f"run {run_id!r}: artifact {hash} is missing or damaged")
-    return data
 
 
 def events(
@@ -304,12 +298,16 @@ def events(
 
 
 def verify(store: Store, run_id: str, *, through: Through = iter) -> Verdict:
-    """Check the run's whole log against its hash chain."""
+    """Check the run's whole log against its hash chain, and every value stored outside it."""
     row_of(store, run_id)
     count, head = 0, ""
+    checked: set[str] = set()
     try:
         for record in log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))):
-            log.read_event(run_id, record)
+            new = artifacts(log.read_event(run_id, record)) - checked
+            for name in sorted(new):
+                read_artifact(store, run_id, name, seq=record.seq)
+            checked |= new
             count, head = count + 1, record.hash.hex()
     except LogDamaged as damage:
         return Verdict(run_id, False, count, head, str(damage))

@@ -25,11 +25,12 @@ from holdfast import control, views
 from holdfast.cli.progress import counted
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.events import Event, Value, bytes_of
+from holdfast.core.events import artifacts, bytes_of
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Head, Record
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, LogDamaged, NotFound
+from holdfast.errors import InvalidInput, LogDamaged
+from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, Store
 
 FORMAT: Final = "holdfast run"
@@ -98,25 +99,14 @@ def pack(store: Store, run_id: str) -> list[str]:
         }
         for r, _ in counted(found, "packing event")
     ]
-    for name in counted(sorted(_blobs_of(event for _, event in found)), "packing value"):
-        data = store.blob(run_id, name)
-        if data is None:
-            raise NotFound(f"run {run_id!r}: the value with hash {name} is missing from the store")
+    seqs: dict[str, int] = {}  # of each value outside the log: the first event that refers to it
+    for record, event in found:
+        for name in artifacts(event):
+            seqs.setdefault(name, record.seq)
+    for name in counted(sorted(seqs), "packing value"):
+        data = read_artifact(store, run_id, name, seq=seqs[name])
         lines.append({"blob": name, "data": base64.b64encode(data).decode()})
     return [json.dumps(line, ensure_ascii=True, separators=(",", ":")) for line in lines]
-
-
-def _blobs_of(events: Iterable[Event]) -> set[str]:
-    """The values kept beside the log that events refer to."""
-    found = set()
-    for event in events:
-        for name in event.__struct_fields__:
-            value = getattr(event, name)
-            if isinstance(value, Value) and value.blob:
-                found.add(value.blob)
-        if isinstance(event, e.ArtifactSaved):
-            found.add(event.blob)
-    return found
 
 
 # ── in ───────────────────────────────────────────────────────────────────────────────────────
@@ -143,7 +133,7 @@ def unpack(file: Iterable[str]) -> Packed:
     created = events[0] if events else None
     if not isinstance(created, e.RunCreated) or created.run_id != run_id:
         raise NotABundle("its log does not begin with the creation of this run")
-    missing = _blobs_of(events) - {blob.hash for blob in blobs}
+    missing = set().union(*map(artifacts, events)) - {blob.hash for blob in blobs}
     if missing:
         raise NotABundle(f"the value with hash {min(missing)} is missing from it")
     digest = created.input.blob or values.digest(bytes_of(created.input.json))

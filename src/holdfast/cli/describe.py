@@ -15,7 +15,7 @@ from holdfast.cli.text import span, visible
 from holdfast.core import values
 from holdfast.core.events import Value
 from holdfast.core.state import Call, RunState, Waiting
-from holdfast.errors import NotFound
+from holdfast.store.artifacts import read_value
 from holdfast.store.base import MICROSECONDS, RunRow, Store
 
 OVERDUE_US = 60 * MICROSECONDS
@@ -26,14 +26,7 @@ OVERDUE_US = 60 * MICROSECONDS
 
 def content(store: Store, run_id: str, value: Value | None) -> Any:
     """What a Value holds, fetched if it is kept beside the log."""
-    if value is None:
-        return None
-    if not value.blob:
-        return views.to_plain(value)
-    data = store.blob(run_id, value.blob)
-    if data is None or values.digest(data) != value.blob:
-        raise NotFound(f"run {run_id!r}: the value with hash {value.blob} is missing or damaged")
-    return values.decode(data)
+    return None if value is None else values.decode(read_value(store, run_id, value))
 
 
 # ── waiting ──────────────────────────────────────────────────────────────────────────────────

@@ -54,7 +54,7 @@ def doctor(url: str | None, as_json: bool) -> None:
         checked, damaged = 0, {}
         for row in counted(every_run(store), "checking run"):
             checked += 1
-            problem = _damage(store, row)
+            problem = damage_of(store, row.id)
             if problem:
                 damaged[row.id] = problem
         now = store.now()
@@ -90,12 +90,12 @@ def doctor(url: str | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _damage(store: Store, row: RunRow) -> str:
+def damage_of(store: Store, run_id: str) -> str:
     """What is wrong with a run: its chain, its bytes, or a log that does not add up to a state."""
     try:
-        found = views.verify(store, row.id)
+        found = views.verify(store, run_id)
         if found.ok and found.events:
-            views.get(store, row.id)
+            views.get(store, run_id)
     except HoldfastError as error:
         return str(error)
     return found.problem or ("" if found.events else "its log is empty; restore it from a backup")

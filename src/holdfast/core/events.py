@@ -605,6 +605,15 @@ def _concrete(base: type[Event]) -> list[type[Event]]:
 ALL: Final[dict[str, type[Event]]] = {cls.kind: cls for cls in _concrete(Event)}
 
 
+def artifacts(event: Event) -> set[str]:
+    """The digests of the values outside the log that an event refers to."""
+    found = [getattr(event, name) for name in event.__struct_fields__]
+    if isinstance(event, MessageAdded):
+        found += [value for call in event.tool_calls for value in (call.arguments, call.result)]
+    hashes = {value.blob for value in found if isinstance(value, Value) and value.blob}
+    return hashes | {event.blob} if isinstance(event, ArtifactSaved) else hashes
+
+
 class Unreadable(ValueError):
     """An event's kind, version or fields are not what this Holdfast knows."""
 

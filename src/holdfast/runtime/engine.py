@@ -49,6 +49,7 @@ from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
+from holdfast.store.artifacts import read_value
 from holdfast.store.base import (
     TERMINAL_STATUSES,
     Append,
@@ -357,10 +358,7 @@ class Engine:
             event = log.read_event(row.id, record)
             match event:
                 case e.RunCompleted():
-                    raw = event.result
-                    data = bytes(raw.json) if not raw.blob else self.store.blob(row.id, raw.blob)
-                    if data is None:
-                        raise NotFound(f"run {row.id!r}: its result is missing from the store")
+                    data = read_value(self.store, row.id, event.result, seq=record.seq)
                     return spec.result.decode(data) if spec else values.decode(data)
                 case e.RunFailed():
                     raise outcome_error(row.id, event.reason, event.error.type, event.error.message)

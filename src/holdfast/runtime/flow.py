@@ -21,18 +21,20 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import events as e
+from holdfast.core import log
 from holdfast.core.events import ErrorInfo, Usage, Value
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
-from holdfast.core.state import RunState
+from holdfast.core.state import Call, RunState
 from holdfast.core.values import canonical_flat
 from holdfast.errors import (
     Abandon,
     Conflict,
     InvalidInput,
     KeyTaken,
+    LogDamaged,
     NotDurable,
     NotStorable,
     Rejected,
@@ -65,7 +67,8 @@ from holdfast.runtime.outcome import (
     secrets_of,
 )
 from holdfast.runtime.session import Pending, Session
-from holdfast.store.base import RESERVED
+from holdfast.store.artifacts import read_value
+from holdfast.store.base import RESERVED, Store
 
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
@@ -515,10 +518,15 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
 def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     """Another run holds this key: what came of its call is ours too."""
     session, spec = asked.session, asked.spec
-    other = fold(RunState(), session.store.read(taken.run_id))
-    found = next(
-        c for c in other.calls if c.first_seq <= taken.seq <= c.last_seq and c.key == taken.key
-    )
+    try:
+        found = _holder(session.store, taken)
+        raw = (
+            b""
+            if found.result is None
+            else read_value(session.store, taken.run_id, found.result, seq=found.last_seq)
+        )
+    except LogDamaged as damage:
+        raise session.stop(Abandon(damage)) from None
     if found.name != spec.name or found.digest != asked.digest:
         raise InvalidInput(
             f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
@@ -532,10 +540,6 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
             f"see `holdfast show {taken.run_id}`, then hf.resume({session.run_id!r})",
             wake_at=session.store.now() + 5 * MICROSECONDS,
         )
-    blob = found.result.blob
-    raw = (
-        bytes(found.result.json) if not blob else session.store.blob(taken.run_id, blob) or b"null"
-    )
     value, blobs = session.wrap(raw)
     args, digest = kept_args(asked)
     receipt = e.CallSucceeded(
@@ -554,6 +558,16 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     if found.unavailable:
         raise result_lost(asked, found.unavailable)
     return spec.result.decode(raw)
+
+
+def _holder(store: Store, taken: KeyTaken) -> Call:
+    """The call of another run that holds a caller's own key, read from a log that is checked first."""
+    origin = log.origin(taken.run_id)
+    other = fold(RunState(), list(log.verify(taken.run_id, origin, store.read(taken.run_id))))
+    for call in other.calls:
+        if call.first_seq <= taken.seq <= call.last_seq and call.key == taken.key:
+            return call
+    raise LogDamaged(taken.run_id, taken.seq, f"no call there holds the key {taken.key!r}")
 
 
 def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:

@@ -26,14 +26,13 @@ from holdfast.core import dialogue, jsonpatch, log, values
 from holdfast.core import events as e
 from holdfast.core.agent_state import AgentState
 from holdfast.core.context import ContextSlice, pack
-from holdfast.core.events import Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
 from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
-from holdfast.errors import Abandon, CallFailed, InvalidInput, Signal, UnknownStage
+from holdfast.errors import Abandon, ArtifactDamaged, CallFailed, InvalidInput, Signal, UnknownStage
 from holdfast.runtime import requests
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch
@@ -275,9 +274,11 @@ class RunBase(Place):
     def _content(self, kept: Artifact) -> bytes | None:
         """What the store has of an artifact: of one that came with a patch, maybe nothing."""
         try:
-            return self._session.unwrap(Value(blob=kept.id, bytes=kept.bytes)) if kept.id else None
-        except Abandon:
-            return None
+            return self._session.artifact(kept.id) if kept.id else None
+        except ArtifactDamaged as damage:
+            if damage.missing and damage.seq < 0:  # no event stored it: only a patch named it
+                return None
+            raise self._session.stop(Abandon(damage)) from None
 
     def _goal(self, messages: Iterable[Message]) -> str:
         first = next((m for m in messages if m.role == Role.USER), None)

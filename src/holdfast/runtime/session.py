@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from holdfast.core import events as e
-from holdfast.core import log, values
+from holdfast.core import log
 from holdfast.core.events import Event, Noted, Usage, Value, plain
 from holdfast.core.fold import Draft, message_of
 from holdfast.core.knowledge import change
@@ -37,12 +37,14 @@ from holdfast.errors import (
     HoldfastError,
     InvalidInput,
     LeaseLost,
+    LogDamaged,
     LogRegressed,
     NotFound,
     RunWaiting,
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
+from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import Append, RowChange, RunRow, Store
 
 PAGE: Final = 1000
@@ -418,12 +420,14 @@ class Session:
         """The JSON bytes of a Value, fetched when they are kept beside the log."""
         if not value.blob:
             return bytes(value.json)
-        data = self._not_yet_kept.get(value.blob) or self.store.blob(self.run_id, value.blob)
-        if data is None or values.digest(data) != value.blob:
-            raise Abandon(
-                NotFound(f"run {self.run_id!r}: artifact {value.blob} is missing or damaged")
-            )
-        return data
+        try:
+            return self.artifact(value.blob)
+        except LogDamaged as damage:
+            raise self.stop(Abandon(damage)) from None
+
+    def artifact(self, hash: str) -> bytes:
+        """The bytes of a value outside the log, also before they are committed; or ArtifactDamaged."""
+        return self._not_yet_kept.get(hash) or read_artifact(self.store, self.run_id, hash)
 
     # ── writing the log ──────────────────────────────────────────────────────────────────
 
