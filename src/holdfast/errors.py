@@ -35,7 +35,8 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── StorageFull                  no space left; nothing was written
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
 │   │   ├── StoreRefused             it answers, and will not have us: trying again will not help
-│   │   └── StoreBroken              this process must not use it any more; a new one may
+│   │   ├── StoreBroken              this process must not use it any more; a new one may
+│   │   └── StoreDamaged             the database itself is damaged: restore it from a backup
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
@@ -371,6 +372,10 @@ class StoreRefused(StoreUnavailable):
 
 class StoreBroken(StoreUnavailable):
     """This process must not use the store any more (a disk failed under it); one that opens it anew may."""
+
+
+class StoreDamaged(StoreUnavailable):
+    """The database itself is damaged; what still verifies can be exported, the rest needs a backup."""
 
 
 class ReadOnlyStore(StoreError):

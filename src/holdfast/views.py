@@ -80,8 +80,40 @@ def _in_pages(store: Store, run_id: str) -> Iterator[Record]:
 
 def get(store: Store, run_id: str) -> RunState:
     """The state now, with calls in doubt marked as such."""
-    row = row_of(store, run_id)
-    return with_owner(folded(store, run_id), row, store.now())
+    row, state = _row_and_state(store, run_id)
+    return with_owner(state, row, store.now())
+
+
+def _row_and_state(store: Store, run_id: str) -> tuple[RunRow, RunState]:
+    """The row and the fold of the log; LogDamaged if they contradict each other."""
+    while True:
+        row, state = row_of(store, run_id), folded(store, run_id)
+        damage = _contradiction(row, state)
+        if damage is None:
+            return row, state
+        if row == row_of(store, run_id):  # else it was written in between: read both again
+            raise damage
+
+
+def _contradiction(row: RunRow, state: RunState) -> LogDamaged | None:
+    """What is wrong if a run's row and its log do not agree.
+
+    A row is not part of the hash chain, and a chain that has lost its end is still a chain. But how a run
+    ended, or that it waits, is written to both in one transaction.
+    """
+    if not state.agent:
+        return LogDamaged(row.id, 0, "it is missing")
+    if row.agent != state.agent:
+        what = f"the run is stored as one of agent {row.agent!r}, its log as one of {state.agent!r}"
+        return LogDamaged(row.id, 0, what)
+    if row.status not in (state.status, *_NOT_RECORDED):
+        what = f"the run is stored as {row.status}, but its log ends as {state.status}"
+        return LogDamaged(row.id, state.seq + 1, f"it may be missing: {what}")
+    return None
+
+
+_NOT_RECORDED: Final = ("pending", "running", "paused", "quarantined")
+"""Statuses that a run can have without an event that says so: claims and releases are not recorded."""
 
 
 def pending(store: Store, run_id: str) -> RunState:
@@ -299,16 +331,33 @@ def events(
 
 def verify(store: Store, run_id: str, *, through: Through = iter) -> Verdict:
     """Check the run's whole log against its hash chain, and every value stored outside it."""
-    row_of(store, run_id)
-    count, head = 0, ""
-    checked: set[str] = set()
+    seen: list[Record] = []  # the last one that verified
     try:
-        for record in log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))):
-            new = artifacts(log.read_event(run_id, record)) - checked
-            for name in sorted(new):
-                read_artifact(store, run_id, name, seq=record.seq)
-            checked |= new
-            count, head = count + 1, record.hash.hex()
-    except LogDamaged as damage:
-        return Verdict(run_id, False, count, head, str(damage))
-    return Verdict(run_id, True, count, head)
+        while True:
+            row = row_of(store, run_id)
+            state = fold(RunState(), _verified(store, run_id, through, seen))
+            damage = _contradiction(row, state)
+            if damage is None:
+                break
+            if row == row_of(store, run_id):  # else it was written in between: read both again
+                raise damage
+    except LogDamaged as found:
+        return _verdict(run_id, seen, str(found))
+    return _verdict(run_id, seen)
+
+
+def _verdict(run_id: str, seen: Sequence[Record], problem: str = "") -> Verdict:
+    events, head = (seen[-1].seq + 1, seen[-1].hash.hex()) if seen else (0, "")
+    return Verdict(run_id, not problem, events, head, problem)
+
+
+def _verified(store: Store, run_id: str, through: Through, seen: list[Record]) -> Iterator[Record]:
+    """The run's records, each checked with all that it refers to; the last one is left in `seen`."""
+    known: set[str] = set()
+    for record in log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))):
+        new = artifacts(log.read_event(run_id, record)) - known
+        for name in sorted(new):
+            read_artifact(store, run_id, name, seq=record.seq)
+        known |= new
+        seen[:] = [record]
+        yield record

@@ -138,6 +138,19 @@ def test_doctor_names_a_damaged_page_without_giving_up(own_world: Path) -> None:
     assert len(found["damaged"]) < found["runs"] == 8
 
 
+@pytest.mark.parametrize("status", [b"c\xedmpleted", b"bompleted"], ids=["not text", "unknown"])
+def test_doctor_reports_a_row_that_does_not_read(own_world: Path, status: bytes) -> None:
+    """Rows of runs are not part of a hash chain: the one that does not read ends the list, and is reported."""
+    with apsw.Connection(str(own_world / "runs.db")) as db:
+        db.pragma("ignore_check_constraints", 1)
+        db.execute("UPDATE runs SET status = CAST(? AS TEXT) WHERE id = 'done'", (status,))
+    db.close()
+
+    assert "list of runs" in weak(own_world)
+    shown = real(own_world, "show", "done", "--json", "--db", "runs.db")
+    assert (1, "StoreDamaged") == (shown.returncode, json.loads(shown.stderr)["error"])
+
+
 def test_doctor_refuses_a_store_of_a_newer_holdfast_and_leaves_it_alone(own_world: Path) -> None:
     change(own_world, "PRAGMA user_version = 999")
     before = everything(own_world / "runs.db")

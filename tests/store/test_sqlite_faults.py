@@ -34,6 +34,7 @@ from holdfast.errors import (
     ReadOnlyStore,
     SchemaMismatch,
     StorageFull,
+    StoreDamaged,
     StoreUnavailable,
     UnsafeStore,
 )
@@ -539,7 +540,7 @@ def test_a_damaged_page_gives_a_typed_error_or_none_at_all(damage: str, two_runs
             except HoldfastError as error:
                 met.add(type(error))
 
-    assert {SchemaMismatch, StoreUnavailable} <= met
+    assert {SchemaMismatch, StoreDamaged} <= met
 
 
 def test_a_damaged_header_gives_a_typed_error_or_none_at_all(two_runs: Path) -> None:

@@ -22,8 +22,15 @@ from holdfast.cli.common import (
     store_option,
 )
 from holdfast.cli.progress import counted, said
-from holdfast.errors import HoldfastError
-from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.errors import HoldfastError, StoreDamaged
+from holdfast.store.base import (
+    MICROSECONDS,
+    TERMINAL_STATUSES,
+    Filter,
+    Finding,
+    RunRow,
+    Store,
+)
 from holdfast.store.opening import open_store
 
 PAGE = 200
@@ -52,11 +59,15 @@ def doctor(url: str | None, as_json: bool) -> None:
         with said("examining the store"):
             findings = store.examine()
         checked, damaged = 0, {}
-        for row in counted(every_run(store), "checking run"):
-            checked += 1
-            problem = damage_of(store, row.id)
-            if problem:
-                damaged[row.id] = problem
+        try:
+            for row in counted(every_run(store), "checking run"):
+                checked += 1
+                problem = damage_of(store, row.id)
+                if problem:
+                    damaged[row.id] = problem
+        except StoreDamaged as error:
+            advice = "runs after this one were not checked; restore a backup"
+            findings.append(Finding("list of runs", str(error), False, advice))
         now = store.now()
         overdue = [kind for kind in store.kinds() if now - kind.due_at > describe.OVERDUE_US]
     ok = not damaged and all(finding.ok for finding in findings)

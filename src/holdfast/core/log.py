@@ -122,14 +122,23 @@ def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Recor
         expected += 1
         seq, time, epoch, kind, data, hash_ = record
         if seq != expected:
-            what = "it is missing" if seq > expected else f"event {seq} stands in its place"
-            raise LogDamaged(run_id, expected, what)
+            raise LogDamaged(run_id, expected, _out_of_order(seq, expected))
         h = sha256()  # `chain_hash` written out: a long log is read record by record
-        h.update(b"".join((before, pack(seq, time, epoch), kind.encode(), b"\0", data)))
+        try:
+            h.update(b"".join((before, pack(seq, time, epoch), kind.encode(), b"\0", data)))
+        except (AttributeError, TypeError, ValueError, struct.error) as error:
+            raise LogDamaged(run_id, expected, f"it does not read: {error}") from None
         if h.digest() != hash_:
             raise LogDamaged(run_id, expected, "its bytes do not match its hash")
         before = hash_
         yield record
+
+
+def _out_of_order(seq: object, expected: int) -> str:
+    """What is wrong where another record follows than should. (What is stored may not even be a number.)"""
+    if isinstance(seq, int) and seq > expected:
+        return "it is missing"
+    return f"event {seq} stands in its place"
 
 
 def read_event(run_id: str, record: Record) -> Event:

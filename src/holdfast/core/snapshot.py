@@ -5,11 +5,13 @@ log as an artifact stays a reference to it, and a user's dict that looks like su
 escaped, so that nothing read back can pose as one.
 
 Whether a snapshot may be used is decided by whoever has the log: it must be of this run, of this
-version, and its hash must be that of the event it ends with.
+version, and its hash must be that of the event it ends with. Its bytes carry a digest of their own: the
+log's hash chain does not cover them.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -19,20 +21,25 @@ from holdfast.core.parts import Message, pack, unpack
 from holdfast.core.state import RunState
 from holdfast.core.values import encode_struct, freeze
 
-VERSION: Final = "4"
+VERSION: Final = "5"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
+DIGEST_BYTES: Final = 32
 _DECODE: Final = msgspec.json.Decoder(RunState).decode
 
 
 def dump(state: RunState) -> bytes:
-    """The state's bytes."""
-    return encode_struct(_map(state, pack))
+    """The state's bytes, with their digest in front: nothing else covers them."""
+    data = encode_struct(_map(state, pack))
+    return sha256(data).digest() + data
 
 
 def load(data: bytes) -> RunState:
-    """The state that was dumped; ValueError if these are not its bytes."""
-    return _map(_DECODE(data), lambda value: freeze(unpack(value)))
+    """The state that was dumped; ValueError if these are not its bytes, to the last bit."""
+    digest, body = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
+    if sha256(body).digest() != digest:
+        raise ValueError("the snapshot does not match its digest")
+    return _map(_DECODE(body), lambda value: freeze(unpack(value)))
 
 
 def _map(state: RunState, change: Any) -> RunState:

@@ -352,9 +352,9 @@ class Engine:
 
     def result_of(self, row: RunRow, spec: AgentSpec | None = None) -> Any:
         """The recorded result of a run that has ended, or the error that it ended with."""
-        for record in newest_first(
-            self.store, row.id
-        ):  # how it ended stands there, however long it was
+        last = -1
+        for record in newest_first(self.store, row.id):
+            last = max(last, record.seq)
             event = log.read_event(row.id, record)
             match event:
                 case e.RunCompleted():
@@ -366,6 +366,8 @@ class Engine:
                     raise cancelled_error(row.id, event.by, event.why)
                 case _:
                     continue
+        if row.status in TERMINAL_STATUSES:
+            raise LogDamaged(row.id, last + 1, "it is missing")
         raise InvalidInput(f"run {row.id!r} has not ended")
 
     # ── children ─────────────────────────────────────────────────────────────────────────

@@ -19,8 +19,14 @@ from typing import ClassVar, Final
 
 import apsw
 
-from holdfast.errors import ReadOnlyStore, StoreBroken, StoreError, StoreUnavailable
-from holdfast.store.sqlite.file import BUSY_MS, in_our_words, open_database, open_reader
+from holdfast.errors import (
+    ReadOnlyStore,
+    StoreBroken,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.store.sqlite.file import BUSY_MS, DAMAGED, in_our_words, open_database, open_reader
 
 
 class Connections:
@@ -160,6 +166,8 @@ class Connections:
                 yield connection
             except apsw.Error as error:
                 raise in_our_words(self.path, error, connection.system_errno) from error
+            except UnicodeDecodeError as error:  # SQLite does not check that text is text
+                raise StoreDamaged(f"{self.path}: {error}. {DAMAGED}") from error
             finally:
                 self._readers.append(connection)
         finally:

@@ -22,6 +22,7 @@ from holdfast.errors import (
     ReadOnlyStore,
     SchemaMismatch,
     StorageFull,
+    StoreDamaged,
     StoreError,
     StoreUnavailable,
     UnsafeStore,
@@ -34,6 +35,7 @@ BUSY_MS: Final = 10_000
 RESERVE_BYTES: Final = 4 * 1024 * 1024
 SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DAMAGED: Final = "The file is damaged; `holdfast doctor` shows what still verifies"
 NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -99,9 +101,9 @@ def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0
             f"{said} Another process held the write lock for {BUSY_MS / 1000:g} s"
         )
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return StoreUnavailable(
-            f"{said} The file is damaged; `holdfast doctor` shows what still verifies"
-        )
+        return StoreDamaged(f"{said} {DAMAGED}")
+    if isinstance(error, apsw.SQLError):  # our statements fit the schema that was checked at open
+        return StoreDamaged(f"{said} {DAMAGED}, or another version of Holdfast has changed it")
     return StoreUnavailable(said)
 
 

@@ -16,18 +16,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from holdfast.core.events import ALL
 from holdfast.core.log import Blob, Record
-from holdfast.errors import NotFound, UnsafeStore
+from holdfast.errors import NotFound, StoreDamaged, UnsafeStore
 from holdfast.store import sql
 from holdfast.store.base import (
     LIVE,
     MICROSECONDS,
     NO_PROGRESS,
+    STATUSES,
     Append,
     Creation,
     Filter,
@@ -52,7 +54,7 @@ from holdfast.store.checks import (
 from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
 from holdfast.store.sqlite.connections import Connections
-from holdfast.store.sqlite.file import Reserve, examine
+from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
 from holdfast.store.sqlite.fleet import SQLiteLimits, SQLiteSchedules
 
 if TYPE_CHECKING:
@@ -65,6 +67,24 @@ Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
+_ROW_TYPES: Final[tuple[Any, ...]] = (
+    str,
+    str,
+    str,
+    int,
+    int,
+    int,
+    str,
+    (int, NoneType),
+    str,
+    int,
+    str,
+    str,
+    str,
+    int,
+    int,
+)
+"""Of the columns of a run's row, in the order of `RunRow`."""
 _KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
 
 
@@ -166,7 +186,14 @@ class SQLiteStore:
             insert_blobs(db, key, creation.blobs)
             for name, seq in creation.keys:
                 db.execute(_Q["insert_key"], (name, key, seq))
-        return RunRow(*db.execute(_Q["run"], (run.id,)).get), key is not None
+        return self._row(db.execute(_Q["run"], (run.id,)).get), key is not None
+
+    def _row(self, found: tuple[Any, ...]) -> RunRow:
+        """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
+        row = RunRow(*found)
+        if row.status not in STATUSES or not all(map(isinstance, found, _ROW_TYPES)):
+            raise StoreDamaged(f"{self.path}: the row of run {row.id!r} does not read. {DAMAGED}")
+        return row
 
     def append(self, work: Append) -> None:
         check_append(work)
@@ -197,7 +224,7 @@ class SQLiteStore:
         now = self.now()
         params = {"keys": json.dumps(keys), "worker": worker, "now": now, "until": now + lease_us,
                   "no_progress": _NO_PROGRESS}  # fmt: skip
-        found = [RunRow(*row) for row in db.execute(_Q["claim"], params)]
+        found = [self._row(row) for row in db.execute(_Q["claim"], params)]
         for row in found:
             self._appends.forget(row.id)  # its epoch has grown
         return found
@@ -274,7 +301,7 @@ class SQLiteStore:
     def get(self, run_id: str) -> RunRow | None:
         with self._reading() as db:
             found: Rows = db.execute(_Q["run"], (run_id,)).fetchall()
-        return RunRow(*found[0]) if found else None
+        return self._row(found[0]) if found else None
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
         with self._reading() as db:
@@ -285,7 +312,7 @@ class SQLiteStore:
         # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
         new, known = tuple.__new__, _KINDS
         return [
-            new(Record, (seq, time, epoch, known.get(kind) or kind.decode(errors="replace"), data, hash_))
+            new(Record, (seq, time, epoch, known.get(kind) or _text(kind), data, hash_))
             for seq, time, epoch, kind, data, hash_ in found
         ]  # fmt: skip
 
@@ -306,7 +333,7 @@ class SQLiteStore:
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         with self._reading() as db:
             found: Rows = db.execute(_Q[sql.listing(which)], params).fetchall()
-        return [RunRow(*row) for row in found]
+        return [self._row(row) for row in found]
 
     def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
         if wanted is None:
@@ -433,3 +460,8 @@ class SQLiteStore:
         with self._connections.write:
             found = examine(self._connections.db, self.path)
         return [Finding("store", self.url, True), *found]
+
+
+def _text(stored: Any) -> str:
+    """The kind of an event that is not known, whatever is stored there: its hash shows that it is damaged."""
+    return stored.decode(errors="replace") if isinstance(stored, bytes) else repr(stored)
