@@ -36,6 +36,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
 │   │   ├── StoreRefused             it answers, and will not have us: trying again will not help
 │   │   ├── StoreBroken              this process must not use it any more; a new one may
+│   │   │   └── StoreReplaced        its files were deleted, renamed or replaced while they were open
 │   │   └── StoreDamaged             the database itself is damaged: restore it from a backup
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
@@ -372,6 +373,10 @@ class StoreRefused(StoreUnavailable):
 
 class StoreBroken(StoreUnavailable):
     """This process must not use the store any more (a disk failed under it); one that opens it anew may."""
+
+
+class StoreReplaced(StoreBroken):
+    """The store's files were deleted, renamed or replaced while this process had them open."""
 
 
 class StoreDamaged(StoreUnavailable):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.errors import Abandon, LeaseLost, StoreError
+from holdfast.errors import Abandon, LeaseLost, StoreBroken, StoreError
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.session import Session
 from holdfast.store.base import MICROSECONDS, Store
@@ -97,6 +97,10 @@ class LeaseKeeper:
             due = time.monotonic() + every
             try:
                 self.renew()
+            except StoreBroken as error:  # for good: no run of this process may go on
+                _log.error("leases cannot be renewed: %s", error)
+                for session in self.sessions():
+                    session.stop(Abandon(error))
             except StoreError as error:  # try again in a moment; meanwhile the leases run out
                 _log.warning("leases could not be renewed: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is: without this thread every lease is lost

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import apsw
 
@@ -24,9 +24,13 @@ from holdfast.errors import (
     StoreBroken,
     StoreDamaged,
     StoreError,
+    StoreReplaced,
     StoreUnavailable,
 )
 from holdfast.store.sqlite.file import BUSY_MS, DAMAGED, in_our_words, open_database, open_reader
+from holdfast.store.sqlite.presence import Presence
+
+T = TypeVar("T")
 
 
 class Connections:
@@ -39,7 +43,7 @@ class Connections:
         """Held by whoever uses the write connection."""
         self._in_child = in_child
         self._pid = os.getpid()
-        self._broken: StoreError | None = None
+        self._broken: StoreBroken | None = None
         self._closed = False
         self._readers: list[apsw.Connection] = []
         self._reading_ended = threading.Condition()
@@ -48,10 +52,35 @@ class Connections:
         self.others = 0
         """Counts up when others may have written: what was known of the file before is void."""
         self._version = -1
+        self.file = path if self.in_memory else os.path.abspath(path)  # noqa: PTH100
+        """Where it is, also if this process changes its folder. (`path` is as the user wrote it.)"""
+        self._presence = Presence(self.file)
         self._connection: apsw.Connection | None = None
-        self._connection, self.readonly = open_database(path, synchronous)
+        self.readonly = ""
+        self._connection = self._open()
         if not self.in_memory:
             _FORKS.watched.add(self)
+
+    def _open(self) -> apsw.Connection:
+        """The write connection; for a store that was open before, to the same file."""
+        if not self.in_memory:
+            self._check(self._presence.check)
+        connection, self.readonly = open_database(self.path, self.file, self.synchronous)
+        if not self.in_memory:
+            try:
+                self._check(self._presence.opened)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _check(self, check: Callable[[], T]) -> T:
+        """Compare the store's files with what was opened; if others are there now, this one is broken."""
+        try:
+            return check()
+        except StoreReplaced as replaced:
+            self._broken = replaced
+            raise
 
     def close(self) -> None:
         with self.write:
@@ -69,8 +98,12 @@ class Connections:
         if self._connection is None:
             self._refuse_if_closed()
             self._version = -1
-            self._connection, self.readonly = open_database(self.path, self.synchronous)
+            self._connection = self._open()
         return self._connection
+
+    def _refuse_if_broken(self) -> None:
+        if self._broken is not None:
+            raise type(self._broken)(*self._broken.args)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -87,8 +120,7 @@ class Connections:
 
     def ready(self) -> apsw.Connection:
         """The write connection, fit to begin a transaction; its user holds `write`."""
-        if self._broken is not None:
-            raise StoreBroken(*self._broken.args)
+        self._refuse_if_broken()
         db = self.db
         if self.readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
@@ -105,13 +137,21 @@ class Connections:
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
         """
+        written = not self.in_memory and self._check(self._presence.check)
         db.execute("BEGIN IMMEDIATE")
-        if db.data_version() != self._version:
+        if (
+            written
+        ):  # by a checkpoint; or somebody has copied a file over it, and all we know is void
+            db.release_memory()
+            self.others += 1
+        elif db.data_version() != self._version:
             self.others += 1
 
     def commit(self, db: apsw.Connection) -> None:
-        """Make durable what was written since `begin`."""
+        """Make durable what was written since `begin`, in files that others can still open."""
         db.execute("COMMIT")
+        if not self.in_memory:
+            self._check(self._presence.check_all)
         self._version = db.data_version()
 
     def roll_back(self, db: apsw.Connection, error: BaseException) -> None:
@@ -155,6 +195,9 @@ class Connections:
             with self.write:
                 yield self.db
             return
+        if isinstance(self._broken, StoreReplaced):
+            self._refuse_if_broken()
+        self._check(self._presence.check_identity)
         with self._reading_ended:
             self._readings += 1
         try:
@@ -178,7 +221,7 @@ class Connections:
     def _new_reader(self) -> apsw.Connection:
         self._refuse_if_closed()
         try:
-            return open_reader(self.path, immutable=self.readonly == "immutable")
+            return open_reader(self.file, immutable=self.readonly == "immutable")
         except apsw.Error as error:
             raise in_our_words(self.path, error) from error
 

@@ -29,6 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.store import sql
 from holdfast.store.base import Finding
+from holdfast.store.sqlite.presence import refuse_emptied
 
 APPLICATION_ID: Final = 0x486F6C64  # "Hold": a SQLite file with another one is not ours
 BUSY_MS: Final = 10_000
@@ -110,27 +111,31 @@ def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0
 # ── opening ──────────────────────────────────────────────────────────────────────────────────
 
 
-def open_database(path: str, synchronous: str) -> tuple[apsw.Connection, str]:
-    """The write connection, migrated and with its settings read back; and why it is read-only, if so."""
+def open_database(path: str, file: str, synchronous: str) -> tuple[apsw.Connection, str]:
+    """The write connection, migrated and with its settings read back; and why it is read-only, if so.
+
+    `file` is the absolute path, `path` what the user wrote, for messages.
+    """
     if path != ":memory:":
-        _create_private(Path(path))
+        refuse_emptied(file)
+        _create_private(Path(file))
     db = None
     try:
-        db = connect(path)
+        db = connect(file)
         _check_schema(db, path)
         if db.readonly("main"):
             return db, "file"
         _set_durable(db, path, synchronous)
         _migrate(db, path)
         if path != ":memory:":
-            settle_log(db, path)
+            settle_log(db, file)
         return db, ""
     except BaseException as error:
         number = db.system_errno if db is not None else None
         if db is not None:
             db.close()
         if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
-            return _open_immutable(path, error), "immutable"
+            return _open_immutable(file, error), "immutable"
         if isinstance(error, apsw.NotADBError):
             raise SchemaMismatch(f"{path} is not a SQLite database") from None
         if isinstance(error, apsw.Error):

@@ -113,7 +113,7 @@ class SQLiteStore:
         self._transaction = self._connections.transaction
         self._reading = self._connections.reading
         has_room = not (self._connections.in_memory or self._connections.readonly)
-        self._reserve = Reserve(Path(self.path + "-reserve"), active=has_room)
+        self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
         self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
         self.limits = SQLiteLimits(self._transaction, clock)
         self._set_out()
@@ -458,7 +458,7 @@ class SQLiteStore:
 
     def examine(self) -> list[Finding]:
         with self._connections.write:
-            found = examine(self._connections.db, self.path)
+            found = examine(self._connections.db, self._connections.file)
         return [Finding("store", self.url, True), *found]
 
 
