@@ -155,3 +155,36 @@ def test_the_arguments_of_a_command_cannot_steer_a_terminal_either(world: Path) 
 )
 def test_ages_are_read_with_their_units(age: str, seconds: float) -> None:
     assert seconds == text.seconds_of(age)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "r\udcff"],
+        ["sho\udcff"],
+        ["signal", "question", "go\udcff", "1"],
+        ["answer", "question", "\udcff", "--yes"],
+        ["cancel", "question", "--why", "\udcff", "--yes"],
+        ["list", "--agent", "\udcff"],
+        ["list", "--json", "--db", "\udcff.db"],
+    ],
+    ids=lambda words: words[0].replace("\udcff", "?") + str(len(words)),
+)
+def test_an_argument_that_is_not_utf_8_is_refused_as_a_wrong_call(
+    world: Path, words: list[str]
+) -> None:
+    """Python hands such bytes on as lone surrogates, which no store can keep."""
+    named = [] if "--db" in words else ["--db", "runs.db"]
+    done = real(world, *words, *named)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "is not valid UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_url_from_the_environment_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    done = real(tmp_path, "list", HOLDFAST_URL="x\udcff.db")
+
+    assert 0 != done.returncode
+    assert "is not valid UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -86,6 +86,15 @@ def _wants_json(words: list[str]) -> bool:
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
+def _refuse_broken_text(words: list[str]) -> None:
+    """Python passes bytes that are not UTF-8 on as lone surrogates, which no store can keep."""
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"argument {number}, {word!r}, is not valid UTF-8") from None
+
+
 class Verbs(click.Group):
     """The verbs of VERBS, imported when one is asked for."""
 
@@ -122,6 +131,7 @@ class Verbs(click.Group):
     ) -> click.Context:  # fmt: skip
         as_json = _wants_json(args)
         try:
+            _refuse_broken_text(args)
             ctx = super().make_context(info_name, args, parent, color=_colour(), **extra)
         except click.UsageError as error:
             raise _as_asked(error, as_json) from None

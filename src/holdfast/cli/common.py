@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli import text
 from holdfast.errors import HoldfastError, NotFound, NotNow
 from holdfast.store.base import Filter, Store
-from holdfast.store.opening import open_store, sqlite_file
+from holdfast.store.opening import open_store, sqlite_file, without_password
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,7 +91,7 @@ def command(url: str | None, *words: object) -> str:
     """A command that a person can paste, for the store that this one was given."""
     said = ["holdfast", *map(str, words)]
     if url and url != os.environ.get("HOLDFAST_URL"):
-        said += ["--db", re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)]
+        said += ["--db", without_password(url)]
     # A placeholder in capitals, and … for the reader to fill in, stay as they are.
     return " ".join(word if word.isupper() or "…" in word else shlex.quote(word) for word in said)
 

@@ -200,15 +200,14 @@ def _count(stage: Stage) -> dict[str, int]:
 
 def _try_next(folder: Path) -> None:
     script = Path(sys.executable).parent / "holdfast"
-    name = (
-        "holdfast"
-        if shutil.which("holdfast")
-        else str(script)
-        if script.exists()
-        else f"{sys.executable} -m holdfast.cli"
-    )
+    if shutil.which("holdfast"):
+        name = "holdfast"
+    elif script.exists():
+        name = shlex.quote(str(script))
+    else:
+        name = f"{shlex.quote(sys.executable)} -m holdfast.cli"
     _say("Try next:")
-    click.echo(f"    cd {folder}")
+    click.echo(f"    cd {shlex.quote(str(folder))}")
     for words in (f"show {RUN} --step 6 --before", f"diff {RUN} 5 7", f"replay agent.py {RUN}",
                   f"events {RUN}", f"export {RUN} -o ada.jsonl", "doctor"):  # fmt: skip
         click.echo(f"    {name} {words}")

@@ -32,8 +32,8 @@ def check_text(what: str, text: str) -> str:
             text.encode()
         except UnicodeEncodeError:
             raise InvalidInput(
-                f"{what} {text!r} holds a lone surrogate, which is not valid Unicode; "
-                "decode the bytes it came from with errors='replace'"
+                f"{what} {text!r} is not valid UTF-8: it contains a lone surrogate. "
+                "Decode the bytes it came from with errors='replace'"
             ) from None
     return text
 

@@ -6,6 +6,7 @@ The engine of a store is imported when one of its kind is opened: nobody pays fo
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
@@ -18,12 +19,25 @@ if TYPE_CHECKING:
 DEFAULT_FILE: Final = Path(".holdfast") / "holdfast.db"
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgres://", "postgresql://")
+_KEYWORDS: Final = frozenset((
+    "host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "servicefile", "sslmode",
+    "sslcert", "sslkey", "sslrootcert", "sslpassword", "channel_binding", "connect_timeout", "options",
+    "application_name", "target_session_attrs", "gssencmode", "requiressl",
+))  # fmt: skip
+"""With one of these a libpq connection string may begin: `host=db dbname=runs user=me`."""
+_PASSWORD: Final = re.compile(
+    r"""(?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
+      | (?P<key>\b(?:ssl)?password\s*=\s*)     # password=… in a connection string or a query
+        (?:'(?:\\.|[^'\\])*'? | (?:\\.|[^\s\\&])*)
+    """,
+    re.VERBOSE,
+)
 
 
 def sqlite_file(url: str | os.PathLike[str] | None = None) -> Path | None:
     """The file that a URL names; None for a server or for memory."""
     where = _where(url)
-    if where.startswith(_POSTGRES):
+    if _is_postgres(where):
         return None
     path, _ = _sqlite(where)
     return None if path == ":memory:" else Path(path)
@@ -35,7 +49,7 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     `sqlite:///runs.db?synchronous=NORMAL` risks the last commits when power fails; `doctor` says so.
     """
     where = _where(url)
-    if where.startswith(_POSTGRES):
+    if _is_postgres(where):
         try:
             from holdfast.store.postgres import PostgresStore
         except ModuleNotFoundError as missing:
@@ -53,8 +67,37 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     return SQLiteStore(path, synchronous=synchronous)
 
 
-def _where(url: str | os.PathLike[str] | None) -> str:
-    return os.fspath(url) if url is not None else os.environ.get("HOLDFAST_URL", "")
+def without_password(url: str) -> str:
+    """The same for people to read."""
+    return _PASSWORD.sub(lambda m: f"{m['user']}:***@" if m["user"] else f"{m['key']}***", url)
+
+
+def _where(url: object) -> str:
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL", "")
+    where: object = os.fspath(url) if isinstance(url, str | os.PathLike) else None
+    if not isinstance(where, str):
+        raise InvalidInput(
+            f"a store is given as a path, a URL or a Store, not as {type(url).__name__}"
+        )
+    try:
+        where.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("the path or URL of the store is not valid UTF-8") from None
+    if "\0" in where:
+        raise InvalidInput("the path or URL of the store contains a NUL character")
+    return where
+
+
+def _is_postgres(where: str) -> bool:
+    """Whether this is a URL or a connection string of PostgreSQL. A path may have an = in it, but nobody
+    gives a password to a file: what has one is never taken for a name."""
+    if where.startswith(_POSTGRES):
+        return True
+    keyword, equals, _ = where.partition("=")
+    if equals and keyword.strip() in _KEYWORDS:
+        return True
+    return "://" not in where and re.search(r"(?:^|\s)password\s*=", where) is not None
 
 
 def _sqlite(where: str) -> tuple[str, str]:
