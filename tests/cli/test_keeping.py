@@ -1,15 +1,20 @@
 """gc, export and import. In this process, through click's runner."""
 
+import io
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.cli import bundle
 from holdfast.core.events import SignalReceived
 from holdfast.store.base import LIVE, Snapshot
-from support.shell import Shell, everything
+from support.shell import Shell, environment, everything
 
 # -- gc, export, import --------------------------------------------------------------------------
 
@@ -168,3 +173,48 @@ def test_an_import_that_was_tampered_with_is_refused_whole(
     assert said in result.stderr
     if said:
         assert not shell.db.exists()
+
+
+class Endless(io.StringIO):
+    """A file whose last line never ends; it counts what is read of that."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self.lines, self.given = list(lines), 0
+
+    def readline(self, size: int | None = -1, /) -> str:
+        assert size is not None and size > 0, "the line was to be read whole"
+        if self.lines:
+            return self.lines.pop(0)
+        self.given += size
+        return "x" * size
+
+
+def test_an_import_reads_no_more_of_a_line_than_it_would_accept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FAULTS 109: the limit is checked while reading, not afterwards."""
+    monkeypatch.setattr(bundle, "CHARS_MAX", 1000)
+    first = json.dumps({"format": bundle.FORMAT, "version": 1, "id": "r"}) + "\n"
+    of_one, of_two = Endless(), Endless(first)
+
+    for file in (of_one, of_two):
+        with pytest.raises(bundle.NotABundle, match="is longer than"):
+            bundle.unpack(bundle.lines_of(file))
+    assert (1001, 1001 - len(first)) == (of_one.given, of_two.given)
+
+
+def test_a_file_of_one_huge_line_is_refused_in_little_memory(tmp_path: Path) -> None:
+    """3 GB of nothing, which take no space on the disk, and a process that may not have so much."""
+    with (tmp_path / "huge.jsonl").open("wb") as file:
+        file.truncate(3 << 30)
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
+        "from holdfast.cli import main; sys.argv = ['holdfast', 'import', 'huge.jsonl', '--db', 'a.db']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(),
+                          capture_output=True, text=True, timeout=240)  # fmt: skip
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "its first line is longer than" in done.stderr
+    assert not (tmp_path / "a.db").exists()

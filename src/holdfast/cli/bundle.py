@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import IO, Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, St
 
 FORMAT: Final = "holdfast run"
 CHARS_MAX: Final = 512 * 1024 * 1024
+FIRST_CHARS_MAX: Final = 4096
 LEASE_US: Final = 60_000_000
 IMPORTER: Final = "import"
 
@@ -139,6 +140,19 @@ def unpack(file: Iterable[str]) -> Packed:
     digest = created.input.blob or values.digest(bytes_of(created.input.json))
     run = NewRun(run_id, created.agent, digest, created.code_version, created.parent)
     return Packed(run, checked, blobs, _status(checked))
+
+
+def lines_of(file: IO[str]) -> Iterator[str]:
+    """The lines of a file that may be anything: never more of one is read than could be accepted."""
+    left = CHARS_MAX
+    limit = min(FIRST_CHARS_MAX, left)
+    what = "its first line"
+    while line := file.readline(limit + 1):
+        if len(line) > limit:
+            raise NotABundle(f"{what} is longer than {limit:,} characters")
+        yield line
+        left -= len(line)
+        limit, what = left, f"what follows its first {CHARS_MAX - left:,} characters"
 
 
 def _bounded(file: Iterable[str]) -> Iterator[str]:

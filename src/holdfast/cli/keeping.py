@@ -251,7 +251,7 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
     """Take in a run from a file that `export` wrote. It is checked and not trusted: a run that had
     not ended is paused, and nothing executes until somebody resumes it."""
     try:
-        packed = bundle.unpack(file)
+        packed = bundle.unpack(bundle.lines_of(file))
     except UnicodeDecodeError:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url)
