@@ -524,3 +524,39 @@ def test_a_scripted_answer_that_was_cut_short_is_warned_of_like_a_real_one(hf: H
 
     state = hf.get("r")
     assert ["the model's answer of turn 1 ended with 'length'"] == [x.text for x in state.lines]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("half \ud83d an emoji", "half \ufffd an emoji"),
+        ("\ude00", "\ufffd"),
+        ("two halves \ud83d\ude00", "two halves \U0001f600"),
+    ],
+)
+def test_a_lone_surrogate_in_a_models_text_is_replaced(hf: Holdfast, said: str, kept: str) -> None:
+    """Cut off in the middle of a character by a token limit: the run goes on."""
+    seen: list[str] = []
+    bot = devops(say(said, call("look")), said, on_text=seen.append)
+
+    assert kept == hf.run(bot, "Go", id="r")
+    assert kept in [message.content for message in hf.get("r").messages]
+    assert "".join(seen).encode()
+    assert hf.verify("r").ok
+
+
+@pytest.mark.parametrize("broken", ["\ud83d", "\\ud83d", "\\uDE00", "\\uD83Dx"])
+def test_a_lone_surrogate_in_a_tools_arguments_is_replaced(hf: Holdfast, broken: str) -> None:
+    """As a character, and escaped as JSON does it; a backslash of its own stays one."""
+    arguments = f'{{"disk": "a{broken}", "path": "\\\\ud83d"}}'
+    got: list[tuple[str, str]] = []
+
+    @step
+    def note(disk: str, path: str) -> str:
+        got.append((disk, path))
+        return "noted"
+
+    bot = devops(Reply(tool_calls=(ToolRequest("1", "note", arguments),)), "done", tools=[note])
+
+    assert "done" == hf.run(bot, "Go", id="r")
+    assert [("a\ufffd" + broken[6:], "\\ud83d")] == got

@@ -24,7 +24,16 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.agents.models.base import AsyncModel, Model, OnText, Prompt, Reply, ToolRequest
+from holdfast.agents.models.base import (
+    AsyncModel,
+    Model,
+    OnText,
+    Prompt,
+    Reply,
+    ToolRequest,
+    clean,
+    cleaned,
+)
 from holdfast.agents.schemas import ToolUse, WrongArguments, tool_uses
 from holdfast.core import dialogue, values
 from holdfast.core.events import Usage
@@ -262,7 +271,9 @@ class LLMAgent:
 
     def _prompt(self, shown: dialogue.Fitted, turn: int) -> Prompt:
         tools = tuple(use.schema for use in self._tools.values())
-        return Prompt(shown.messages, tools, turn, self._on_text)
+        on_text = self._on_text
+        shows = None if on_text is None else lambda piece: on_text(clean(piece))
+        return Prompt(shown.messages, tools, turn, shows)
 
     def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
@@ -274,6 +285,7 @@ class LLMAgent:
             raise InvalidInput(
                 f"{self._model!r} answered with a Reply that is wrong: {wrong}"
             ) from None
+        reply = cleaned(reply)
         used = reply.usage
         if used is not None:
             if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:

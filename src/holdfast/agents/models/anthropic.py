@@ -6,12 +6,14 @@ are off: attempts and the waits between them are in the log.
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar, Final
 
 from holdfast.agents.models.base import Price, Prompt, Reply, ToolRequest, usage_of
 from holdfast.agents.models.client import AsyncClientModel, ClientModel
 from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue, values
+from holdfast.errors import NotStorable
 
 OUTPUT_TOKENS: Final = 4096
 """How long an answer may be if nothing else is said; Anthropic wants to know."""
@@ -65,7 +67,7 @@ def whole(message: Any, price: Price | None) -> Reply:
         return Reply(
             text="".join(block.text for block in message.content if block.type == "text"),
             tool_calls=tuple(
-                ToolRequest(block.id, block.name, values.encode(block.input).decode())
+                ToolRequest(block.id, block.name, _arguments(block.input))
                 for block in message.content
                 if block.type == "tool_use"
             ),
@@ -75,6 +77,14 @@ def whole(message: Any, price: Price | None) -> Reply:
         )
     except (AttributeError, TypeError) as error:
         raise Malformed(f"{error}; it began with {str(message)[:80]!r}") from None
+
+
+def _arguments(given: Any) -> str:
+    """The arguments as JSON text. A lone surrogate among them is escaped, and replaced by the agent."""
+    try:
+        return values.encode(given).decode()
+    except NotStorable:
+        return json.dumps(given)
 
 
 def _input_tokens(usage: Any) -> int:

@@ -6,11 +6,14 @@ affair of the modules beside this one.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.agents.schemas import ToolSchema
 from holdfast.core.events import Usage
@@ -18,6 +21,7 @@ from holdfast.core.parts import Message
 from holdfast.errors import InvalidInput
 
 OnText = Callable[[str], object]
+_ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,51 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many earlier messages it was not shown, because they did not fit."""
     estimated: bool = False
     """The provider reported no usage, so it was estimated."""
+
+
+def cleaned(reply: Reply) -> Reply:
+    """The reply with U+FFFD in place of lone surrogates. A model that is cut off in the middle of a
+    character, or streams its halves apart, sends them; no store can keep them."""
+    calls = tuple(
+        ToolRequest(clean(c.id), clean(c.name), _clean_json(c.arguments)) for c in reply.tool_calls
+    )
+    return replace(
+        reply,
+        text=clean(reply.text),
+        tool_calls=calls,
+        finish=clean(reply.finish),
+        model=clean(reply.model),
+    )
+
+
+def clean(text: str) -> str:
+    """Halves of a character joined if they belong together, else each replaced."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _clean_json(text: str) -> str:
+    """The same for JSON that a model wrote, where a surrogate may be escaped."""
+    text = clean(text)
+    if not _ESCAPED_SURROGATE.search(text):
+        return text
+    try:
+        return json.dumps(_clean_all(json.loads(text)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text  # not JSON: the model is told so
+
+
+def _clean_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(key): _clean_all(item) for key, item in value.items()}
+    return [_clean_all(item) for item in value] if isinstance(value, list) else value
 
 
 class Model(Protocol):
