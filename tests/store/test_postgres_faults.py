@@ -6,6 +6,7 @@ A real server that is killed and restarted, a network that loses answers, a real
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import socketserver
 import subprocess
@@ -37,8 +38,9 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
+from holdfast.store import sql
 from holdfast.store.base import Append, NewRun, RowChange, Wanted
-from holdfast.store.postgres import PostgresStore, link
+from holdfast.store.postgres import PostgresStore, history, link
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
 from support.proxy import Proxy, says
@@ -943,20 +945,51 @@ def test_a_server_without_fsync_is_refused_unless_it_is_named(opened: Open) -> N
         assert ["fsync"] == [finding.name for finding in store.examine() if not finding.ok]
 
 
-def test_nobody_can_put_a_function_of_his_in_our_way(postgres_dsn: str, opened: Open) -> None:
-    """FAULTS 49: another search_path, with tables and functions that bear our names."""
+@pytest.mark.parametrize("path", ["evil", "evil, pg_catalog"])
+def test_nobody_can_put_a_function_of_his_in_our_way(
+    path: str, postgres_dsn: str, opened: Open
+) -> None:
+    """FAULTS 49: another search_path, with tables and functions that bear our names; also in front of the
+    system's own, as tools do that freeze time for tests."""
     admin(
         postgres_dsn,
         "CREATE SCHEMA evil",
         "CREATE TABLE evil.runs (id text)",
         "CREATE FUNCTION evil.coalesce(bigint, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'",
         "CREATE FUNCTION evil.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT 1/0'",
-        f'ALTER DATABASE "{dbname(postgres_dsn)}" SET search_path = evil',
+        "CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
+        "$$SELECT '1999-01-01'::timestamptz$$",
+        "CREATE FUNCTION evil.unnest(text[]) RETURNS SETOF text LANGUAGE sql AS $$SELECT 'x' WHERE false$$",
+        "CREATE FUNCTION evil.current_setting(text) RETURNS text LANGUAGE sql AS $$SELECT 'off'$$",
+        "CREATE FUNCTION evil.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+        f'ALTER DATABASE "{dbname(postgres_dsn)}" SET search_path = {path}',
     )
-    one = Log(opened(postgres_dsn))
+    store = opened(postgres_dsn)
+    before = time.time()
+    one = Log(store)
     one.append("x", change=RowChange("waiting"))
 
     assert ["x"] == one.texts()
+    assert store.now() / 1_000_000 > before - 60
+    row = store.get(one.run_id)
+    assert row is not None and row.updated_at / 1_000_000 > before - 60
+    assert [] == [finding.name for finding in store.examine() if not finding.ok]
+
+
+def test_every_function_of_the_system_is_called_by_its_full_name(postgres_dsn: str) -> None:
+    """But for what is syntax: also `unnest` of several arrays, which the parser itself looks up there."""
+    with psycopg.connect(postgres_dsn) as db:
+        known = {name for (name,) in db.execute("SELECT proname FROM pg_catalog.pg_proc")}
+    syntax = {"coalesce", "greatest", "least", "extract", "unnest"}
+    texts = [
+        *sql.queries("postgres").values(),
+        link._TRANSACTION_SETTINGS,
+        link._LOOK_AROUND,
+        history._TIMELINE,
+    ]
+    called = {name for text in texts for name in re.findall(r"(?<![.\w])([a-z_0-9]+)\(", text)}
+
+    assert set() == (called & known) - syntax
 
 
 @pytest.mark.parametrize(

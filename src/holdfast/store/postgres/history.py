@@ -37,8 +37,8 @@ KNOWN_MAX: Final = 10_000
 _log: Final = logging.getLogger("holdfast.store")
 
 _TIMELINE: Final = """
-    SELECT CASE WHEN pg_is_in_recovery() THEN ''
-           ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
+    SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
+           ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8) END
 """
 
 

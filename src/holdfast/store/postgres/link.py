@@ -58,14 +58,14 @@ _CONNECTION_DEFAULTS: Final = {
 # middle of a transaction does not hold up the others for long.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _TRANSACTION_SETTINGS: Final = """
-    SELECT set_config('synchronous_commit',
-                      CASE current_setting('synchronous_commit')
+    SELECT pg_catalog.set_config('synchronous_commit',
+                      CASE pg_catalog.current_setting('synchronous_commit')
                       WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
-           set_config('lock_timeout', '5s', true),
-           set_config('idle_in_transaction_session_timeout', %s, true)
+           pg_catalog.set_config('lock_timeout', '5s', true),
+           pg_catalog.set_config('idle_in_transaction_session_timeout', %s, true)
 """
 _LOOK_AROUND: Final = """
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, current_setting('fsync')
+    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint, pg_catalog.current_setting('fsync')
 """
 
 _RETRIED: Final = {

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import apsw
 
@@ -67,23 +66,7 @@ Rows = list[tuple[Any, ...]]
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
-_ROW_TYPES: Final[tuple[Any, ...]] = (
-    str,
-    str,
-    str,
-    int,
-    int,
-    int,
-    str,
-    (int, NoneType),
-    str,
-    int,
-    str,
-    str,
-    str,
-    int,
-    int,
-)
+_ROW_TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(RunRow).values())
 """Of the columns of a run's row, in the order of `RunRow`."""
 _KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
 

@@ -98,7 +98,7 @@ WITH made AS (
   SELECT k.key, made.key, k.seq FROM made, unnest(%(keys)s::text[], %(key_seqs)s::bigint[]) AS k (key, seq)
   ON CONFLICT DO NOTHING
 )
-SELECT made.*, CASE WHEN made.status = 'pending' THEN pg_notify(%(channel)s::text, made.id) IS NULL END FROM made;
+SELECT made.*, CASE WHEN made.status = 'pending' THEN pg_catalog.pg_notify(%(channel)s::text, made.id) IS NULL END FROM made;
 
 -- name: run
 -- One run by its id.
@@ -115,7 +115,7 @@ SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = 
     claims = CASE WHEN EXISTS (SELECT 1 FROM holdfast.events e WHERE e.run = r.key AND e.seq > r.claimed_seq
                                AND e.kind <> ALL(%(no_progress)s::text[]))
                   THEN 1 ELSE r.claims + 1 END,
-    claimed_seq = (SELECT coalesce(max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
+    claimed_seq = (SELECT coalesce(pg_catalog.max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
 FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
 WHERE r.id = %(id)s::text
   AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
@@ -124,8 +124,8 @@ RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner,
 
 -- name: lock_names
 -- Those who count and then take do so one after the other, until the end of the transaction.
-SELECT pg_advisory_xact_lock(hashtextextended(%s::text || ' ' || n, 0))
-FROM (SELECT n FROM unnest(%s::text[]) AS n ORDER BY n) AS names;
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s::text || ' ' || n, 0))
+FROM (SELECT n FROM pg_catalog.unnest(%s::text[]) AS n ORDER BY n) AS names;
 
 -- name: claim_due
 -- Take runs whose time has come, in the order in which they are served. Those another worker is just
@@ -135,7 +135,7 @@ FROM (SELECT n FROM unnest(%s::text[]) AS n ORDER BY n) AS names;
 WITH wanted AS MATERIALIZED (
   SELECT w.agent, w.code_version,
          CASE WHEN w.most < 0 THEN %(limit)s::bigint ELSE least(%(limit)s::bigint, greatest(0, w.most - (
-           SELECT count(*) FROM holdfast.runs r
+           SELECT pg_catalog.count(*) FROM holdfast.runs r
            WHERE r.agent = w.agent AND r.status = 'running'
              AND r.due_at > (SELECT holdfast.clock(%(now)s::bigint))))) END AS free
   FROM unnest(%(agents)s::text[], %(versions)s::text[], %(mosts)s::bigint[]) AS w (agent, code_version, most)
@@ -151,7 +151,7 @@ WITH wanted AS MATERIALIZED (
   ) d
 ), chosen AS (
   SELECT n.key, n.rank
-  FROM (SELECT due.*, row_number() OVER (PARTITION BY due.agent ORDER BY due.rank) AS nth FROM due) n
+  FROM (SELECT due.*, pg_catalog.row_number() OVER (PARTITION BY due.agent ORDER BY due.rank) AS nth FROM due) n
   WHERE n.nth <= n.free ORDER BY n.rank LIMIT %(limit)s::bigint
 ), taken AS (
   UPDATE holdfast.runs r
@@ -161,7 +161,7 @@ WITH wanted AS MATERIALIZED (
       claims = CASE WHEN EXISTS (SELECT 1 FROM holdfast.events e WHERE e.run = r.key AND e.seq > r.claimed_seq
                                  AND e.kind <> ALL(%(no_progress)s::text[]))
                     THEN 1 ELSE r.claims + 1 END,
-      claimed_seq = (SELECT coalesce(max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
+      claimed_seq = (SELECT coalesce(pg_catalog.max(e.seq), -1) FROM holdfast.events e WHERE e.run = r.key)
   FROM chosen, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
   WHERE r.key = chosen.key
   RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at,
@@ -210,7 +210,7 @@ WITH freed AS (
   WHERE r.id = %(id)s::text AND r.epoch = %(epoch)s::bigint AND r.status = 'running'
   RETURNING r.id
 )
-SELECT pg_notify(%(channel)s::text, freed.id) IS NOT NULL FROM freed;
+SELECT pg_catalog.pg_notify(%(channel)s::text, freed.id) IS NOT NULL FROM freed;
 
 -- name: released
 SELECT 1 FROM holdfast.runs
@@ -225,16 +225,16 @@ ORDER BY e.seq LIMIT %s::bigint;
 -- name: heads
 -- Where the logs of these runs end.
 SELECT r.id, e.seq FROM holdfast.runs r
-CROSS JOIN LATERAL (SELECT max(e.seq) AS seq FROM holdfast.events e WHERE e.run = r.key) e
+CROSS JOIN LATERAL (SELECT pg_catalog.max(e.seq) AS seq FROM holdfast.events e WHERE e.run = r.key) e
 WHERE r.id = ANY(%s::text[]);
 
 -- name: head
-SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
+SELECT coalesce(pg_catalog.max(e.seq), -1) FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text);
 
 -- name: last_restart
 -- The kind is written out, as in its index: a parameter could be any.
-SELECT coalesce(max(e.seq), -1) FROM holdfast.events e
+SELECT coalesce(pg_catalog.max(e.seq), -1) FROM holdfast.events e
 WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.kind = 'run_restarted';
 
 -- name: list
@@ -280,7 +280,7 @@ WHERE parent = %(parent)s::text AND parent <> ''
 ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: next_due
-SELECT min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
+SELECT pg_catalog.min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
 CROSS JOIN LATERAL (
   SELECT d.due_at FROM holdfast.runs d
   WHERE d.agent = w.agent AND d.code_version = w.code_version AND d.due_at IS NOT NULL
@@ -290,13 +290,13 @@ CROSS JOIN LATERAL (
 -- name: next_to_do
 -- When the next of these runs is due, or the next schedule of their agents: all that an idle worker asks.
 SELECT least(
-  (SELECT min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
+  (SELECT pg_catalog.min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
    CROSS JOIN LATERAL (
      SELECT d.due_at FROM holdfast.runs d
      WHERE d.agent = w.agent AND d.code_version = w.code_version AND d.due_at IS NOT NULL
      ORDER BY d.due_at LIMIT 1
    ) d),
-  (SELECT min(s.next_at) FROM holdfast.schedules s WHERE s.agent = ANY(%(agents)s::text[])));
+  (SELECT pg_catalog.min(s.next_at) FROM holdfast.schedules s WHERE s.agent = ANY(%(agents)s::text[])));
 
 -- name: kinds
 -- Every agent and version that has runs to be done, with the time of the next; one look at the index
@@ -334,19 +334,19 @@ SET hash = excluded.hash, code_version = excluded.code_version, created_at = exc
 -- name: rotate_snapshots
 -- Beyond the newest few of its family, or too old; never the newest.
 DELETE FROM holdfast.snapshots
-WHERE run = %(run)s::bigint AND starts_with(code_version, 'live:') = %(live)s::boolean
-  AND seq < (SELECT max(seq) FROM holdfast.snapshots
-             WHERE run = %(run)s::bigint AND starts_with(code_version, 'live:') = %(live)s::boolean)
+WHERE run = %(run)s::bigint AND pg_catalog.starts_with(code_version, 'live:') = %(live)s::boolean
+  AND seq < (SELECT pg_catalog.max(seq) FROM holdfast.snapshots
+             WHERE run = %(run)s::bigint AND pg_catalog.starts_with(code_version, 'live:') = %(live)s::boolean)
   AND (created_at < %(oldest)s::bigint OR seq NOT IN
     (SELECT seq FROM holdfast.snapshots
-     WHERE run = %(run)s::bigint AND starts_with(code_version, 'live:') = %(live)s::boolean
+     WHERE run = %(run)s::bigint AND pg_catalog.starts_with(code_version, 'live:') = %(live)s::boolean
      ORDER BY seq DESC LIMIT %(keep)s::bigint))
 RETURNING seq;
 
 -- name: snapshot
 SELECT s.seq, s.hash, s.code_version, s.created_at, s.data
 FROM holdfast.snapshots s JOIN holdfast.runs r ON r.key = s.run
-WHERE r.id = %s::text AND s.seq <= %s::bigint AND starts_with(s.code_version, 'live:') = %s::boolean
+WHERE r.id = %s::text AND s.seq <= %s::bigint AND pg_catalog.starts_with(s.code_version, 'live:') = %s::boolean
 ORDER BY s.seq DESC LIMIT 1;
 
 -- name: lock_to_delete
@@ -438,7 +438,7 @@ DELETE FROM holdfast.seats s WHERE s.name = %(name)s::text AND NOT EXISTS (
 -- name: take_seat
 -- Who asks has locked the name. A row if the seat is ours.
 WITH taken AS MATERIALIZED (
-  SELECT count(*) AS n, coalesce(bool_or(s.holder = %(holder)s::text), false) AS ours
+  SELECT pg_catalog.count(*) AS n, coalesce(pg_catalog.bool_or(s.holder = %(holder)s::text), false) AS ours
   FROM holdfast.seats s WHERE s.name = %(name)s::text
 ), made AS (
   INSERT INTO holdfast.seats (name, holder, run, epoch)
@@ -453,31 +453,31 @@ SELECT 1 FROM made UNION ALL SELECT 1 FROM taken WHERE ours;
 DELETE FROM holdfast.seats WHERE name = %s::text AND holder = %s::text RETURNING 1;
 
 -- name: notify
-SELECT pg_notify(%s::text, %s::text);
+SELECT pg_catalog.pg_notify(%s::text, %s::text);
 
 -- name: settings
-SELECT current_setting('server_version_num')::int, current_setting('server_version'),
-       current_setting('fsync'), current_setting('full_page_writes'),
-       current_setting('synchronous_commit'), current_setting('data_checksums'), pg_is_in_recovery();
+SELECT pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_setting('server_version'),
+       pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'),
+       pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('data_checksums'), pg_catalog.pg_is_in_recovery();
 
 -- name: in_recovery
-SELECT pg_is_in_recovery();
+SELECT pg_catalog.pg_is_in_recovery();
 
 -- name: schema_there
 -- Whether the schema exists, and whether it is one of ours.
-SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s::text),
-       EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s::text),
+       EXISTS (SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = %s::text AND c.relname = 'schema_steps');
 
 -- name: schema_tables
-SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s::text LIMIT 1;
 
 -- name: schema_steps
 SELECT number, checksum FROM holdfast.schema_steps ORDER BY number;
 
 -- name: schema_lock
-SELECT pg_advisory_xact_lock(%s::int, hashtext(%s::text));
+SELECT pg_catalog.pg_advisory_xact_lock(%s::int, pg_catalog.hashtext(%s::text));
 
 -- name: schema_create
 CREATE SCHEMA holdfast;
@@ -492,12 +492,12 @@ CREATE TABLE IF NOT EXISTS holdfast.schema_steps (
 
 -- name: schema_step
 INSERT INTO holdfast.schema_steps (number, name, checksum, applied_at)
-VALUES (%s, %s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+VALUES (%s, %s, %s, (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint);
 
 -- name: may_write
 -- Whether this role may do everything a worker does.
-SELECT coalesce(bool_and(has_table_privilege(c.oid, p)), false)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-     unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p
+SELECT coalesce(pg_catalog.bool_and(pg_catalog.has_table_privilege(c.oid, p)), false)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace,
+     pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p
 WHERE n.nspname = %s::text AND c.relname IN ('runs', 'events', 'blobs', 'snapshots', 'keys', 'schedules',
                                            'turns', 'seats');
