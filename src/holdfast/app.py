@@ -35,6 +35,7 @@ from holdfast.store.base import (
     Schedule,
     Store,
 )
+from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store
 
 P = ParamSpec("P")
@@ -84,14 +85,12 @@ class Holdfast:
         named = url is None or isinstance(url, str | os.PathLike)
         if not named and not hasattr(url, "open_append"):
             raise InvalidInput(f"a Holdfast is opened on a path, a URL or a store, not {url!r}")
-        given: object = agents
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise InvalidInput(f"agents takes a list of agents, as agents=[main], not {given!r}")
+        specs = _specs(agents)
         self.store: Store = open_store(url) if named else url  # type: ignore[arg-type, assignment]
         self.engine = Engine(self.store, options)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-        for fn in agents:
-            self.engine.learn(agent_spec(fn))
+        for spec in specs:
+            self.engine.learn(spec)
 
     def __enter__(self) -> Holdfast:
         return self
@@ -203,7 +202,7 @@ class Holdfast:
 
     def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """Wait until somebody has brought the run to its end; its result, or the error it ended with."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else time.monotonic() + _seconds("timeout", timeout)
         while True:
             row = views.row_of(self.store, run_id)
             if row.status in TERMINAL_STATUSES:
@@ -226,7 +225,7 @@ class Holdfast:
         Told to stop, it gives its runs back at their next boundary, and what is inside a call for longer
         than `grace` seconds too. `report` is called with what becomes of each run.
         """
-        specs = None if agents is None else [agent_spec(fn) for fn in agents]
+        specs = None if agents is None else _specs(agents)
         for spec in specs or ():
             self.engine.learn(spec)
         made = Worker(
@@ -302,6 +301,9 @@ class Holdfast:
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
         if status and status not in STATUSES:
             raise InvalidInput(f"there is no status {status!r}; there are {', '.join(STATUSES)}")
+        check_whole("limit", limit, least=0)
+        if cursor is not None:
+            check_whole("cursor", cursor)
         return self.store.runs(
             Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor
         )
@@ -371,6 +373,18 @@ class Holdfast:
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)
         return Handle(self, new_id)
+
+
+def _specs(agents: object) -> list[AgentSpec]:
+    if isinstance(agents, str) or not isinstance(agents, Iterable):
+        raise InvalidInput(f"agents takes a list of agents, as agents=[main], not {agents!r}")
+    return [agent_spec(fn) for fn in agents]
+
+
+def _seconds(what: str, given: object) -> float:
+    if isinstance(given, int | float) and not isinstance(given, bool) and given == given:
+        return float(given)
+    raise InvalidInput(f"{what} must be a number of seconds, not {given!r}")
 
 
 def _new_id(spec: AgentSpec) -> str:

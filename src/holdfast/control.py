@@ -281,6 +281,8 @@ def resolve(
     """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
         raise InvalidInput("say exactly one of done=result, failed='why' and retry=True")
+    if call is not None and not isinstance(call, int | str):
+        raise InvalidInput(f"a call is named by its step number or its name, not by {call!r}")
     wrapped, blob = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> Act:
@@ -387,6 +389,8 @@ def _small(data: bytes) -> e.Value:
 
 def _operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
     """Changes of state as a patch keeps them."""
+    if isinstance(delete, str) or not isinstance(delete, Sequence):
+        raise InvalidInput(f"delete takes a list of keys, as delete=['draft'], not {delete!r}")
     for key, value in changes.items():
         try:
             values.encode(value)

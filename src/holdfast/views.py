@@ -21,6 +21,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, StoreError
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RunRow, Snapshot, Store
+from holdfast.store.checks import check_whole
 from holdfast.store.ending import newest_first
 
 SNAPSHOT_AFTER: Final = 1000
@@ -324,6 +325,7 @@ def events(
     store: Store, run_id: str, *, after: int = -1, through: Through = iter
 ) -> Iterator[tuple[Record, Event]]:
     """The run's log: each record with its event."""
+    check_whole("after", after)
     for record in records(store, run_id, through):
         if record.seq > after:
             yield record, log.read_event(run_id, record)

@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli import text
 from holdfast.errors import HoldfastError, NotFound, NotNow
 from holdfast.store.base import Filter, Store
-from holdfast.store.opening import open_store, sqlite_file, without_password
+from holdfast.store.opening import exists, open_store, sqlite_file, without_password
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,7 +75,7 @@ def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[Compl
 def existing_store(url: str | None) -> Iterator[Store]:
     """The store, for verbs that look or decide: they never make a new one."""
     file = sqlite_file(url)
-    if file is not None and not file.exists():
+    if file is not None and not exists(file):
         raise NotFound(
             f"there is no store at {file}; name one with --db PATH or HOLDFAST_URL. "
             "The first `holdfast run` makes one"

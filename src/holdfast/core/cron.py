@@ -70,6 +70,8 @@ class Cron:
 
 def parse(text: str) -> Cron:
     """The expression, or InvalidInput that says what is wrong with it."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"a cron expression is text, as in '30 6 * * mon-fri', not {text!r}")
     fields = _NICKNAMES.get(text.strip().lower(), text).split()
     if len(fields) != len(_FIELDS):
         raise InvalidInput(

@@ -76,7 +76,11 @@ def check_run_id(run_id: object) -> str:
 
 def origin(run_id: str) -> Head:
     """The head of an empty log."""
-    return Head(-1, hashlib.sha256(b"holdfast log 1\0" + run_id.encode()).digest(), 0)
+    try:
+        name = run_id.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidInput(f"a run id is text, not {run_id!r}") from None
+    return Head(-1, hashlib.sha256(b"holdfast log 1\0" + name).digest(), 0)
 
 
 def chain_hash(before: bytes, seq: int, time: int, epoch: int, kind: str, data: bytes) -> bytes:

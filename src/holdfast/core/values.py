@@ -136,6 +136,8 @@ def encode_struct(value: msgspec.Struct) -> bytes:
             f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode",
             what=type(value).__name__,
         ) from None
+    except TypeError as error:  # a caller gave something else where text or a number belongs
+        raise NotStorable(str(error), what=type(value).__name__) from None
 
 
 def encode_parts(value: Any) -> bytes:

@@ -35,6 +35,10 @@ def check(
 
     `reopens` says that a failed one will be, so that it is checked too; otherwise its failure is told.
     """
+    if isinstance(override, str) or not isinstance(override, Sequence):
+        raise InvalidInput(
+            f"override takes a list of checks, as override=['age'], not {override!r}"
+        )
     unknown = [name for name in override if name not in CHECKS]
     if unknown:
         raise InvalidInput(

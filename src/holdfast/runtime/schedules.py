@@ -37,7 +37,7 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
     """The time zone of this name, or InvalidInput."""
     try:
         return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+    except (zoneinfo.ZoneInfoNotFoundError, TypeError, ValueError, OSError) as error:
         raise InvalidInput(
             f"{name!r} is not a time zone that this system knows, as Europe/Berlin or UTC; if it knows "
             "none at all, `pip install tzdata`"
@@ -66,6 +66,10 @@ def define(
         raise InvalidInput(f"the schedule id {schedule_id!r} is longer than 150 characters")
     if catch_up not in CATCH_UP:
         raise InvalidInput(f"catch_up must be one of {', '.join(CATCH_UP)}, not {catch_up!r}")
+    if not isinstance(input, Mapping):
+        raise InvalidInput(
+            f"input takes the agent's arguments by name, as input={{'n': 1}}, not {input!r}"
+        )
     parsed, where = cron.parse(expression), zone_of(zone)
     data, _ = spec.encode_input((), input)
     now = store.now()

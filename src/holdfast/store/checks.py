@@ -25,6 +25,8 @@ from holdfast.store.base import (
 
 def check_text(what: str, text: str) -> str:
     """The text itself, or InvalidInput: NUL and lone surrogates are not kept alike everywhere."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} must be text, not {text!r}")
     if "\0" in text:
         raise InvalidInput(f"{what} {text!r} holds a NUL character; leave it out")
     if not text.isascii():
@@ -125,6 +127,13 @@ def _check_change(change: RowChange) -> None:
         raise InvalidInput(f"a run cannot be settled as {status!r}")
     elif due_at is not None:
         raise InvalidInput(f"a run that is {status} is never due")
+
+
+def check_whole(what: str, number: object, *, least: int = -(2**63)) -> int:
+    """The number itself, or InvalidInput: databases keep whole numbers of 64 bits."""
+    if isinstance(number, int) and not isinstance(number, bool) and least <= number < 2**63:
+        return number
+    raise InvalidInput(f"{what} must be a whole number, not {number!r}")
 
 
 def check_filter(which: Filter) -> None:

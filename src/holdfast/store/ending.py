@@ -21,6 +21,7 @@ LARGEST_PAGE: Final = 4096
 
 def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterator[Record]:
     """The run's records from the last one on; none if there is no such run."""
+    origin = log.origin(run_id)  # or an error that says that this is not a run id
     end = store.heads([run_id]).get(run_id)
     while end is not None and end >= 0:
         start = max(0, end - page + 1)
@@ -30,7 +31,7 @@ def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterat
         found = store.read(run_id, after=after, limit=end - after)
         if not found and store.get(run_id) is None:
             return  # it was deleted in the meantime
-        head = log.origin(run_id)
+        head = origin
         if start:
             if not found or found[0].seq != start - 1:
                 raise LogDamaged(run_id, start - 1, "it is missing")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, StoreUnavailable
 
 if TYPE_CHECKING:
     from holdfast.store.base import Store
@@ -58,13 +60,33 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
             ) from None
         return PostgresStore(where)
     path, synchronous = _sqlite(where)
-    if Path(path).is_dir():
+    if _mode(path, S_ISDIR):
         raise InvalidInput(
             f"{path} is a folder; name a file in it, as {Path(path) / 'holdfast.db'}"
         )
     from holdfast.store.sqlite import SQLiteStore
 
     return SQLiteStore(path, synchronous=synchronous)
+
+
+def exists(file: Path) -> bool:
+    """Whether there is something under this name; StoreUnavailable if that cannot be found out."""
+    return _mode(str(file), bool)
+
+
+def _mode(path: str, test: Callable[[int], bool]) -> bool:
+    """Whether there is something at a path, and it is of a kind. (`Path.exists` and `Path.is_dir` raise the
+    system's errors, or hide them.)"""
+    if path == ":memory:":
+        return False
+    try:
+        return test(Path(path).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot open {path}: {error.strerror}. Choose a file that you may read and write"
+        ) from None
 
 
 def without_password(url: str) -> str:

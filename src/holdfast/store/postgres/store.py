@@ -367,6 +367,7 @@ class PostgresStore:
         return self._pool.run(lambda db, _: db.rows(self._q[name], params))
 
     def get(self, run_id: str) -> RunRow | None:
+        check_text("run id", run_id)
         found = self._rows("run", (run_id,))
         return RunRow(*found[0]) if found else None
 

@@ -27,7 +27,14 @@ from holdfast.errors import (
     StoreReplaced,
     StoreUnavailable,
 )
-from holdfast.store.sqlite.file import BUSY_MS, DAMAGED, in_our_words, open_database, open_reader
+from holdfast.store.sqlite.file import (
+    BUSY_MS,
+    DAMAGED,
+    absolute,
+    in_our_words,
+    open_database,
+    open_reader,
+)
 from holdfast.store.sqlite.presence import Presence
 
 T = TypeVar("T")
@@ -52,7 +59,7 @@ class Connections:
         self.others = 0
         """Counts up when others may have written: what was known of the file before is void."""
         self._version = -1
-        self.file = path if self.in_memory else os.path.abspath(path)  # noqa: PTH100
+        self.file = path if self.in_memory else absolute(path)
         """Where it is, also if this process changes its folder. (`path` is as the user wrote it.)"""
         self._presence = Presence(self.file)
         self._connection: apsw.Connection | None = None

@@ -111,14 +111,25 @@ def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0
 # ── opening ──────────────────────────────────────────────────────────────────────────────────
 
 
+def absolute(path: str) -> str:
+    """The path as it is from any folder."""
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 - `Path.absolute` leaves .. in it
+    except OSError as error:  # this process is in a folder that was deleted
+        raise in_our_words(f"cannot open {path}, below the current folder", error) from None
+
+
 def open_database(path: str, file: str, synchronous: str) -> tuple[apsw.Connection, str]:
     """The write connection, migrated and with its settings read back; and why it is read-only, if so.
 
     `file` is the absolute path, `path` what the user wrote, for messages.
     """
     if path != ":memory:":
-        refuse_emptied(file)
-        _create_private(Path(file))
+        try:
+            refuse_emptied(file)
+            _create_private(Path(file))
+        except OSError as error:
+            raise in_our_words(f"cannot open {path}", error) from None
     db = None
     try:
         db = connect(file)

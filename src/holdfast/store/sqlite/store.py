@@ -282,6 +282,7 @@ class SQLiteStore:
     # ── reading ──────────────────────────────────────────────────────────────────────────
 
     def get(self, run_id: str) -> RunRow | None:
+        check_text("run id", run_id)
         with self._reading() as db:
             found: Rows = db.execute(_Q["run"], (run_id,)).fetchall()
         return self._row(found[0]) if found else None
