@@ -395,7 +395,7 @@ def _fault(
 
 
 @pytest.mark.parametrize(
-    "flips", [250, pytest.param(2_500, marks=pytest.mark.nightly)], ids=["some", "many"]
+    "flips", [250, pytest.param(5_000, marks=pytest.mark.nightly)], ids=["some", "many"]
 )
 def test_a_bit_flipped_anywhere_gives_the_right_value_or_an_error_that_reports_damage(
     flips: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

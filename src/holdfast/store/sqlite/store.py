@@ -68,6 +68,7 @@ _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
 _ROW_TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(RunRow).values())
 """Of the columns of a run's row, in the order of `RunRow`."""
+_SNAPSHOT_TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(Snapshot).values())
 _KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
 
 
@@ -174,7 +175,7 @@ class SQLiteStore:
     def _row(self, found: tuple[Any, ...]) -> RunRow:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
         row = RunRow(*found)
-        if row.status not in STATUSES or not all(map(isinstance, found, _ROW_TYPES)):
+        if row.status not in STATUSES or not _reads_as(found, _ROW_TYPES):
             raise StoreDamaged(f"{self.path}: the row of run {row.id!r} does not read. {DAMAGED}")
         return row
 
@@ -303,6 +304,9 @@ class SQLiteStore:
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         with self._reading() as db:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
+        for row in found:
+            if not _reads_as(row, (str, int)):
+                raise StoreDamaged(f"{self.path}: the end of a log does not read. {DAMAGED}")
         return dict(found)
 
     def last_restart(self, run_id: str) -> int:
@@ -353,7 +357,9 @@ class SQLiteStore:
         check_text("idempotency key", key)
         with self._reading() as db:
             found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
-        return found[0] if found else None
+        if found and not _reads_as(found[0], (str, int)):
+            raise StoreDamaged(f"{self.path}: the row of key {key!r} does not read. {DAMAGED}")
+        return (found[0][0], found[0][1]) if found else None
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
         with self._reading() as db:
@@ -390,7 +396,8 @@ class SQLiteStore:
         with self._reading() as db:
             newest = 2**62 if at_most is None else at_most
             found: Rows = db.execute(_Q["snapshot"], (run_id, newest, live)).fetchall()
-        return Snapshot(*found[0]) if found else None
+        # A damaged one is no snapshot: a cache is done without.
+        return Snapshot(*found[0]) if found and _reads_as(found[0], _SNAPSHOT_TYPES) else None
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
@@ -444,6 +451,11 @@ class SQLiteStore:
         with self._connections.write:
             found = examine(self._connections.db, self._connections.file)
         return [Finding("store", self.url, True), *found]
+
+
+def _reads_as(found: tuple[Any, ...], types: tuple[Any, ...]) -> bool:
+    """Whether the columns of a row are of these types. SQLite checks that only when it writes."""
+    return all(map(isinstance, found, types))
 
 
 def _text(stored: Any) -> str:
