@@ -128,6 +128,7 @@ class Line(Coroutine[Any, Any, Any]):
                 raise
             # Out of a thread that had to wait: the task stays until the run leaves memory.
             self._finished = signal
+            lines.has_unwound = True
             self._blocked(Doing.PARKED)
             awaited = lines.loop.create_future()
             awaited._asyncio_future_blocking = True
@@ -222,6 +223,8 @@ class Lines:
         """Grows whenever a line begins to run the agent's code."""
         self.suspension: Suspend | None = None
         """The run is suspended in the log: its tasks are being unwound."""
+        self.has_unwound = False
+        """A line has ended with a wait of a thread, and cannot continue in memory."""
         self.is_over = False
         self._asking: dict[Place, Turn] = {}
         self._outcomes: deque[Turn] = deque()
@@ -402,8 +405,8 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        is_single = len(self.members) <= 1 and not (self._asking or self._held or self._parked)
-        if is_single and not self._is_ticking and not self._hops:
+        waits = self._asking or self._held or self._parked or self.has_unwound
+        if len(self.members) <= 1 and not (waits or self._is_ticking or self._hops):
             return  # nothing has to be put in order
         self._hops = max(self._hops, hops)
         if not self._is_ticking and not self.running:
@@ -451,7 +454,7 @@ class Lines:
                 self._outcomes.popleft()
                 self._grant(first)
             return  # it is on its way
-        if self._parked or any(x._finished for x in self.members):
+        if self._parked or self.has_unwound:
             self._leave_if_quiet()
 
     @property
