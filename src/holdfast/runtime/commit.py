@@ -1,7 +1,8 @@
-"""May something new begin, and make it durable: the gate, the commit, the wait.
+"""Make events durable, and wait for a time in the log.
 
 Every event of a live run is written through `commit`. If others have written meanwhile, what came is
-read first, and before an effect the gate is asked again, so that nothing begins after a cancellation.
+read first, and before an effect the gate (`gate.py`) is asked again, so that nothing begins after a
+cancellation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 from holdfast.core import events as e
 from holdfast.core.events import Event
 from holdfast.core.log import Blob
-from holdfast.core.policy import MICROSECONDS, budget_use
+from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -22,50 +23,11 @@ from holdfast.errors import (
     LeaseLost,
     LogRegressed,
     Signal,
-    Stop,
     Suspend,
 )
 from holdfast.runtime.effects import Asked, Effect, Flow, Pause, Refused, StoreEffect
 from holdfast.runtime.session import Pending, Session
 from holdfast.store.base import RowChange
-
-
-def gate(session: Session) -> None:
-    """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
-    if session.stopped is not None:
-        raise session.stopped
-    if session.only_replay is not None:
-        raise session.stop(Abandon(session.only_replay))
-    journal = session.journal
-    if not journal.may_stop_calls:
-        return
-    created = journal.created
-    if journal.cancel is not None:
-        raise session.stop(cancellation(session))
-    if journal.undo is not None or journal.undoing:
-        raise session.stop(Stop("undone", "what it did is taken back"))
-    if journal.paused is not None:
-        raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
-    if created is None or (created.deadline_at is None and not created.budget):
-        return
-    if is_overdue(session):
-        raise session.stop(overdue())
-    if created.budget:
-        check_budget(session, created.budget)
-
-
-def check_budget(session: Session, limits: dict[str, float]) -> None:
-    """Stop the run if one of these limits is used up."""
-    use = budget_use(
-        limits,
-        steps=session.steps,
-        elapsed_us=session.store.now() - session.journal.created_at,
-        usage=session.usage,
-    )
-    over = use.exceeded(starting=True)
-    if over:
-        raise session.stop(Stop("budget", f"the budget is used up: {over}"))
-
 
 HELD_MAX: Final = 1000
 """No more events than this are buffered, whatever the strategy."""
@@ -81,25 +43,6 @@ def is_due(session: Session, *, iteration: bool = False, changed: bool = False) 
     if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
         return True
     return session.held >= HELD_MAX or bool(session.pending(e.StageEntered))
-
-
-def is_overdue(session: Session) -> bool:
-    """Whether the run's deadline has passed."""
-    created = session.journal.created
-    at = None if created is None else created.deadline_at
-    return at is not None and session.store.now() >= at
-
-
-def overdue() -> Stop:
-    """The signal for a run whose deadline has passed."""
-    return Stop("deadline", "the run's deadline has passed")
-
-
-def cancellation(session: Session) -> Stop:
-    """The signal for a run that somebody has cancelled."""
-    asked = session.journal.cancel
-    who = f" by {asked.by}" if asked and asked.by else ""
-    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))
 
 
 def commit(

@@ -33,10 +33,11 @@ from holdfast.errors import (
     Stop,
     Suspend,
 )
-from holdfast.runtime.commit import commit, gate
+from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.effects import Flow, Invoke, place
+from holdfast.runtime.gate import gate
 from holdfast.runtime.outcome import error_info
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import whole

@@ -40,7 +40,7 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
-from holdfast.runtime.commit import commit, gate, is_due, wait_until
+from holdfast.runtime.commit import commit, is_due, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.cutoff import record_cut
 from holdfast.runtime.declare import (
@@ -54,6 +54,7 @@ from holdfast.runtime.declare import (
 )
 from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
 from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, place
+from holdfast.runtime.gate import gate
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,

@@ -14,8 +14,8 @@ from typing import Final
 
 from holdfast.core import events as e
 from holdfast.errors import Stop, StoreError
-from holdfast.runtime.commit import cancellation, is_overdue, overdue
 from holdfast.runtime.context import Branch
+from holdfast.runtime.gate import cancellation, is_overdue, overdue
 from holdfast.runtime.stall import Stalls
 from holdfast.store.base import Store
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.errors import StoreError, Suspend
-from holdfast.runtime.commit import commit_again, gate
+from holdfast.runtime.commit import commit_again
 from holdfast.runtime.context import CURRENT, Inside
 from holdfast.runtime.drivers import (
     cut_while_committing,
@@ -28,6 +28,7 @@ from holdfast.runtime.drivers import (
 )
 from holdfast.runtime.effects import Asked, Flow, Invoke, Refused
 from holdfast.runtime.flow import check_all_replayed, first_failed, receipt_of
+from holdfast.runtime.gate import gate
 from holdfast.runtime.session import Session
 
 _BEFORE: Final = f"before commit {e.CallSucceeded.kind}"

@@ -19,10 +19,11 @@ from holdfast.core.events import Value
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Entry
 from holdfast.errors import Suspend
-from holdfast.runtime.commit import commit, gate
+from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.effects import CutOff, Flow, Leave, Pause, place
 from holdfast.runtime.flow import check_added, check_all_replayed
+from holdfast.runtime.gate import gate
 from holdfast.runtime.requests import Request
 from holdfast.runtime.session import Session
 
