@@ -13,14 +13,17 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core import log, values
+from holdfast.core.events import Spent
+from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import microseconds
+from holdfast.core.state import RunState
 from holdfast.errors import (
     Abandon,
     HoldfastError,
@@ -35,7 +38,7 @@ from holdfast.errors import (
     Signal,
     StoreError,
 )
-from holdfast.runtime import checkpoints
+from holdfast.runtime import checkpoints, lineage
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
@@ -49,6 +52,7 @@ from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
+from holdfast.store import cancelling
 from holdfast.store.base import (
     TERMINAL_STATUSES,
     Append,
@@ -87,6 +91,8 @@ class Taken:
     records: Sequence[Record] | None = None
     unchecked: bool = False
     """It was taken because it was due, without a look whether it may be resumed."""
+    above: Session | None = None
+    """The run in whose call it is to be executed."""
 
 
 class Engine:
@@ -129,39 +135,45 @@ class Engine:
 
     def create(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        parent: str = "", claim: bool = True, priority: int = 0,
+        above: Session | None = None, claim: bool = True, priority: int = 0,
     ) -> Taken | RunRow:  # fmt: skip
-        """Create the run, claimed by us if it is new and `claim`; else its row as it is."""
+        """Create the run, claimed by us if it is new and `claim`; else its row as it is. With `above` it is
+        a child of that run."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, parent, claim, priority)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
         row, fresh = self.store.create(
             new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
         )
-        return Taken(row, spec, asked_at, head, new.records) if fresh and claim else row
+        return (
+            Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
+        )
 
     async def create_async(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        parent: str = "",
+        above: Session | None = None, claim: bool = True,
     ) -> Taken | RunRow:  # fmt: skip
-        """The same on this event loop, claimed."""
+        """The same on this event loop."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, parent, claim=True, priority=0)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority=0)
         row, fresh = await self.store.create_async(new)
-        return Taken(row, spec, asked_at, head, new.records) if fresh else row
+        return (
+            Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
+        )
 
     def _creation(
-        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...], parent: str,
-        claim: bool, priority: int,
+        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...],
+        above: Session | None, claim: bool, priority: int,
     ) -> tuple[Creation, Head]:  # fmt: skip
         log.check_run_id(run_id)
         self.learn(spec)
         data, digest = spec.encode_input(args, kwargs)
         value, blob = log.wrap(data)
         now = self.store.now()
-        deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
+        limits, inherited = lineage.at_creation(spec, now, above)
+        parent = "" if above is None else above.run_id
         created = e.RunCreated(
-            run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=deadline,
-            budget=spec.budget.limits(), stages=spec.stages, parent=parent, loop=spec.body is not None,
+            run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=limits.deadline_at,
+            budget=dict(limits.budget), stages=spec.stages, parent=parent, loop=spec.body is not None, policy=inherited,
         )  # fmt: skip
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
         new = Creation(
@@ -194,8 +206,8 @@ class Engine:
     def _open(self, taken: Taken) -> tuple[Session, Branch]:
         spec, row = taken.spec, taken.row
         setting = Setting(
-            approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._run_child, undo_child=self._undo_child, checkpoint=spec.checkpoint,
+            stages=spec.stages, model=spec.state, checkpoint=spec.checkpoint,
+            run_child=self._run_child, undo_child=self._undo_child, end_children=self._end_children,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
@@ -205,16 +217,41 @@ class Engine:
         try:
             if taken.head is not None and taken.records is not None:
                 session.begin(taken.head, taken.records)
+                lineage.govern(session, spec, taken.above)
             else:
                 self._load(session, spec)
+                lineage.govern(session, spec, taken.above)
                 self._set_aside_poison(session, row)
                 if taken.unchecked:
                     self._set_aside_not_resumable(session, row, spec)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
+            if row.parent:
+                self._heed_cancellation(session, row.parent)
         except BaseException:  # also an interrupt: a run that does not execute has no lease
             self._close(session)
             raise
         return session, Branch(session)
+
+    def _heed_cancellation(self, session: Session, parent: str) -> None:
+        """A child whose parent is cancelled begins no call. It is looked for after the child was created or
+        claimed: a cancellation that comes later finds the child."""
+        asked = self._cancelled_here(session) or (
+            None
+            if session.lineage.parent is not None
+            else cancelling.cancelled_above(self.store, parent)
+        )
+        if asked is not None and session.journal.cancel is None:
+            cancelling.request(self.store, session.run_id, asked)
+            session.catch_up()
+
+    def _cancelled_here(self, session: Session) -> e.CancelRequested | None:
+        """The cancellation of a run above this one that executes here, by its log."""
+        above = list(session.lineage.ancestors())
+        ends = self.store.heads([run.run_id for run in above]) if above else {}
+        for run in above:
+            if ends.get(run.run_id, -1) > run.read_to:
+                run.catch_up()
+        return next((run.journal.cancel for run in above if run.journal.cancel is not None), None)
 
     def _load(self, session: Session, spec: AgentSpec) -> None:
         """Read the log. A run whose log does not verify is set aside; others are not held up."""
@@ -262,6 +299,7 @@ class Engine:
 
     def _close(self, session: Session, *, died: bool = False) -> None:
         """Give the lease back, unless the run's last event has ended it."""
+        lineage.leave(session)
         self.leases.drop(session)
         if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
             self._set_aside_damaged(session, session.stopped.cause)
@@ -373,13 +411,13 @@ class Engine:
     # ── children ─────────────────────────────────────────────────────────────────────────
 
     def _child_taken(
-        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Taken | RunRow:
         args, by_name = spec.params.split(kwargs)
-        made = self.create(spec, child_id, by_name, args=args, parent=parent)
-        return made if isinstance(made, Taken) else self._taken_up(made, spec)
+        made = self.create(spec, child_id, by_name, args=args, above=above)
+        return made if isinstance(made, Taken) else self._taken_up(made, spec, above)
 
-    def _taken_up(self, row: RunRow, spec: AgentSpec) -> Taken | RunRow:
+    def _taken_up(self, row: RunRow, spec: AgentSpec, above: Session) -> Taken | RunRow:
         """A child that may not be resumed holds its parent until a person has overridden that."""
         if row.status in TERMINAL_STATUSES:
             return row
@@ -388,29 +426,49 @@ class Engine:
         except NotResumable as refused:
             reason = f"a person: {refused.reason}; to override: {refused.override}"
             raise RunWaiting(row.id, reason, refused.override) from None
-        return self.take(row, spec)
+        return replace(self.take(row, spec), above=above)
 
     def _run_child(
-        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Any:
         """The child's result; for an async agent, something to await."""
         how = self._child_async if spec.is_async else self._child
-        return how(spec, child_id, parent, kwargs)
+        return how(spec, child_id, above, kwargs)
 
-    def _child(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
-        taken = self._child_taken(spec, child_id, parent, kwargs)
-        return self.execute(taken) if isinstance(taken, Taken) else self.result_of(taken, spec)
+    def _child(
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
+    ) -> Any:
+        taken = self._child_taken(spec, child_id, above, kwargs)
+        if isinstance(taken, Taken):
+            return self.execute(taken)
+        return self._result_of_child(taken, spec, above)
 
     async def _child_async(
-        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Any:
         args, by_name = spec.params.split(kwargs)
-        taken = await self.create_async(spec, child_id, by_name, args=args, parent=parent)
+        taken = await self.create_async(spec, child_id, by_name, args=args, above=above)
         if not isinstance(taken, Taken):
-            taken = await asyncio.to_thread(self._taken_up, taken, spec)
+            taken = await asyncio.to_thread(self._taken_up, taken, spec, above)
         if isinstance(taken, Taken):
             return await self.execute_async(taken)
-        return await asyncio.to_thread(self.result_of, taken, spec)
+        return await asyncio.to_thread(self._result_of_child, taken, spec, above)
+
+    def _result_of_child(self, row: RunRow, spec: AgentSpec, above: Session) -> Any:
+        """The outcome of a child that has ended, here or elsewhere; what it used up counts from now on."""
+        ended = fold(RunState(), self.store.read(row.id))
+        above.lineage.spent[row.id] = Spent(ended.steps + ended.child_steps, ended.usage)
+        return self.result_of(row, spec)
+
+    def _end_children(self, run_id: str, asked: e.CancelRequested) -> None:
+        """Cancel the open children of a run that must end. Those that no worker executes end here and now,
+        if their agents are known; others at their next call."""
+        cancelling.cancel_children(self.store, run_id, asked)
+        for row in cancelling.open_children(self.store, run_id):
+            spec = self.agents.get(row.agent)
+            if spec is not None and not row.is_live(self.store.now()):
+                with contextlib.suppress(HoldfastError):  # else a worker ends it
+                    self.execute(self.take(row, spec))
 
     def _undo_child(self, spec: AgentSpec, child_id: str) -> Any:
         """Take back what a child run did; for an async agent, something to await."""

@@ -43,6 +43,7 @@ from holdfast.errors import (
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
+from holdfast.runtime.lineage import Lineage
 from holdfast.store.base import Append, RowChange, RunRow, Store
 
 PAGE: Final = 1000
@@ -61,13 +62,13 @@ S = TypeVar("S")
 class Setting:
     """What the agent declared about the calls of its runs."""
 
-    approve: tuple[str, ...] = ()
-    approval_ttl: float | None = None
     stages: tuple[str, ...] = ()
     model: Any = None
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     undo_child: Callable[..., Any] | None = None
+    end_children: Callable[[str, e.CancelRequested], None] | None = None
+    """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -114,8 +115,8 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
-        self.takes_plain_steps = setting.checkpoint.at_step and "read" not in setting.approve
-        """Whether a step that is safe to repeat is no more than its body and a receipt, written at once."""
+        self.lineage = Lineage()
+        """Its policy, and its parents and children that execute here; see `lineage.govern`."""
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -152,6 +153,11 @@ class Session:
         self.unsaved_bytes = 0
         """What the log has grown by since the last snapshot that a loop can go on from."""
         self.saved_bytes = 0
+
+    @property
+    def takes_plain_steps(self) -> bool:
+        """Whether a step that is safe to repeat is no more than its body and a receipt, written at once."""
+        return self.setting.checkpoint.at_step and "read" not in self.lineage.policy.approve
 
     # ── reading the log ──────────────────────────────────────────────────────────────────
 
@@ -381,6 +387,11 @@ class Session:
     def held(self) -> int:
         """How many facts wait for the next commit."""
         return len(self._noted)
+
+    @property
+    def child_steps(self) -> int:
+        """How many calls its child runs had made, by their receipts."""
+        return self.draft.child_steps
 
     @property
     def usage(self) -> Usage:
