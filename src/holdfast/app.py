@@ -357,9 +357,9 @@ class Holdfast:
         control.pause(self.store, run_id, by=by, why=why)
 
     def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """End the run at its next call."""
+        """End the run and its child runs, each at its next call."""
         control.cancel(self.store, run_id, by=by, why=why)
-        self.engine.lookout.notice_cancel(run_id)
+        self.engine.lookout.notice_cancel_of_tree(run_id)
 
     def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""

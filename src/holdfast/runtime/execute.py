@@ -227,7 +227,7 @@ def ends(session: Session) -> list[int | None]:
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
-    session.stopped = None
+    session.stopped, session.ending = None, True
     journal = session.journal
     if signal.reason in ("cancelled", *REASONS):
         yield from _end_children(session, signal)

@@ -40,6 +40,7 @@ from holdfast.errors import (
     LogRegressed,
     NotFound,
     RunWaiting,
+    Stop,
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
@@ -127,6 +128,8 @@ class Session:
         self.head = log.origin(row.id)
         self.stopped: BaseException | None = None
         self.settled = False
+        self.ending = False
+        """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
         self.secrets: set[str] = set()
@@ -659,7 +662,7 @@ class Session:
 
     def stop(self, signal: BaseException) -> BaseException:
         """Whatever the code does from here on, it gets this signal at each call."""
-        if self.stopped is None:
+        if self.stopped is None and not (self.ending and isinstance(signal, Stop)):
             self.stopped = signal
         return signal
 
