@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,10 +18,8 @@ from holdfast import (
     BudgetExceeded,
     CallFailed,
     DeadlineExceeded,
-    Holdfast,
     InvalidInput,
     LLMAgent,
-    Options,
     Run,
     RunCancelled,
     RunWaiting,
@@ -32,43 +29,10 @@ from holdfast import (
 )
 from holdfast.core.events import Usage
 from holdfast.core.policy import Policy
-from holdfast.store.base import Store
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing import ManualClock, ScriptedModel, call
+from holdfast.testing import ScriptedModel, call
+from support.places import Place
 from support.runs import waits
 from support.waiting import PATIENCE_SECONDS, eventually
-
-
-class Place:
-    """A store that several Holdfast objects open, as other processes would."""
-
-    def __init__(self, make: Callable[[], Store], clock: ManualClock) -> None:
-        self._make, self.clock = make, clock
-        self._opened: list[Holdfast] = []
-
-    def open(self, *agents: Any, boundary: Callable[[str], None] | None = None) -> Holdfast:
-        options = Options(sleep=self.clock.advance, boundary=boundary)
-        self._opened.append(Holdfast(self._make(), agents=agents, options=options))
-        return self._opened[-1]
-
-    def close(self) -> None:
-        for hf in self._opened:
-            hf.close()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    clock = ManualClock()
-
-    def make() -> Store:
-        if request.param == "sqlite":
-            return SQLiteStore(tmp_path / "runs.db", clock=clock.now)
-        return PostgresStore(request.getfixturevalue("postgres_dsn"), clock=clock.now)
-
-    made = Place(make, clock)
-    yield made
-    made.close()
 
 
 class World:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -45,13 +46,15 @@ from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, ends, execute, outcome_error
-from holdfast.runtime.lease import LeaseKeeper
+from holdfast.runtime.lease import LeaseKeeper, Owner
+from holdfast.runtime.lineage import LiveRun
 from holdfast.runtime.lookout import Lookout
 from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
+from holdfast.runtime.uninterrupted import uninterrupted
 from holdfast.store import cancelling
 from holdfast.store.base import (
     TERMINAL_STATUSES,
@@ -61,8 +64,11 @@ from holdfast.store.base import (
     RowChange,
     RunRow,
     Store,
+    Wanted,
 )
 from holdfast.store.ending import newest_first
+
+CALLER_GONE: Final = "the caller of this one was cancelled"
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ class Taken:
     """It was taken because it was due, without a look whether it may be resumed."""
     above: Session | None = None
     """The run in whose call it is to be executed."""
+    unwanted: threading.Event | None = None
+    """Set when the caller that wanted it executed has gone."""
 
 
 class Engine:
@@ -105,6 +113,7 @@ class Engine:
         self.leases = LeaseKeeper(store, self.options.lease_seconds)
         self.lookout = Lookout(store, self.options.lease_seconds)
         self.agents: dict[str, AgentSpec] = {}
+        self._lending = threading.Lock()
 
     @property
     def worker(self) -> str:
@@ -155,7 +164,13 @@ class Engine:
         """The same on this event loop."""
         asked_at = elapsed()
         new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority=0)
-        row, fresh = await self.store.create_async(new)
+        try:
+            row, fresh = await self.store.create_async(new)
+        except asyncio.CancelledError:  # by now it has been created, or not
+            if new.row is not None and new.is_new and claim:
+                unwanted = Taken(new.row, spec, asked_at)
+                await uninterrupted(partial(self.put_back, unwanted))
+            raise
         return (
             Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
         )
@@ -185,25 +200,44 @@ class Engine:
         )
         return new, head
 
-    def take(self, row: RunRow, spec: AgentSpec) -> Taken:
-        """Claim a run that is not at its end, or say why that is impossible."""
+    def take(self, row: RunRow, spec: AgentSpec, within: Wanted | None = None) -> Taken:
+        """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
+        room for it."""
         if row.status == "paused":
             raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
             raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
         asked_at = elapsed()
-        claimed = self.store.claim(row.id, worker=self.worker, lease_us=self.leases.lease_us)
+        claimed = self.store.claim(
+            row.id, worker=self.worker, lease_us=self.leases.lease_us, within=within
+        )
         if claimed is None:
             now = self.store.get(row.id)
+            if within is not None and now is not None and not now.is_live(self.store.now()):
+                room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
+                raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
             owner = now.owner if now else "another worker"
             raise RunBusy(
                 row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
             )
         return Taken(claimed, spec, asked_at)
 
+    def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
+        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
+        within = Wanted(spec.name, spec.version, spec.max_running)
+        with contextlib.suppress(RunWaiting):
+            return replace(self.take(row, spec, within), unchecked=True)
+        return None
+
+    def put_back(self, taken: object) -> None:
+        """Release a run that was claimed and is not executed after all; anything else is left alone."""
+        if isinstance(taken, Taken):
+            with contextlib.suppress(StoreError):  # then the lease ends by itself
+                self.store.release(taken.row.id, taken.row.epoch)
+
     # ── executing ────────────────────────────────────────────────────────────────────────
 
-    def _open(self, taken: Taken) -> tuple[Session, Branch]:
+    def _open(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         spec, row = taken.spec, taken.row
         setting = Setting(
             stages=spec.stages, model=spec.state, checkpoint=spec.checkpoint,
@@ -213,7 +247,7 @@ class Engine:
             self.store, row, worker=self.worker, setting=setting,
             boundary=self.options.boundary, stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
         )  # fmt: skip
-        self.leases.hold(session, taken.asked_at)
+        self.leases.hold(session, taken.asked_at, owner)
         try:
             if taken.head is not None and taken.records is not None:
                 session.begin(taken.head, taken.records)
@@ -320,7 +354,14 @@ class Engine:
             except RuntimeError:
                 return asyncio.run(self.execute_async(taken))
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
-        session, root = self._open(taken)
+        if taken.unwanted is not None and taken.unwanted.is_set():
+            self.put_back(taken)
+            raise RunWaiting(
+                taken.row.id, f"a worker: {CALLER_GONE}", "it goes on by itself elsewhere"
+            )
+        session, root = self._open(taken, threading.current_thread())
+        if taken.unwanted is not None and taken.unwanted.is_set():
+            self.give_back([taken.row.id], CALLER_GONE)
         died = False
         try:
             return drive(execute(session, taken.spec, Run(session, root), root))
@@ -333,13 +374,15 @@ class Engine:
     async def execute_async(self, taken: Taken) -> Any:
         """The same on this event loop."""
         if not taken.spec.is_async:
-            return await asyncio.to_thread(self.execute, taken)
+            return await self._execute_in_thread(taken)
         # A run that was just created has nothing to be read, and one that has ended no lease to give
         # back: then no thread is needed (each hop costs as much as a step).
-        if taken.head is not None:
-            session, root = self._open(taken)
+        owner = asyncio.current_task()
+        assert owner is not None
+        if taken.head is not None and taken.above is None:
+            session, root = self._open(taken, owner)
         else:
-            session, root = await asyncio.to_thread(self._open, taken)
+            session, root = await self._opened(taken, owner)
         self.lookout.add(root)
         died = False
         try:
@@ -355,7 +398,25 @@ class Engine:
             if session.settled and session.stopped is None:
                 self._close(session)
             else:
-                await asyncio.shield(asyncio.to_thread(partial(self._close, session, died=died)))
+                await uninterrupted(partial(self._close, session, died=died))
+
+    async def _opened(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
+        """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""
+        open_ = partial(self._open, taken, owner)
+        return await uninterrupted(open_, lambda opened: self._close(opened[0]))
+
+    async def _execute_in_thread(self, taken: Taken) -> Any:
+        """Execute a plain agent. Its code cannot be interrupted: if the caller is cancelled, the run is given
+        back at its next boundary, and its thread is not waited for."""
+        taken.unwanted = threading.Event()
+        work = asyncio.ensure_future(asyncio.to_thread(self.execute, taken))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_look_at)
+            taken.unwanted.set()
+            self.give_back([taken.row.id], CALLER_GONE)
+            raise
 
     # ── giving back ──────────────────────────────────────────────────────────────────────
 
@@ -411,13 +472,20 @@ class Engine:
     # ── children ─────────────────────────────────────────────────────────────────────────
 
     def _child_taken(
-        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
+        self,
+        spec: AgentSpec,
+        child_id: str,
+        above: Session,
+        kwargs: Mapping[str, Any],
+        within: Wanted | None,
     ) -> Taken | RunRow:
         args, by_name = spec.params.split(kwargs)
-        made = self.create(spec, child_id, by_name, args=args, above=above)
-        return made if isinstance(made, Taken) else self._taken_up(made, spec, above)
+        made = self.create(spec, child_id, by_name, args=args, above=above, claim=within is None)
+        return made if isinstance(made, Taken) else self._taken_up(made, spec, above, within)
 
-    def _taken_up(self, row: RunRow, spec: AgentSpec, above: Session) -> Taken | RunRow:
+    def _taken_up(
+        self, row: RunRow, spec: AgentSpec, above: Session, within: Wanted | None
+    ) -> Taken | RunRow:
         """A child that may not be resumed holds its parent until a person has overridden that."""
         if row.status in TERMINAL_STATUSES:
             return row
@@ -426,7 +494,7 @@ class Engine:
         except NotResumable as refused:
             reason = f"a person: {refused.reason}; to override: {refused.override}"
             raise RunWaiting(row.id, reason, refused.override) from None
-        return replace(self.take(row, spec), above=above)
+        return replace(self.take(row, spec, within), above=above)
 
     def _run_child(
         self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
@@ -438,21 +506,55 @@ class Engine:
     def _child(
         self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Any:
-        taken = self._child_taken(spec, child_id, above, kwargs)
-        if isinstance(taken, Taken):
-            return self.execute(taken)
+        with self._seat(spec, child_id, above) as within:
+            taken = self._child_taken(spec, child_id, above, kwargs, within)
+            if isinstance(taken, Taken):
+                return self.execute(taken)
         return self._result_of_child(taken, spec, above)
 
     async def _child_async(
         self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Any:
         args, by_name = spec.params.split(kwargs)
-        taken = await self.create_async(spec, child_id, by_name, args=args, above=above)
-        if not isinstance(taken, Taken):
-            taken = await asyncio.to_thread(self._taken_up, taken, spec, above)
-        if isinstance(taken, Taken):
-            return await self.execute_async(taken)
+        with self._seat(spec, child_id, above) as within:
+            claim = within is None
+            taken = await self.create_async(
+                spec, child_id, by_name, args=args, above=above, claim=claim
+            )
+            if not isinstance(taken, Taken):
+                claim_it = partial(self._taken_up, taken, spec, above, within)
+                taken = await uninterrupted(claim_it, self.put_back)
+            if isinstance(taken, Taken):
+                return await self.execute_async(taken)
         return await asyncio.to_thread(self._result_of_child, taken, spec, above)
+
+    @contextlib.contextmanager
+    def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[Wanted | None]:
+        """The room that a child of a limited agent (`max_running`) has while it executes in its parent's call.
+
+        It needs a seat of its own. But the nearest run above it of the same agent, which waits for it, lends
+        its seat to one child at a time: so an agent that calls itself gets on with `max_running=1`. A child
+        that finds no room is left to workers, and its parent is suspended, which frees the parent's seat.
+        """
+        if spec.max_running is None:
+            yield None
+            return
+        lender: LiveRun | None = None
+        with self._lending:
+            same = (
+                run for run in above.lineage.ancestors_and(above) if run.lineage.agent == spec.name
+            )
+            nearest = next(same, None)
+            if nearest is not None and not nearest.lineage.seat_lent_to:
+                lender = nearest
+                lender.lineage.seat_lent_to = child_id
+            held = [run.lineage for run in self.leases.sessions()]
+            lent = sum(x.agent == spec.name and bool(x.seat_lent_to) for x in held)
+        try:
+            yield Wanted(spec.name, spec.version, spec.max_running + lent)
+        finally:
+            if lender is not None:
+                lender.lineage.seat_lent_to = ""
 
     def _result_of_child(self, row: RunRow, spec: AgentSpec, above: Session) -> Any:
         """The outcome of a child that has ended, here or elsewhere; what it used up counts from now on."""
@@ -482,7 +584,7 @@ class Engine:
                 self.execute(taken)
 
     async def _child_undone_async(self, spec: AgentSpec, child_id: str) -> None:
-        taken = await asyncio.to_thread(self._taken_to_undo, spec, child_id)
+        taken = await uninterrupted(partial(self._taken_to_undo, spec, child_id), self.put_back)
         if taken is not None:
             with contextlib.suppress(RunCancelled):
                 await self.execute_async(taken)
@@ -491,6 +593,12 @@ class Engine:
         self.learn(spec)
         row = ask_to_undo(self.store, child_id)
         return None if row is None else self.take(row, spec)
+
+
+def _look_at(work: asyncio.Future[Any]) -> None:
+    """How it ended is in the log: nobody is left here to be told."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _wants_the_process_to_end(error: BaseException) -> bool:

@@ -62,7 +62,11 @@ class Lineage:
 
     def ancestors(self) -> Iterator[LiveRun]:
         """The runs above this one that execute here, the nearest first."""
-        above = self.parent
+        return self.ancestors_and(self.parent)
+
+    @staticmethod
+    def ancestors_and(above: LiveRun | None) -> Iterator[LiveRun]:
+        """A run, and those above it."""
         while above is not None:
             yield above
             above = above.lineage.parent
@@ -97,8 +101,6 @@ def leave(run: LiveRun) -> None:
     if above is not None and run in above.lineage.children:
         above.lineage.spent[run.run_id] = spent_by(run)
         above.lineage.children.remove(run)
-        if above.lineage.seat_lent_to == run.run_id:
-            above.lineage.seat_lent_to = ""
 
 
 def declared(spec: AgentSpec, now: int | None = None) -> Policy:
