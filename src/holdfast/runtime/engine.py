@@ -268,24 +268,30 @@ class Engine:
 
     def _heed_cancellation(self, session: Session, parent: str) -> None:
         """A child whose parent is cancelled begins no call. It is looked for after the child was created or
-        claimed: a cancellation that comes later finds the child."""
-        asked = self._cancelled_here(session) or (
-            None
-            if session.lineage.parent is not None
-            else cancelling.cancelled_above(self.store, parent)
-        )
-        if asked is not None and session.journal.cancel is None:
+        claimed: a cancellation that comes later finds the child. One that a person has restarted goes on."""
+        if session.journal.cancel is not None or session.journal.is_undone:
+            return
+        if session.lineage.parent is None:
+            asked = cancelling.cancelled_above(self.store, parent)
+        else:
+            asked = self._cancelled_here(session)
+        if asked is not None and self.store.last_restart(session.run_id) < 0:
             cancelling.request(self.store, session.run_id, asked)
             session.catch_up()
 
     def _cancelled_here(self, session: Session) -> e.CancelRequested | None:
-        """The cancellation of a run above this one that executes here, by its log."""
+        """The cancellation of a run above this one that executes here. Its session may not know of it yet."""
         above = list(session.lineage.ancestors())
-        ends = self.store.heads([run.run_id for run in above]) if above else {}
+        ends = self.store.heads([run.run_id for run in above])
         for run in above:
-            if ends.get(run.run_id, -1) > run.read_to:
-                run.catch_up()
-        return next((run.journal.cancel for run in above if run.journal.cancel is not None), None)
+            if run.journal.cancel is None and ends.get(run.run_id, -1) > run.read_to:
+                new = self.store.read(run.run_id, after=run.read_to)
+                found = cancelling.requested(run.run_id, new[::-1])
+            else:
+                found = run.journal.cancel
+            if found is not None:
+                return found
+        return None
 
     def _load(self, session: Session, spec: AgentSpec) -> None:
         """Read the log. A run whose log does not verify is set aside; others are not held up."""
@@ -541,9 +547,7 @@ class Engine:
             return
         lender: LiveRun | None = None
         with self._lending:
-            same = (
-                run for run in above.lineage.ancestors_and(above) if run.lineage.agent == spec.name
-            )
+            same = (run for run in lineage.upwards(above) if run.lineage.agent == spec.name)
             nearest = next(same, None)
             if nearest is not None and not nearest.lineage.seat_lent_to:
                 lender = nearest

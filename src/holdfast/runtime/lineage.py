@@ -40,7 +40,6 @@ class LiveRun(Protocol):
     @property
     def read_to(self) -> int: ...
     def stop(self, signal: BaseException) -> BaseException: ...
-    def catch_up(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -62,18 +61,18 @@ class Lineage:
 
     def ancestors(self) -> Iterator[LiveRun]:
         """The runs above this one that execute here, the nearest first."""
-        return self.ancestors_and(self.parent)
-
-    @staticmethod
-    def ancestors_and(above: LiveRun | None) -> Iterator[LiveRun]:
-        """A run, and those above it."""
-        while above is not None:
-            yield above
-            above = above.lineage.parent
+        return upwards(self.parent)
 
     def passed_on(self) -> Policy:
         """What its children get of its policy."""
         return self.policy.passed_on(self.inherited)
+
+
+def upwards(run: LiveRun | None) -> Iterator[LiveRun]:
+    """A run that executes here, and those above it."""
+    while run is not None:
+        yield run
+        run = run.lineage.parent
 
 
 def govern(run: LiveRun, spec: AgentSpec, above: LiveRun | None = None) -> None:
@@ -92,6 +91,7 @@ def govern(run: LiveRun, spec: AgentSpec, above: LiveRun | None = None) -> None:
     run.lineage = Lineage(spec.name, policy, inherited, above)
     if above is not None:
         run.secrets = above.secrets  # what one of them must not tell, the other must not either
+        above.lineage.spent.pop(run.run_id, None)  # it was here before: it counts itself now
         above.lineage.children.append(run)
 
 
