@@ -49,6 +49,7 @@ from holdfast.store.base import (
     RunRow,
     Store,
 )
+from holdfast.store.cancelling import cancel_children
 from holdfast.store.ending import newest_first
 
 
@@ -494,11 +495,11 @@ def _acts(call: Call) -> bool:
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """End the run at its next call. A call that is under way is not torn apart."""
+    """End the run and its child runs, each at its next call. A call that is under way is not interrupted."""
+    asked = e.CancelRequested(by=by, why=why)
 
     def decide(state: RunState, row: RunRow) -> Act:
         _refuse_ended(row, "a cancellation")
-        asked = e.CancelRequested(by=by, why=why)
         if state.cancel_requested:
             return Act()
         if row.status in ("paused", "quarantined"):
@@ -507,6 +508,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return Act([asked], WAKE)
 
     act(store, run_id, decide, lately)
+    cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

@@ -104,7 +104,8 @@ class LLMAgent:
         keep_last: int = dialogue.KEEP_LAST, counter: TokenCounter = ESTIMATE,
         max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
         continues: Iterable[str] = (), max_running: int | None = None,
-        checkpoint: Strategy | Checkpoint = "every_step",
+        checkpoint: Strategy | Checkpoint = "every_step", redact: Iterable[str] = (),
+        exempt: Iterable[str] = (),
     ) -> None:  # fmt: skip
         what = f"LLMAgent {name!r}"
         _check_name(name)
@@ -147,7 +148,7 @@ class LLMAgent:
         self._enter = agent(
             name=name, approve=approve, approval_ttl=approval_ttl, budget=budget,
             deadline=deadline, on_failure=on_failure, version=version, continues=continues,
-            max_running=max_running, checkpoint=checkpoint,
+            max_running=max_running, checkpoint=checkpoint, redact=redact, exempt=exempt,
         )(self._run_async if is_async else self._run)  # fmt: skip
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name

@@ -52,6 +52,8 @@ def loop(
     version: str = "",
     continues: Iterable[str] = (),
     max_running: int | None = None,
+    redact: Iterable[str] = (),
+    exempt: Iterable[str] = (),
 ) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
     """A function from state to state, applied until the state is done (or failed).
 
@@ -63,7 +65,7 @@ def loop(
     options = {
         "checkpoint": checkpoint, "name": name, "stages": stages, "deadline": deadline, "budget": budget,
         "approve": approve, "approval_ttl": approval_ttl, "on_failure": on_failure, "version": version,
-        "continues": continues, "max_running": max_running,
+        "continues": continues, "max_running": max_running, "redact": redact, "exempt": exempt,
     }  # fmt: skip
 
     def declare(fn: Callable[..., Any]) -> Any:

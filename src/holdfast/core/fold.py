@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import knowledge
 from holdfast.core import patch as patches
-from holdfast.core.events import Event, Usage, Value, plain
+from holdfast.core.events import Event, Spent, Usage, Value, added, plain
 from holdfast.core.log import Record, read_event
 from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
@@ -102,6 +102,7 @@ class Draft:
     context: Value | None
     plan: list[PlanStep]
     steps: int
+    child_steps: int
     decisions: list[Decision]
     facts: list[Fact]
     questions: list[str]
@@ -240,7 +241,7 @@ class Draft:
 
     def _cancel_requested(self, x: e.CancelRequested) -> None:
         time = self.updated_at
-        self.cancel_requested = True
+        self.cancel_requested = not x.reason
         self._line(time, "cancel", x.by, x.why, "asked to cancel")
 
     def _undo_requested(self, x: e.UndoRequested) -> None:
@@ -317,11 +318,9 @@ class Draft:
     def _succeeded(self, x: e.CallSucceeded) -> None:
         seq, time = self.seq, self.updated_at
         if x.usage is not None:
-            self.usage = Usage(
-                self.usage.input_tokens + x.usage.input_tokens,
-                self.usage.output_tokens + x.usage.output_tokens,
-                self.usage.cost_usd + x.usage.cost_usd,
-            )
+            self.usage = added(self.usage, x.usage)
+        if x.spent is not None:
+            self._spent(x.spent)
         if self.open.waits:  # a step that needed a yes has no intent
             self.open.waits.pop((x.branch, x.index), None)
         if not self.keep_calls:
@@ -344,6 +343,10 @@ class Draft:
         if call.undoes:
             self._mark_undone(call.undoes)
 
+    def _spent(self, child: Spent) -> None:
+        self.child_steps += child.steps
+        self.usage = added(self.usage, child.usage)
+
     def _store_call(self, call: Call, *, seq: int, time: int | None, **changes: Any) -> None:
         self.open.calls[call.branch, call.index] = msgspec.structs.replace(
             call, last_seq=seq, ended_at=time, **changes
@@ -357,6 +360,8 @@ class Draft:
 
     def _attempt_failed(self, x: e.CallFailed) -> None:
         seq, time = self.seq, self.updated_at
+        if x.spent is not None:
+            self._spent(x.spent)
         call = self._receipt(x)
         self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
         last = msgspec.structs.replace(

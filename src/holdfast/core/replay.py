@@ -424,6 +424,8 @@ class Journal:
             case e.RunPaused():
                 self.paused, self.may_stop_calls = event, True
             case e.RunReopened():
+                if self.terminal is not None and self.cancel is not None and self.cancel.reason:
+                    self.cancel = None  # it failed because its parent did, and may try again
                 self.paused = self.terminal = None
                 self._reopen_failures(seq)
             case e.RunRestarted():

@@ -19,7 +19,7 @@ from holdfast.core.parts import Message, pack, unpack
 from holdfast.core.state import RunState
 from holdfast.core.values import encode_struct, freeze
 
-VERSION: Final = "4"
+VERSION: Final = "5"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
 _DECODE: Final = msgspec.json.Decoder(RunState).decode

@@ -32,6 +32,7 @@ from holdfast.runtime.options import (
     check_agent,
     check_call,
     check_known,
+    exemptions,
     names,
     risks,
 )
@@ -321,6 +322,8 @@ class AgentSpec:
     continues: tuple[str, ...] = ()
     max_running: int | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    redact: frozenset[str] = frozenset()
+    exempt: frozenset[str] = frozenset()
     body: Callable[..., Any] | None = None
     """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
 
@@ -553,12 +556,17 @@ class Declarations:
         continues: Iterable[str] = (),
         max_running: int | None = None,
         checkpoint: Strategy | Checkpoint = "every_step",
+        redact: Iterable[str] = (),
+        exempt: Iterable[str] = (),
     ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function whose runs survive crashes. Its first parameter is the run.
 
         Workers go on with runs that were begun under its `version` or one that it `continues`, and leave
         others alone; of all its runs, workers have at most `max_running` under way at once.
+
+        `approve`, `redact`, deadline and budget hold for its child runs too, whatever their agents declare;
+        `exempt` names what does not ("approve", "redact").
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -593,6 +601,9 @@ def agent_spec_of(
     stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")
     options["stages"] = texts(stages, f"agent {name}: stages")
     options["approve"] = risks(f"agent {name}", options.get("approve", ()))
+    secret = names(f"agent {name}", "redact", options.get("redact", ()), "names", "token")
+    options["redact"] = frozenset(secret)
+    options["exempt"] = exemptions(f"agent {name}", options.get("exempt", ()))
     options["continues"] = _versions(name, options.get("continues", ()))
     options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
     return AgentSpec(

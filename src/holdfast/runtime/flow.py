@@ -12,6 +12,7 @@ Reading order: `call` is the pipeline, the functions below it are its stages. Ag
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +76,7 @@ from holdfast.runtime.outcome import (
     kept_args,
     result_lost,
     secrets_of,
+    spent_by_child,
 )
 from holdfast.runtime.session import place_name
 from holdfast.runtime.writer import Batch, Commit
@@ -93,6 +95,8 @@ def ask(
 ) -> tuple[Asked, Entry | None]:
     """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
     session = branch.session
+    if redact := session.lineage.policy.redact:
+        spec = dataclasses.replace(spec, redact=spec.redact | redact)
     own_key = ""
     args = canonical_flat(bound) if spec.is_flat else None
     if args is None:
@@ -147,7 +151,7 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
             return (yield from replay(asked, settled))
         entry = _match(asked)
     approval = None
-    if asked.spec.risk in session.setting.approve:
+    if asked.spec.risk in session.lineage.policy.approve:
         approval = yield from _approval(asked, entry)
     try:
         return (yield from _attempts(asked, entry, approval))
@@ -299,15 +303,15 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     bytes, and not after it has expired.
     """
     spec, session = asked.spec, asked.session
-    setting = session.setting
+    policy = session.lineage.policy
     used = entry is not None and entry.intent is not None
     if asked.undoes or used:
         return None
     anew = entry is not None and entry.granted and entry.wait_seq < entry.granted_seq
     if entry is None or entry.wait is None or anew:
         until = None
-        if setting.approval_ttl is not None:
-            until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
+        if policy.approval_ttl is not None:
+            until = session.store.now() + microseconds(policy.approval_ttl, "approval_ttl")
         value, blobs = session.wrap(asked.args)
         request = e.WaitBegan(
             branch=asked.branch.path,
@@ -579,7 +583,7 @@ def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
 def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
     """The arguments with what the runtime fills in."""
     if asked.spec.effect == CHILD and intent is not None:
-        return {"child_id": intent.child, "parent": asked.session.run_id, "kwargs": asked.bound}
+        return {"child_id": intent.child, "kwargs": asked.bound}
     if "idempotency_key" not in asked.spec.params.hidden:
         return asked.bound
     return {**asked.bound, "idempotency_key": intent.key if intent else asked.own_key}
@@ -634,7 +638,7 @@ def receipt_of(
     spec, session = asked.spec, asked.branch.session
     usage = getattr(raw, "usage", None)
     result, value, blobs, unavailable = encoded(asked, raw)
-    has_intent = spec.has_intent
+    has_intent, is_child = spec.has_intent, spec.effect == CHILD
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(asked)
@@ -649,8 +653,9 @@ def receipt_of(
         args=args,
         attempt=number,
         duration_us=session.store.now() - started,
-        usage=usage if isinstance(usage, Usage) else None,
+        usage=usage if isinstance(usage, Usage) and not is_child else None,
         unavailable=unavailable,
+        spent=spent_by_child(asked, step) if is_child else None,
     )
     return result, receipt, blobs
 

@@ -30,13 +30,14 @@ from holdfast.core.events import Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
 from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
-from holdfast.core.policy import BudgetUse, budget_use
+from holdfast.core.policy import BudgetUse
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import Abandon, CallFailed, InvalidInput, Signal, UnknownStage
 from holdfast.runtime import requests
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch
+from holdfast.runtime.lineage import use_of
 from holdfast.runtime.memory import Messages, Place, State
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.requests import Approval, Question, Request, Timer
@@ -336,14 +337,8 @@ class RunBase(Place):
 
     @property
     def budget(self) -> BudgetUse:
-        """What is used and what is left."""
-        session, created = self._session, self._session.journal.created
-        return budget_use(
-            created.budget if created else {},
-            steps=session.steps,
-            elapsed_us=session.store.now() - session.journal.created_at,
-            usage=session.usage,
-        )
+        """What is used, by this run and its children, and what is left."""
+        return use_of(self._session)
 
     def _iteration(self, index: int) -> e.IterationEnded:
         created = self._session.journal.created

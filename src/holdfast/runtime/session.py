@@ -38,10 +38,12 @@ from holdfast.errors import (
     LeaseLost,
     LogRegressed,
     NotFound,
+    Stop,
     Suspend,
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
+from holdfast.runtime.lineage import Lineage
 from holdfast.runtime.writer import Batch, LogWriter
 from holdfast.store.base import TERMINAL_STATUSES, Append, RunRow, Store
 
@@ -70,13 +72,13 @@ S = TypeVar("S")
 class Setting:
     """What the agent declared about the calls of its runs."""
 
-    approve: tuple[str, ...] = ()
-    approval_ttl: float | None = None
     stages: tuple[str, ...] = ()
     model: Any = None
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     undo_child: Callable[..., Any] | None = None
+    end_children: Callable[[str, e.CancelRequested], None] | None = None
+    """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
+        self.lineage = Lineage()
+        """Its policy, and its parents and children that execute here; see `lineage.govern`."""
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -131,6 +135,8 @@ class Session:
         """The tasks of an async agent."""
         self.stopped: BaseException | None = None
         self.settled = False
+        self.ending = False
+        """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
         self.secrets: set[str] = set()
@@ -433,6 +439,11 @@ class Session:
         return len(self.writer.noted)
 
     @property
+    def child_steps(self) -> int:
+        """How many calls its child runs had made, by their receipts."""
+        return self.draft.child_steps
+
+    @property
     def usage(self) -> Usage:
         """What the run has used up, with what is recorded and not shown yet."""
         total = self.draft.usage
@@ -509,7 +520,7 @@ class Session:
 
     def stop(self, signal: BaseException) -> BaseException:
         """Whatever the code does from here on, it gets this signal at each call."""
-        if self.stopped is None:
+        if self.stopped is None and not (self.ending and isinstance(signal, Stop)):
             self.stopped = signal
         return signal
 
