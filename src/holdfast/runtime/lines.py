@@ -147,7 +147,7 @@ class Line(Coroutine[Any, Any, Any]):
 
     def runs(self) -> None:
         """From here on the agent's code runs in this line."""
-        if self.state is not Doing.RUNNING:
+        if self.state not in (Doing.RUNNING, Doing.ENDED):
             self.state = Doing.RUNNING
             self.lines.running += 1
             self.lines.moves += 1
@@ -291,8 +291,7 @@ class Lines:
             yield line
         finally:
             line.in_call = False
-            if line.state is not Doing.ENDED:
-                line.runs()
+            line.runs()
 
     # ── turns ────────────────────────────────────────────────────────────────────────────
 
