@@ -1,0 +1,346 @@
+"""What the processes of a batch do: execute runs, call them and be cancelled, serve people, settle, check.
+
+Every function here is the whole life of a forked process. Which faults meet it is decided by `batch.py`; only a
+kill at the n-th boundary is its own doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fuzz.interpret import Cast, input_of
+from fuzz.people import People, root_of, rows_of
+from fuzz.programs import Program, family
+from fuzz.world import World
+from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.opening import open_store
+from support.waiting import eventually
+
+LEASE_SECONDS = 0.6
+PATIENCE_SECONDS = 0.05
+STUCK_SECONDS = 4.0
+"""With no run of the batch moving for so long, those that have not ended are stuck."""
+SETTLE_SECONDS = 90.0
+NEVER_QUARANTINE = 10**6
+INSERT = {
+    "sqlite": "INSERT INTO fuzz_written VALUES (?, ?)",
+    "postgres": "INSERT INTO fuzz_written VALUES (%s, %s)",
+}
+
+
+class Stage(NamedTuple):
+    """What every process of a batch knows."""
+
+    seed: int
+    store: str
+    url: str
+    folder: Path
+    programs: dict[str, Program]
+    """By the id of the run that was started with each."""
+    features: frozenset[str]
+    since: int
+    """The store's time at which the batch began, less a second."""
+
+    @property
+    def prefix(self) -> str:
+        return f"f{self.seed}-"
+
+    @property
+    def world(self) -> World:
+        return World(self.folder)
+
+    def cast(self) -> Cast:
+        return Cast(list(self.programs.values()), self.world, INSERT[self.store])
+
+    def dice(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}:{name}")
+
+
+class Plan(NamedTuple):
+    """How one process lives, and what kills it."""
+
+    number: int
+    role: str
+    kill_at: int = 0
+    """Kill yourself at this boundary; 0: not by yourself."""
+    concurrency: int = 4
+    dead: tuple[int, ...] = ()
+    """Processes that are gone: their leases need not be waited for."""
+
+
+def options_of(plan: Plan) -> Options:
+    seen = 0
+
+    def boundary(_: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == plan.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Options(
+        lease_seconds=LEASE_SECONDS, patience_seconds=PATIENCE_SECONDS, quarantine_after=NEVER_QUARANTINE,
+        boundary=boundary if plan.kill_at else None,
+    )  # fmt: skip
+
+
+def prepare(stage: Stage) -> None:
+    """Make the store and the table of transactional tools, and start all runs."""
+    with Holdfast(stage.url, agents=stage.cast().all) as hf:
+        _make_table(stage)
+        cast = stage.cast()
+        for run_id, program in stage.programs.items():
+            hf.start(cast.agents[program["name"]], id=run_id, **input_of(program, run_id))
+
+
+def _make_table(stage: Stage) -> None:
+    sql = "CREATE TABLE IF NOT EXISTS fuzz_written (place TEXT, n BIGINT)"
+    if stage.store == "sqlite":
+        import sqlite3
+
+        with contextlib.closing(sqlite3.connect(stage.url)) as db:
+            db.execute(sql)
+            db.commit()
+    else:
+        import psycopg
+
+        with psycopg.connect(stage.url) as connection:
+            connection.execute(sql)  # type: ignore[arg-type]
+
+
+def written(stage: Stage) -> list[tuple[str, int]]:
+    """What transactional tools have left behind."""
+    sql = "SELECT place, n FROM fuzz_written"
+    if stage.store == "sqlite":
+        import sqlite3
+
+        with contextlib.closing(sqlite3.connect(stage.url)) as db:
+            return [(str(at), int(n)) for at, n in db.execute(sql)]
+    import psycopg
+
+    with psycopg.connect(stage.url) as connection:
+        return [(str(at), int(n)) for at, n in connection.execute(sql)]
+
+
+# ── executing ────────────────────────────────────────────────────────────────────────────────
+
+
+def work(stage: Stage, plan: Plan) -> None:
+    """A worker. SIGTERM makes it stop in good order."""
+    with Holdfast(stage.url, agents=stage.cast().all, options=options_of(plan)) as hf:
+        _free_leases(hf.store, stage, plan.dead)
+        worker = hf.worker(concurrency=plan.concurrency, grace=0.3)
+        stop = threading.Thread(target=worker.stop, daemon=True)
+        signal.signal(signal.SIGTERM, lambda *_: None if stop.ident else stop.start())
+        worker.run()
+
+
+def _free_leases(store: Store, stage: Stage, dead: Sequence[int]) -> None:
+    """As if the leases of these processes had run out: the batch need not wait for that each time."""
+    for row in rows_of(store, stage.since, stage.prefix) if dead else ():
+        parts = row.owner.rsplit("-", 2)
+        if row.status == "running" and len(parts) == 3 and int(parts[1]) in dead:
+            store.release(row.id, row.epoch, died=True)
+
+
+EXPECTED = (HoldfastError, asyncio.CancelledError)
+
+
+def call(stage: Stage, plan: Plan) -> None:
+    """A server that calls AsyncHoldfast.run for its clients, who disconnect. Then it looks for leases that it
+    still holds for nobody."""
+    dice = stage.dice(f"call {plan.number}")
+
+    async def serve() -> None:
+        async with AsyncHoldfast(stage.url, agents=stage.cast().all, options=options_of(plan)) as hf:
+            cast = stage.cast()
+            for _ in range(2):
+                wanted = dice.sample(sorted(stage.programs), min(4, len(stage.programs)))
+                clients = [_client(hf, cast, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted]
+                for result in await asyncio.gather(*clients, return_exceptions=True):
+                    if isinstance(result, BaseException) and not isinstance(result, EXPECTED):
+                        stage.world.report("unexpected error", "", f"AsyncHoldfast.run: {result!r}")
+            await asyncio.to_thread(_find_leaks, stage, hf.sync)
+
+    asyncio.run(serve())
+
+
+async def _client(hf: AsyncHoldfast, cast: Cast, program: Program, run_id: str, seconds: float) -> Any:
+    agent = cast.agents[program["name"]]
+    task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
+    await asyncio.wait((task,), timeout=seconds)
+    task.cancel()
+    return await task
+
+
+def _find_leaks(stage: Stage, hf: Holdfast) -> None:
+    """Nobody executes anything here any more: within two leases nothing may be ours."""
+    end = time.monotonic() + 2.5 * LEASE_SECONDS
+
+    def ours() -> list[str]:
+        rows = rows_of(hf.store, stage.since, stage.prefix)
+        now = hf.store.now()
+        return [row.id for row in rows if row.owner == hf.engine.worker and row.is_live(now)]
+
+    held = ours()
+    while held and time.monotonic() < end:
+        threading.Event().wait(0.05)
+        held = ours()
+    for run_id in held:
+        stage.world.report("lease leaked", run_id, "its caller was cancelled, and the lease is still renewed")
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────
+
+
+def serve_people(stage: Stage, plan: Plan) -> None:
+    """People who are quick, and interfere."""
+    dice = stage.dice(f"people {plan.number}")
+    done: dict[str, Any] = {}
+    may_reject = "rejections" in stage.features
+    with contextlib.closing(open_store(stage.url)) as store:
+        people = People(store, stage.world, stage.programs, dice, f"p{plan.number}", may_reject=may_reject)
+        while True:
+            with contextlib.suppress(StoreError):
+                _round(stage, store, people, dice, done)
+            threading.Event().wait(dice.uniform(0.002, 0.03))
+
+
+def _round(stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]) -> None:
+    rows = [r for r in rows_of(store, stage.since, stage.prefix) if r.status not in TERMINAL_STATUSES]
+    dice.shuffle(rows)
+    for row in rows:
+        age = (store.now() - row.created_at) / 1e6
+        people.trouble(row, age, done)
+        root = stage.programs[root_of(row.id)]
+        if root["people"].get("burst"):  # all of a tree at once, or nothing
+            tree = [r for r in rows if root_of(r.id) == root_of(row.id)]
+            if len(tree) > 1 or dice.random() < 0.1:
+                for one in tree:
+                    people.serve(one)
+        elif dice.random() < 0.5:
+            people.serve(row, 0.7)
+
+
+# ── the end of a batch ───────────────────────────────────────────────────────────────────────
+
+
+def drive(stage: Stage, plan: Plan) -> None:
+    """Without any worker: one caller for each run, who waits for its result."""
+    with Holdfast(stage.url, agents=stage.cast().all, options=options_of(plan)) as hf:
+        cast = stage.cast()
+
+        def bring_to_its_end(run_id: str, program: Program) -> None:
+            agent = cast.agents[program["name"]]
+            try:
+                hf.run(agent, id=run_id, wait=True, **input_of(program, run_id))
+            except HoldfastError:
+                pass  # failed, cancelled, diverged: found in the log
+            except BaseException as error:
+                stage.world.report("unexpected error", run_id, f"hf.run(wait=True): {error!r}")
+
+        for run_id, program in stage.programs.items():
+            target = threading.Thread(target=bring_to_its_end, args=(run_id, program), daemon=True)
+            target.start()
+        threading.Event().wait()
+
+
+def settle(stage: Stage, plan: Plan) -> None:
+    """People who answer everything, until every run has ended or nothing moves any more."""
+    dice = stage.dice("settle")
+    with contextlib.closing(open_store(stage.url)) as store:
+        people = People(store, stage.world, stage.programs, dice, "settle", may_reject=False)
+        watch = _Watch(stage, store, people)
+        try:
+            eventually(watch.is_over, "the end of a batch", seconds=SETTLE_SECONDS, between=0.01)
+        except AssertionError:
+            watch.report_stuck(f"not over after {SETTLE_SECONDS:g} s")
+
+
+class _Watch:
+    """Whether anything moves."""
+
+    def __init__(self, stage: Stage, store: Store, people: People) -> None:
+        self.stage, self.store, self.people = stage, store, people
+        self.known: dict[str, Any] = {}
+        self.moved_at = time.monotonic()
+        self.hopeless: set[str] = set()
+        self.left: list[RunRow] = []
+
+    def is_over(self) -> bool:
+        rows = rows_of(self.store, self.stage.since, self.stage.prefix)
+        heads = self.store.heads([row.id for row in rows])
+        now = {row.id: (row.status, heads[row.id]) for row in rows}
+        if now != self.known:
+            self.known, self.moved_at = now, time.monotonic()
+        self.left = [row for row in rows if row.status not in TERMINAL_STATUSES]
+        for row in self.left:
+            if row.id not in self.hopeless:
+                self._look_at(row)
+        waiting = [row for row in self.left if root_of(row.id) not in {root_of(x) for x in self.hopeless}]
+        if waiting and time.monotonic() - self.moved_at > STUCK_SECONDS:
+            self.report_stuck(f"nothing moved for {STUCK_SECONDS:g} s")
+            return True
+        return not waiting
+
+    def _look_at(self, row: RunRow) -> None:
+        if row.status == "quarantined":
+            self._give_up(row, "quarantined")
+        elif row.status == "waiting" and row.waiting_for.startswith("its code: it diverged"):
+            self._give_up(row, "diverged")
+        else:
+            self.people.serve(row)
+
+    def _give_up(self, row: RunRow, kind: str) -> None:
+        self.hopeless.add(row.id)
+        self.stage.world.report(kind, row.id, row.waiting_for)
+
+    def report_stuck(self, why: str) -> None:
+        given_up = {root_of(x) for x in self.hopeless}
+        now = self.store.now()
+        for row in self.left:
+            if root_of(row.id) not in given_up:
+                due = "nothing due" if row.due_at is None else f"due in {(row.due_at - now) / 1e6:.2f} s"
+                text = f"{why}; {row.status}, {due}, waiting for {row.waiting_for!r}, owner {row.owner!r}"
+                self.stage.world.report("stuck", row.id, text)
+
+
+def terminate_backends(stage: Stage, plan: Plan) -> None:
+    """Ends connections of the batch's database, again and again."""
+    import psycopg
+
+    dice = stage.dice(f"backends {plan.number}")
+    sql = (
+        "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) AS one"
+    )
+    while True:
+        with contextlib.suppress(psycopg.Error), psycopg.connect(stage.url, autocommit=True) as db:
+            while True:
+                if db.execute(sql).fetchall():
+                    stage.world.record_life(what="backend terminated")
+                threading.Event().wait(dice.uniform(0.05, 0.3))
+
+
+ROLES: dict[str, Callable[[Stage, Plan], None]] = {
+    "work": work, "call": call, "people": serve_people, "drive": drive, "settle": settle,
+    "backends": terminate_backends,
+}  # fmt: skip
+
+
+def agents_of(programs: Sequence[Program]) -> list[str]:
+    return [one["name"] for program in programs for one in family(program)]
+
+
+def dumped(programs: dict[str, Program]) -> str:
+    return json.dumps(programs, indent=1)
