@@ -80,6 +80,7 @@ def summary(total: Report) -> str:
         f"{total.batches} batches, {total.runs} runs, {total.events} events, {total.kills} kills in "
         f"{total.seconds:.0f} s ({rate:.1f} a second), {len(total.violations)} violations"
     ]
+    lines.append("  seconds: " + ", ".join(f"{name} {spent:.0f}" for name, spent in total.phases.items()))
     lines += [f"  {count:6} {what}" for what, count in sorted(total.faults.items())]
     found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for seed, store, shape, violation in total.violations:

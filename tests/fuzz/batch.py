@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import select
 import shutil
@@ -27,7 +28,10 @@ from fuzz.lives import Plan, Stage
 from fuzz.people import root_of
 from fuzz.programs import generate, shown
 
-WORKERS = 3
+WORKERS = 5
+PULSES = 256
+IDLE_SECONDS = 0.15
+"""A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 OVERALL_SECONDS = 150.0
 REPLAY_SECONDS = 20.0
 
@@ -55,6 +59,8 @@ class Report:
     violations: list[tuple[int, str, str, Violation]] = field(default_factory=list)
     """The seed of the batch, the store, the shape of the program, and what was wrong."""
     seconds: float = 0.0
+    phases: Counter[str] = field(default_factory=Counter)
+    """Seconds."""
 
     @property
     def kills(self) -> int:
@@ -67,6 +73,7 @@ class Report:
         self.faults.update(other.faults)
         self.shapes.update(other.shapes)
         self.violations += other.violations
+        self.phases.update(other.phases)
 
 
 class Batch:
@@ -81,28 +88,35 @@ class Batch:
             for number in range(harm.runs)
         }
         since = time.time_ns() // 1000 - 1_000_000
-        self.stage = Stage(seed, store, url, folder, programs, features, since)
+        late = frozenset(x for n, x in enumerate(programs) if n % 3 == 2)
+        self.stage = Stage(seed, store, url, folder, programs, features, since, late)
+        assert self.stage.cast.all  # declared here, and so in all forked processes
         self.harm, self.restart = harm, restart
         self.dice = self.stage.dice("faults")
         self.report = Report(batches=1)
         self.alive: dict[int, Life] = {}
         self.dead: list[int] = []
         self.lives = 0
-        self.replay_began: tuple[str, float] = ("", 0.0)
+        self.pulses = memoryview(mmap.mmap(-1, 8 * PULSES))
+        self.all_ended = False
 
     def run(self) -> Report:
         began = time.monotonic()
         self.report.shapes.update(program["shape"] for program in self.stage.programs.values())
+        phases: list[Callable[[], object]] = [self._prepare, self._do_harm, self._make_peace, self._judge]
         try:
-            self._forked(lambda: lives.prepare(self.stage), 60.0)
-            self._do_harm()
-            self._make_peace()
-            self._judge()
+            for phase in phases:
+                at = time.monotonic()
+                phase()
+                self.report.phases[phase.__name__] += time.monotonic() - at
         finally:
             for pid in list(self.alive):
                 self._end(pid)
         self.report.seconds = time.monotonic() - began
         return self.report
+
+    def _prepare(self) -> None:
+        self._forked(lambda: lives.prepare(self.stage), 60.0)
 
     # ── processes ────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +165,7 @@ class Batch:
 
     def _do_harm(self) -> None:
         end = time.monotonic() + self.harm.seconds
-        while time.monotonic() < end and self.report.kills < self.harm.kills:
+        while time.monotonic() < end and self.report.kills < self.harm.kills and not self.all_ended:
             self._keep_staffed()
             self._sleep(0.01)
             self._reap()
@@ -180,16 +194,19 @@ class Batch:
         elif role in ("call", "backends"):
             after = 6.0
         elif "kills" in has and dice.random() < 0.65:
-            kill_at, after = int(dice.expovariate(1 / 14)) + 1, 0.5
+            kill_at, after = int(dice.expovariate(1 / 14)) + 1, 3.0
         elif "freezes" in has and dice.random() < 0.12:
             fate = "SIGSTOP"
         elif "terms" in has and dice.random() < 0.2:
             fate = "SIGTERM"
         leave = dice.random() < 0.1  # now and then a lease is left to run out
         dead = () if leave else tuple(self.dead[-40:])
-        plan = Plan(self.lives, role, kill_at, dice.choice((1, 2, 4, 6)), dead)
+        slot = self.lives % PULSES
+        pulse = self.pulses[8 * slot : 8 * slot + 8]
+        pulse[:] = bytes(8)
+        plan = Plan(self.lives, role, kill_at, dice.choice((1, 2, 4, 6)), dead, pulse)
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
-        self.alive[pid] = Life(plan, fate, time.monotonic() + after, dice)
+        self.alive[pid] = Life(plan, fate, after, dice)
 
     def _reap(self) -> None:
         while self.alive:
@@ -201,13 +218,19 @@ class Batch:
             code = os.waitstatus_to_exitcode(status)
             if code == -signal.SIGKILL:
                 self._count(f"SIGKILL at a boundary of {life.plan.role}")
+            elif life.plan.role == "people" and not code:
+                self.all_ended = True
             elif code:
                 self._count(f"{life.plan.role} ended with {code}")
 
     def _hit(self) -> None:
         now = time.monotonic()
         for pid, life in list(self.alive.items()):
-            if now < life.at:
+            if life.is_idle(now):
+                self._end(pid)
+                self._count("worker without work replaced")
+                continue
+            if not life.at or now < life.at:
                 continue
             if life.fate == "SIGSTOP" and not life.frozen:
                 os.kill(pid, signal.SIGSTOP)
@@ -331,9 +354,23 @@ class Life:
 
     plan: Plan
     fate: str
-    at: float
+    after: float
     dice: Any
     frozen: bool = False
+    at: float = 0.0
+    """When its fate meets it: so long `after` it has begun to work."""
+    seen: int = 0
+    seen_at: float = field(default_factory=time.monotonic)
+
+    def is_idle(self, now: float) -> bool:
+        """Look at its pulse. Whether a worker has nothing to do."""
+        seen = int.from_bytes(self.plan.pulse or b"", "little")
+        if not self.at and (seen or self.plan.role != "work"):
+            self.at = now + self.after
+        if seen != self.seen or self.frozen:
+            self.seen, self.seen_at = seen, now
+        patience = IDLE_SECONDS if seen else 4 * IDLE_SECONDS
+        return self.plan.role == "work" and now - self.seen_at > patience
 
 
 def warm_up(stores: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fuzz.lives import LEASE_SECONDS, NEVER_QUARANTINE, Stage, written
 from fuzz.people import root_of, rows_of
+from fuzz.programs import Program, family, has_word
 from holdfast import Holdfast, Options
 from holdfast.core import events as e
 from holdfast.core.values import decode
@@ -29,6 +30,23 @@ EXPECTED_FAILURES = {
     "DeadlineExceeded", "BudgetExceeded", "RunCancelled", "Refused",
 }  # fmt: skip
 """Why a program may fail: on purpose, because a person said no, or by its limits."""
+
+
+_INVARIANTS = [x for x in invariants.ALL if x is not invariants.undo_is_complete_and_in_reverse]
+
+
+def undone_in_reverse(x: Evidence) -> None:
+    """19: if a run has ended and anything was undone, everything undoable was, newest first. (Of a child run that
+    failed, too: it may have done much before.)"""
+    undone = [i.undoes for i in x.events if isinstance(i, e.CallStarted) and i.undoes and i.attempt == 1]
+    if not undone or x.state.status not in TERMINAL_STATUSES:
+        return
+    wanted = {c.step for c in x.state.calls if c.undoable and c.status == "done"}
+    children = {c.step for c in x.state.calls if c.undoable and c.child}
+    assert undone == sorted(undone, reverse=True), f"undone in the order {undone}"
+    failed = any(c.undoes and c.status == "failed" for c in x.state.calls)
+    assert failed or wanted <= set(undone), f"{undone} were undone, not all of {wanted}"
+    assert set(undone) <= wanted | children, f"{undone} were undone, not only {wanted | children}"
 
 
 class Violation(NamedTuple):
@@ -78,7 +96,17 @@ class Judge:
             if run_id is None and effect["tool"].startswith("undo "):
                 run_id = known.get((effect["tool"].removeprefix("undo "), place))
             found[run_id or ""].append({**effect, "run": run_id})
+        for run_id in self.rows:
+            found[run_id] += self._undone_children(run_id)
         return found
+
+    def _undone_children(self, run_id: str) -> list[dict[str, Any]]:
+        """Undoing a child run is a call whose effects are the child's."""
+        return [
+            {"run": run_id, "tool": event.name, "key": "", "bodies": [], "requests": 0}
+            for _, event in self.hf.events(run_id)
+            if isinstance(event, e.CallStarted) and event.undoes and "child_id" in decode(event.args.json)
+        ]
 
     def _stray_effects(self, whose: dict[str, list[dict[str, Any]]]) -> Iterator[Violation]:
         for effect in whose[""]:
@@ -100,7 +128,7 @@ class Judge:
     # ── logs ─────────────────────────────────────────────────────────────────────────────
 
     def _invariants(self, run_id: str, x: Evidence) -> Iterator[Violation]:
-        for invariant in invariants.ALL:
+        for invariant in (*_INVARIANTS, undone_in_reverse):
             try:
                 invariant(x)
             except AssertionError as broken:
@@ -191,13 +219,11 @@ class Judge:
                 return
 
     def _options(self, agent: str) -> dict[str, Any]:
-        from fuzz.programs import family
+        return self._program(agent)["options"]
 
-        for program in self.stage.programs.values():
-            for one in family(program):
-                if one["name"] == agent:
-                    return one["options"]
-        return {}
+    def _program(self, agent: str) -> Program:
+        all_of_them = (one for program in self.stage.programs.values() for one in family(program))
+        return next(one for one in all_of_them if one["name"] == agent)
 
     def _over_budget(self, run_id: str, x: Evidence) -> Iterator[Violation]:
         """The steps of a run and its descendants are within its budget. (Branches that begin at the same time
@@ -222,6 +248,8 @@ class Judge:
         if row.status != "completed":
             return None
         if not found.reached_end:
+            if has_word(self._program(row.agent)["body"], ("timeout",)):
+                return None  # a limit of time in the code is not waited for again by a mere replay
             return Violation("replay stopped", row.id, f"after {found.steps} steps")
         recorded = self.hf.result(row.id)
         if _comparable(found.result) != _comparable(recorded):
@@ -259,7 +287,7 @@ def judge(stage: Stage, skip: Sequence[str], write: int) -> None:
     def say(**what: Any) -> None:
         os.write(write, json.dumps(what).encode() + b"\n")
 
-    with Holdfast(stage.url, agents=stage.cast().all, options=options) as hf:
+    with Holdfast(stage.url, agents=stage.cast.all, options=options) as hf:
         court = Judge(stage, hf)
         if not skip:
             for found in court.look():

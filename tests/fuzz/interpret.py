@@ -389,10 +389,21 @@ class Async:
             todo = dict(enumerate(branches))
             return await self.run.map(lambda n: todo[n], range(len(branches)))
         if how == "group":
+            return await self._group(branches)
+        return await self._race(branches)
+
+    async def _group(self, branches: Sequence[Any]) -> Any:
+        before = _cancelling()
+        try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(branch) for branch in branches]
-            return [task.result() for task in tasks]
-        return await self._race(branches)
+        except BaseExceptionGroup:
+            # Before Python 3.13 a group that fails leaves its own cancellation of this task counted.
+            task = asyncio.current_task()
+            while task is not None and task.cancelling() > before:
+                task.uncancel()
+            raise
+        return [task.result() for task in tasks]
 
     async def _race(self, branches: Sequence[Any]) -> Any:
         tasks = [asyncio.ensure_future(branch) for branch in branches]

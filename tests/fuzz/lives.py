@@ -14,7 +14,9 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from fuzz.interpret import Cast, input_of
 from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
-from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError
+from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError, views
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.opening import open_store
 from support.waiting import eventually
@@ -39,7 +41,8 @@ INSERT = {
 }
 
 
-class Stage(NamedTuple):
+@dataclass(frozen=True)
+class Stage:
     """What every process of a batch knows."""
 
     seed: int
@@ -51,16 +54,20 @@ class Stage(NamedTuple):
     features: frozenset[str]
     since: int
     """The store's time at which the batch began, less a second."""
+    late: frozenset[str] = frozenset()
+    """Runs that are started when there is peace."""
 
     @property
     def prefix(self) -> str:
         return f"f{self.seed}-"
 
-    @property
+    @cached_property
     def world(self) -> World:
         return World(self.folder)
 
+    @cached_property
     def cast(self) -> Cast:
+        """Declared once, by whoever forks the others."""
         return Cast(list(self.programs.values()), self.world, INSERT[self.store])
 
     def dice(self, name: str) -> random.Random:
@@ -77,6 +84,8 @@ class Plan(NamedTuple):
     concurrency: int = 4
     dead: tuple[int, ...] = ()
     """Processes that are gone: their leases need not be waited for."""
+    pulse: memoryview | None = None
+    """Eight bytes of shared memory: how many boundaries it has met."""
 
 
 def options_of(plan: Plan) -> Options:
@@ -85,22 +94,28 @@ def options_of(plan: Plan) -> Options:
     def boundary(_: str) -> None:
         nonlocal seen
         seen += 1
+        if plan.pulse is not None:
+            plan.pulse[:] = seen.to_bytes(8, "little")
         if seen == plan.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return Options(
         lease_seconds=LEASE_SECONDS, patience_seconds=PATIENCE_SECONDS, quarantine_after=NEVER_QUARANTINE,
-        boundary=boundary if plan.kill_at else None,
+        boundary=boundary,
     )  # fmt: skip
 
 
 def prepare(stage: Stage) -> None:
-    """Make the store and the table of transactional tools, and start all runs."""
-    with Holdfast(stage.url, agents=stage.cast().all) as hf:
+    """Make the store and the table of transactional tools, and start all runs but the late ones."""
+    with Holdfast(stage.url, agents=stage.cast.all) as hf:
         _make_table(stage)
-        cast = stage.cast()
-        for run_id, program in stage.programs.items():
-            hf.start(cast.agents[program["name"]], id=run_id, **input_of(program, run_id))
+        start(stage, hf, [run_id for run_id in stage.programs if run_id not in stage.late])
+
+
+def start(stage: Stage, hf: Holdfast, which: Iterable[str]) -> None:
+    for run_id in which:
+        program = stage.programs[run_id]
+        hf.start(stage.cast.agents[program["name"]], id=run_id, **input_of(program, run_id))
 
 
 def _make_table(stage: Stage) -> None:
@@ -137,7 +152,7 @@ def written(stage: Stage) -> list[tuple[str, int]]:
 
 def work(stage: Stage, plan: Plan) -> None:
     """A worker. SIGTERM makes it stop in good order."""
-    with Holdfast(stage.url, agents=stage.cast().all, options=options_of(plan)) as hf:
+    with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
         _free_leases(hf.store, stage, plan.dead)
         worker = hf.worker(concurrency=plan.concurrency, grace=0.3)
         stop = threading.Thread(target=worker.stop, daemon=True)
@@ -162,11 +177,11 @@ def call(stage: Stage, plan: Plan) -> None:
     dice = stage.dice(f"call {plan.number}")
 
     async def serve() -> None:
-        async with AsyncHoldfast(stage.url, agents=stage.cast().all, options=options_of(plan)) as hf:
-            cast = stage.cast()
+        async with AsyncHoldfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
             for _ in range(2):
-                wanted = dice.sample(sorted(stage.programs), min(4, len(stage.programs)))
-                clients = [_client(hf, cast, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted]
+                known = sorted(stage.programs.keys() - stage.late)
+                wanted = dice.sample(known, min(4, len(known)))
+                clients = [_client(hf, stage, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted]
                 for result in await asyncio.gather(*clients, return_exceptions=True):
                     if isinstance(result, BaseException) and not isinstance(result, EXPECTED):
                         stage.world.report("unexpected error", "", f"AsyncHoldfast.run: {result!r}")
@@ -175,8 +190,8 @@ def call(stage: Stage, plan: Plan) -> None:
     asyncio.run(serve())
 
 
-async def _client(hf: AsyncHoldfast, cast: Cast, program: Program, run_id: str, seconds: float) -> Any:
-    agent = cast.agents[program["name"]]
+async def _client(hf: AsyncHoldfast, stage: Stage, program: Program, run_id: str, seconds: float) -> Any:
+    agent = stage.cast.agents[program["name"]]
     task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
     await asyncio.wait((task,), timeout=seconds)
     task.cancel()
@@ -210,13 +225,15 @@ def serve_people(stage: Stage, plan: Plan) -> None:
     may_reject = "rejections" in stage.features
     with contextlib.closing(open_store(stage.url)) as store:
         people = People(store, stage.world, stage.programs, dice, f"p{plan.number}", may_reject=may_reject)
-        while True:
+        over = False
+        while not over:
             with contextlib.suppress(StoreError):
-                _round(stage, store, people, dice, done)
+                over = not _round(stage, store, people, dice, done)
             threading.Event().wait(dice.uniform(0.002, 0.03))
 
 
-def _round(stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]) -> None:
+def _round(stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]) -> int:
+    """Serve some; how many there are that have not ended."""
     rows = [r for r in rows_of(store, stage.since, stage.prefix) if r.status not in TERMINAL_STATUSES]
     dice.shuffle(rows)
     for row in rows:
@@ -230,6 +247,7 @@ def _round(stage: Stage, store: Store, people: People, dice: random.Random, done
                     people.serve(one)
         elif dice.random() < 0.5:
             people.serve(row, 0.7)
+    return len(rows)
 
 
 # ── the end of a batch ───────────────────────────────────────────────────────────────────────
@@ -237,11 +255,10 @@ def _round(stage: Stage, store: Store, people: People, dice: random.Random, done
 
 def drive(stage: Stage, plan: Plan) -> None:
     """Without any worker: one caller for each run, who waits for its result."""
-    with Holdfast(stage.url, agents=stage.cast().all, options=options_of(plan)) as hf:
-        cast = stage.cast()
+    with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
 
         def bring_to_its_end(run_id: str, program: Program) -> None:
-            agent = cast.agents[program["name"]]
+            agent = stage.cast.agents[program["name"]]
             try:
                 hf.run(agent, id=run_id, wait=True, **input_of(program, run_id))
             except HoldfastError:
@@ -258,9 +275,11 @@ def drive(stage: Stage, plan: Plan) -> None:
 def settle(stage: Stage, plan: Plan) -> None:
     """People who answer everything, until every run has ended or nothing moves any more."""
     dice = stage.dice("settle")
-    with contextlib.closing(open_store(stage.url)) as store:
-        people = People(store, stage.world, stage.programs, dice, "settle", may_reject=False)
-        watch = _Watch(stage, store, people)
+    with Holdfast(stage.url, agents=stage.cast.all) as hf:
+        if plan.role == "work":  # else those who drive them start them
+            start(stage, hf, sorted(stage.late))
+        people = People(hf.store, stage.world, stage.programs, dice, "settle", may_reject=False)
+        watch = _Watch(stage, hf.store, people, plan.role)
         try:
             eventually(watch.is_over, "the end of a batch", seconds=SETTLE_SECONDS, between=0.01)
         except AssertionError:
@@ -270,11 +289,12 @@ def settle(stage: Stage, plan: Plan) -> None:
 class _Watch:
     """Whether anything moves."""
 
-    def __init__(self, stage: Stage, store: Store, people: People) -> None:
-        self.stage, self.store, self.people = stage, store, people
+    def __init__(self, stage: Stage, store: Store, people: People, role: str) -> None:
+        self.stage, self.store, self.people, self.role = stage, store, people, role
         self.known: dict[str, Any] = {}
         self.moved_at = time.monotonic()
         self.hopeless: set[str] = set()
+        self.late: set[str] = set()
         self.left: list[RunRow] = []
 
     def is_over(self) -> bool:
@@ -287,11 +307,12 @@ class _Watch:
         for row in self.left:
             if row.id not in self.hopeless:
                 self._look_at(row)
+        started = len({root_of(row.id) for row in rows}) == len(self.stage.programs)
         waiting = [row for row in self.left if root_of(row.id) not in {root_of(x) for x in self.hopeless}]
         if waiting and time.monotonic() - self.moved_at > STUCK_SECONDS:
             self.report_stuck(f"nothing moved for {STUCK_SECONDS:g} s")
             return True
-        return not waiting
+        return started and not waiting
 
     def _look_at(self, row: RunRow) -> None:
         if row.status == "quarantined":
@@ -299,7 +320,22 @@ class _Watch:
         elif row.status == "waiting" and row.waiting_for.startswith("its code: it diverged"):
             self._give_up(row, "diverged")
         else:
+            self._look_for_lost_time(row)
             self.people.serve(row)
+
+    def _look_for_lost_time(self, row: RunRow) -> None:
+        """17: a run that waits is due when the first of its open waits is over."""
+        if row.status != "waiting" or row.id in self.late:
+            return
+        waits = views.folded(self.store, row.id).waits
+        times = [wait.until for wait in waits if wait.until is not None and not wait.decided]
+        if not times or (row.due_at is not None and row.due_at <= min(times)):
+            return
+        if self.store.get(row.id) == row:  # it was so all the time
+            self.late.add(row.id)
+            due = "nothing" if row.due_at is None else f"it in {(row.due_at - min(times)) / 1e6:.2f} s"
+            text = f"it waits, {due} is due, and an open wait is over earlier; waiting for {row.waiting_for!r}"
+            self.stage.world.report("wake time lost", row.id, text)
 
     def _give_up(self, row: RunRow, kind: str) -> None:
         self.hopeless.add(row.id)
@@ -311,7 +347,7 @@ class _Watch:
         for row in self.left:
             if root_of(row.id) not in given_up:
                 due = "nothing due" if row.due_at is None else f"due in {(row.due_at - now) / 1e6:.2f} s"
-                text = f"{why}; {row.status}, {due}, waiting for {row.waiting_for!r}, owner {row.owner!r}"
+                text = f"{self.role}: {why}; {row.status}, {due}, waiting for {row.waiting_for!r}, owner {row.owner!r}"
                 self.stage.world.report("stuck", row.id, text)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fuzz.programs import Program
 from fuzz.world import World
 from holdfast import HoldfastError, StatePatch, StoreError, control, views
-from holdfast.core.state import Call, Waiting
+from holdfast.core.state import Call, RunState, Waiting
 from holdfast.core.values import decode
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
 
@@ -41,6 +41,7 @@ class People:
         self.name = name
         self.may_reject = may_reject
         self.acts = 0
+        self._states: dict[str, RunState] = {}
 
     # ── acting ───────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +121,7 @@ class People:
         done = 0
         if row.status == "paused" and self.dice.random() < eagerness:
             done += self.resume(row.id)
-        state = views.get(self.store, row.id)
+        state = self._state(row)
         sent = {signal.name for signal in state.signals}
         for wait in state.waits:
             if wait.wait == "signal" and sent & set(wait.of or (wait.name,)):
@@ -132,6 +133,13 @@ class People:
                 if self.dice.random() < eagerness:
                     done += self.settle(row.id, call)
         return done
+
+    def _state(self, row: RunRow) -> RunState:
+        """The run's state, folded again only if its log has grown."""
+        known = self._states.get(row.id)
+        if known is None or self.store.heads([row.id]).get(row.id) != known.seq:
+            known = self._states[row.id] = views.folded(self.store, row.id)
+        return views.with_owner(known, row, self.store.now())
 
     def trouble(self, row: RunRow, age: float, done: dict[str, Any]) -> None:
         """What people do to this run without being asked: by its program, at its age in seconds."""

@@ -51,6 +51,7 @@ class Generator:
         self.has = features
         self.is_async = self.dice.random() < 0.5
         self.children: list[Program] = []
+        self.in_loop = False
         self.depth = 0
         """0 for a run that a person started, 1 for its child …"""
 
@@ -67,15 +68,17 @@ class Generator:
 
     # ── statements ───────────────────────────────────────────────────────────────────────
 
-    def external(self) -> Statement:
+    def external(self, branch: bool) -> Statement:
         """A call with an effect."""
         found = self.any_of(("keyed", "checked", "tx", "once"))
+        if branch and "branch_tx" not in self.has:
+            found = [name for name in found if name != "tx"]
         return [self.dice.choice(found)] if found else ["step"]
 
-    def plain(self) -> Statement:
+    def plain(self, branch: bool) -> Statement:
         """A call or a note that never waits."""
         words: list[Statement] = [["step"], ["step"], ["slow", self.one_of(1, 5, 20)]]
-        words += [self.external(), self.external(), self.external()]
+        words += [self.external(branch) for _ in range(3)]
         if "random" in self.has:
             words += [["random"], ["uuid"], ["now"]]
         if "retries" in self.has:
@@ -86,7 +89,9 @@ class Generator:
 
     def note(self) -> Statement:
         """What may stand only in the main line: state is not defined between branches."""
-        words: list[Statement] = [["patched"], ["checkpoint"]]
+        words: list[Statement] = [["patched"]]
+        if not self.in_loop:  # a loop ends its iterations by itself
+            words.append(["checkpoint"])
         if "state" in self.has:
             words += [["state", op] for op in ("set", "increment", "append", "read")]
         return self.dice.choice(words)
@@ -131,7 +136,7 @@ class Generator:
             words.append("child")
         match self.dice.choice(words):
             case "plain":
-                return self.plain()
+                return self.plain(branch)
             case "note":
                 return self.note()
             case "wait":
@@ -215,6 +220,7 @@ class Generator:
         kind = self.dice.choice(kinds)
         if kind == "llm":
             return self.llm_program("llm")
+        self.in_loop = kind == "loop"
         body = self.body(0, 5 if not self.depth else 3)
         made = self.program(
             "random", body, ("async_" if self.is_async else "") + kind if kind != "plain" else ""
