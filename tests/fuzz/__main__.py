@@ -32,7 +32,7 @@ def main(words: list[str] | None = None) -> int:
         return _session(given, chosen, stores, "", None)
     from support.postgres import PostgresServer
 
-    with PostgresServer(fsync=False) as server:
+    with PostgresServer() as server:
 
         def restart(how: str) -> None:
             server.stop(immediate=how == "immediate")
@@ -57,7 +57,10 @@ def _session(
         number += 1
         kinds = Counter(v.kind for *_, v in report.violations)
         said = f"  {dict(kinds)}" if kinds else ""
-        print(f"seed {seed} {store}: {report.runs} runs, {report.kills} kills, {report.seconds:.1f} s{said}", flush=True)
+        print(
+            f"seed {seed} {store}: {report.runs} runs, {report.kills} kills, {report.seconds:.1f} s{said}",
+            flush=True,
+        )
         if report.violations and given.stop:
             break
     total.seconds = time.monotonic() - began
@@ -80,7 +83,9 @@ def summary(total: Report) -> str:
         f"{total.batches} batches, {total.runs} runs, {total.events} events, {total.kills} kills in "
         f"{total.seconds:.0f} s ({rate:.1f} a second), {len(total.violations)} violations"
     ]
-    lines.append("  seconds: " + ", ".join(f"{name} {spent:.0f}" for name, spent in total.phases.items()))
+    lines.append(
+        "  seconds: " + ", ".join(f"{name} {spent:.0f}" for name, spent in total.phases.items())
+    )
     lines += [f"  {count:6} {what}" for what, count in sorted(total.faults.items())]
     found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for seed, store, shape, violation in total.violations:
@@ -89,7 +94,9 @@ def summary(total: Report) -> str:
         batches = sorted(set(where))
         first = ", ".join(f"{seed} {store}" for seed, store in batches[:4])
         of = total.shapes[shape] if shape else 0
-        lines.append(f"  {kind} in {shape or '-'}: {len(where)} times ({of} such runs), seeds {first}")
+        lines.append(
+            f"  {kind} in {shape or '-'}: {len(where)} times ({of} such runs), seeds {first}"
+        )
     return "\n".join(lines)
 
 
@@ -99,7 +106,9 @@ def _names(text: str) -> list[str]:
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
     shapes = sorted(make.__name__ for make in SHAPES)
-    p = argparse.ArgumentParser(prog="fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = argparse.ArgumentParser(
+        prog="fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batches", type=int, default=10)
     p.add_argument("--kills", type=int, default=0, help="go on until there were so many")
@@ -108,7 +117,9 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     p.add_argument("--runs", type=int, default=Harm.runs, help="runs in each batch")
     p.add_argument("--kills-per-batch", type=int, default=Harm.kills)
     p.add_argument("--harm-seconds", type=float, default=Harm.seconds)
-    p.add_argument("--without", default="", help=f"features to leave out: {', '.join(sorted(f.ALL))}")
+    p.add_argument(
+        "--without", default="", help=f"features to leave out: {', '.join(sorted(f.ALL))}"
+    )
     p.add_argument("--only", default="", help="features to use, and no others")
     p.add_argument("--shape", default="", choices=["", *shapes], help="programs of this shape only")
     p.add_argument("--save", type=Path, default=None, help="a folder for what is found")

@@ -25,7 +25,7 @@ from typing import Any
 from fuzz import check, lives
 from fuzz.check import Violation
 from fuzz.lives import Plan, Stage
-from fuzz.people import root_of
+from fuzz.people import root_of, rows_of
 from fuzz.programs import generate, shown
 
 WORKERS = 5
@@ -59,7 +59,7 @@ class Report:
     violations: list[tuple[int, str, str, Violation]] = field(default_factory=list)
     """The seed of the batch, the store, the shape of the program, and what was wrong."""
     seconds: float = 0.0
-    phases: Counter[str] = field(default_factory=Counter)
+    phases: dict[str, float] = field(default_factory=dict)
     """Seconds."""
 
     @property
@@ -73,7 +73,8 @@ class Report:
         self.faults.update(other.faults)
         self.shapes.update(other.shapes)
         self.violations += other.violations
-        self.phases.update(other.phases)
+        for name, seconds in other.phases.items():
+            self.phases[name] = self.phases.get(name, 0.0) + seconds
 
 
 class Batch:
@@ -103,12 +104,17 @@ class Batch:
     def run(self) -> Report:
         began = time.monotonic()
         self.report.shapes.update(program["shape"] for program in self.stage.programs.values())
-        phases: list[Callable[[], object]] = [self._prepare, self._do_harm, self._make_peace, self._judge]
+        phases: list[Callable[[], object]] = [
+            self._prepare,
+            self._do_harm,
+            self._make_peace,
+            self._judge,
+        ]
         try:
             for phase in phases:
                 at = time.monotonic()
                 phase()
-                self.report.phases[phase.__name__] += time.monotonic() - at
+                self.report.phases[phase.__name__] = time.monotonic() - at
         finally:
             for pid in list(self.alive):
                 self._end(pid)
@@ -116,7 +122,10 @@ class Batch:
         return self.report
 
     def _prepare(self) -> None:
-        self._forked(lambda: lives.prepare(self.stage), 60.0)
+        if self._forked(lambda: lives.prepare(self.stage), 60.0):
+            raise RuntimeError(
+                f"the runs of batch {self.stage.seed} could not be started:\n{self._stderr()}"
+            )
 
     # ── processes ────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +137,9 @@ class Batch:
         try:
             gc.disable()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            log = os.open(self.stage.folder / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            log = os.open(
+                self.stage.folder / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+            )
             os.dup2(log, 2)
             os.dup2(log, 1)
             what()
@@ -172,6 +183,7 @@ class Batch:
             self._hit()
         for pid in list(self.alive):
             self._end(pid)
+        self.report.faults.update(life["what"] for life in self.stage.world.lives())
 
     def _keep_staffed(self) -> None:
         roles = Counter(life.plan.role for life in self.alive.values())
@@ -182,7 +194,11 @@ class Batch:
             roles[role] += 1
         if not roles["people"]:
             self._start("people")
-        if self.stage.store == "postgres" and "backends" in self.stage.features and not roles["backends"]:
+        if (
+            self.stage.store == "postgres"
+            and "backends" in self.stage.features
+            and not roles["backends"]
+        ):
             self._start("backends")
 
     def _start(self, role: str) -> None:
@@ -246,7 +262,11 @@ class Batch:
             else:
                 self._end(pid)
                 self._count(f"SIGKILL of {life.plan.role}")
-        if self.restart is not None and "restarts" in self.stage.features and self.dice.random() < 0.002:
+        if (
+            self.restart is not None
+            and "restarts" in self.stage.features
+            and self.dice.random() < 0.002
+        ):
             how = self.dice.choice(("fast", "immediate"))
             self.restart(how)
             self._count(f"server restart, {how}")
@@ -336,12 +356,23 @@ class Batch:
         store = open_store(self.stage.url)
         lines = [f"{v.kind}: {v.run}: {v.text}" for *_, v in self.report.violations]
         (where / "violations.txt").write_text("\n".join(lines) + "\n", "utf-8")
-        roots = {root_of(v.run) for *_, v in self.report.violations if root_of(v.run) in self.stage.programs}
+        roots = {
+            root_of(v.run)
+            for *_, v in self.report.violations
+            if root_of(v.run) in self.stage.programs
+        }
         for root in roots:
-            trees = [r.id for r in lives.rows_of(store, self.stage.since, root) if root_of(r.id) == root]
+            trees = [r.id for r in rows_of(store, self.stage.since, root) if root_of(r.id) == root]
             mine = [line for line in lines if f": {root}" in line]
             logs = [f"== {run_id}\n{check.log_of(store, run_id)}" for run_id in sorted(trees)]
-            text = [f"seed {self.stage.seed} on {self.stage.store}", *mine, "", shown(self.stage.programs[root]), "", *logs]
+            text = [
+                f"seed {self.stage.seed} on {self.stage.store}",
+                *mine,
+                "",
+                shown(self.stage.programs[root]),
+                "",
+                *logs,
+            ]
             (where / f"{root}.txt").write_text("\n".join(text) + "\n", "utf-8")
         for name in ("effects", "acks", "findings", "lives", "stderr"):
             if (self.stage.folder / name).exists():
@@ -377,7 +408,7 @@ def warm_up(stores: Sequence[str]) -> None:
     """Import what children need, so that they do not."""
     import sqlite3  # noqa: F401
 
-    import holdfast.store.sqlite  # noqa: F401
+    import holdfast.store.sqlite
 
     if "postgres" in stores:
         import psycopg  # noqa: F401

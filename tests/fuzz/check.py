@@ -38,7 +38,9 @@ _INVARIANTS = [x for x in invariants.ALL if x is not invariants.undo_is_complete
 def undone_in_reverse(x: Evidence) -> None:
     """19: if a run has ended and anything was undone, everything undoable was, newest first. (Of a child run that
     failed, too: it may have done much before.)"""
-    undone = [i.undoes for i in x.events if isinstance(i, e.CallStarted) and i.undoes and i.attempt == 1]
+    undone = [
+        i.undoes for i in x.events if isinstance(i, e.CallStarted) and i.undoes and i.attempt == 1
+    ]
     if not undone or x.state.status not in TERMINAL_STATUSES:
         return
     wanted = {c.step for c in x.state.calls if c.undoable and c.status == "done"}
@@ -92,10 +94,8 @@ class Judge:
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for effect in self.effects:
             place = _place(effect["args"])
-            run_id = known.get((effect["tool"], place))
-            if run_id is None and effect["tool"].startswith("undo "):
-                run_id = known.get((effect["tool"].removeprefix("undo "), place))
-            found[run_id or ""].append({**effect, "run": run_id})
+            whose = known.get((effect["tool"].removeprefix("undo "), place), "")
+            found[whose].append({**effect, "run": whose})
         for run_id in self.rows:
             found[run_id] += self._undone_children(run_id)
         return found
@@ -105,7 +105,9 @@ class Judge:
         return [
             {"run": run_id, "tool": event.name, "key": "", "bodies": [], "requests": 0}
             for _, event in self.hf.events(run_id)
-            if isinstance(event, e.CallStarted) and event.undoes and "child_id" in decode(event.args.json)
+            if isinstance(event, e.CallStarted)
+            and event.undoes
+            and "child_id" in decode(event.args.json)
         ]
 
     def _stray_effects(self, whose: dict[str, list[dict[str, Any]]]) -> Iterator[Violation]:
@@ -114,11 +116,17 @@ class Judge:
 
     def _transactions(self) -> Iterator[Violation]:
         """6: what a transactional tool has written is there if and only if its receipt is."""
-        rows = Counter(place for place, _ in written(self.stage) if place.startswith(self.stage.prefix))
+        rows = Counter(
+            place for place, _ in written(self.stage) if place.startswith(self.stage.prefix)
+        )
         done: Counter[str] = Counter()
         for x in self.evidence.values():
             for call in x.state.calls:
-                if call.effect == "transactional" and call.status == "done" and call.args is not None:
+                if (
+                    call.effect == "transactional"
+                    and call.status == "done"
+                    and call.args is not None
+                ):
                     done[_place(decode(call.args.json))] += 1
         for place in {*rows, *done}:
             if rows[place] != done[place]:
@@ -135,7 +143,9 @@ class Judge:
                 yield Violation(invariant.__name__, run_id, str(broken))
         snapshot = self.store.snapshot(run_id)
         if snapshot is not None and self.hf.get(run_id).seq != x.state.seq:
-            yield Violation("snapshot", run_id, "the state from the snapshot is not that of the log")
+            yield Violation(
+                "snapshot", run_id, "the state from the snapshot is not that of the log"
+            )
 
     def _end(self, row: RunRow, x: Evidence) -> Iterator[Violation]:
         if row.status not in TERMINAL_STATUSES:
@@ -144,7 +154,9 @@ class Judge:
             yield Violation("lease after the end", row.id, f"{row.owner} still owns it")
         last = next((event for event in reversed(x.events) if isinstance(event, e.RunFailed)), None)
         if row.status == "failed" and last is not None and last.error.type not in EXPECTED_FAILURES:
-            yield Violation("unexpected failure", row.id, f"{last.error.type}: {last.error.message}")
+            yield Violation(
+                "unexpected failure", row.id, f"{last.error.type}: {last.error.message}"
+            )
         if x.state.in_doubt and row.status == "completed":
             yield Violation("in doubt at the end", row.id, str(x.state.in_doubt[0].name))
 
@@ -153,7 +165,9 @@ class Judge:
     def _acknowledged(self) -> Iterator[Violation]:
         """1: what a person was told is in the log, once; 16: a signal is used at most once (an invariant)."""
         tokens = {
-            run_id: Counter(getattr(event, "by", "") for event in x.events if getattr(event, "by", ""))
+            run_id: Counter(
+                getattr(event, "by", "") for event in x.events if getattr(event, "by", "")
+            )
             for run_id, x in self.evidence.items()
         }
         for ack in self.acks:
@@ -179,9 +193,15 @@ class Judge:
             yield parent
             run_id = parent
 
-    def _after_cancel(self, run_id: str, x: Evidence, ancestors: Sequence[str]) -> Iterator[Violation]:
+    def _after_cancel(
+        self, run_id: str, x: Evidence, ancestors: Sequence[str]
+    ) -> Iterator[Violation]:
         """18, of a whole tree: no call begins after the cancellation of any ancestor was acknowledged."""
-        acks = [ack for ack in self.acks if ack["act"] == "cancel" and ack["run"] in (run_id, *ancestors)]
+        acks = [
+            ack
+            for ack in self.acks
+            if ack["act"] == "cancel" and ack["run"] in (run_id, *ancestors)
+        ]
         if not acks:
             return
         cancelled_at = min(ack["at"] for ack in acks)
@@ -193,7 +213,9 @@ class Judge:
                 yield Violation("call after cancel", run_id, text)
                 return
 
-    def _after_deadline(self, run_id: str, x: Evidence, ancestors: Sequence[str]) -> Iterator[Violation]:
+    def _after_deadline(
+        self, run_id: str, x: Evidence, ancestors: Sequence[str]
+    ) -> Iterator[Violation]:
         """18: no call begins after the deadline of any ancestor."""
         ends = [
             created.deadline_at
@@ -213,9 +235,12 @@ class Judge:
         names = [self.rows[one].agent for one in (run_id, *ancestors)]
         risks = {risk for name in names for risk in self._options(name).get("approve", ())}
         for record, event in zip(x.records, x.events, strict=True):
-            first = isinstance(event, e.CallStarted) and event.attempt == 1
-            if first and event.risk in risks and event.approval is None and not event.undoes:
-                yield Violation("approval skipped", run_id, f"{event.name} (event {record.seq}) had none")
+            if not isinstance(event, e.CallStarted) or event.attempt > 1 or event.undoes:
+                continue
+            if event.risk in risks and event.approval is None:
+                yield Violation(
+                    "approval skipped", run_id, f"{event.name} (event {record.seq}) had none"
+                )
                 return
 
     def _options(self, agent: str) -> dict[str, Any]:
@@ -232,7 +257,12 @@ class Judge:
         if most is None:
             return
         below = [one for one in self.evidence if one.startswith(f"{run_id}~")]
-        calls = [c for one in (run_id, *below) for c in self.evidence[one].state.calls if c.branch != "undo"]
+        calls = [
+            c
+            for one in (run_id, *below)
+            for c in self.evidence[one].state.calls
+            if c.branch != "undo"
+        ]
         branches = {(c.branch) for c in calls}
         steps = sum(c.effect != "child" for c in calls)
         if steps > most + len(branches) - 1:
@@ -304,7 +334,10 @@ def judge(stage: Stage, skip: Sequence[str], write: int) -> None:
 
 def log_of(store: Store, run_id: str) -> str:
     """A run's log, for people."""
-    lines = [f"{r.seq:4} e{r.epoch} {r.time % 10**9 / 1000:10.1f}ms {r.kind} {r.data.decode()[:300]}" for r in store.read(run_id)]
+    lines = [
+        f"{r.seq:4} e{r.epoch} {r.time % 10**9 / 1000:10.1f}ms {r.kind} {r.data.decode()[:300]}"
+        for r in store.read(run_id)
+    ]
     return "\n".join([str(store.get(run_id)), *lines])
 
 

@@ -15,7 +15,15 @@ CODE = (
 )  # fmt: skip
 """What the code of an agent may do."""
 
-TOGETHER = ("branch_waits", "branch_children", "branch_tx", "child_waits", "child_limits", "child_approvals", "conflicts")
+TOGETHER = (
+    "branch_waits",
+    "branch_children",
+    "branch_tx",
+    "child_waits",
+    "child_limits",
+    "child_approvals",
+    "conflicts",
+)
 """Combinations: a wait, a child run or a transactional tool inside a parallel branch, a child that waits, limits (deadline, budget,
 cancellation) and approval by risk of a run with children, events from outside while branches run."""
 

@@ -320,7 +320,9 @@ class Sync:
 class Async:
     """Carries out the operations of an async agent."""
 
-    def __init__(self, run: AsyncRun, tools: dict[str, Any], children: Sequence[Any], world: World) -> None:
+    def __init__(
+        self, run: AsyncRun, tools: dict[str, Any], children: Sequence[Any], world: World
+    ) -> None:
         self.run, self.tools, self.children, self.world = run, tools, children, world
 
     async def execute(self, body: Body, at: str, acc: int) -> int:
@@ -427,7 +429,11 @@ def _limit(kinds: Sequence[str], timeout: float | None) -> float | None:
 
 
 def _choices(at: str, kinds: Sequence[str]) -> list[Any]:
-    made: dict[str, Any] = {"approval": Approval(at), "question": Question(at), "timer": Timer(0.15)}
+    made: dict[str, Any] = {
+        "approval": Approval(at),
+        "question": Question(at),
+        "timer": Timer(0.15),
+    }
     return [made.get(kind, kind) for kind in kinds]
 
 
@@ -449,10 +455,11 @@ class Script:
         if prompt.turn > len(self.turns):
             return Reply(text="the end", usage=Usage(1, 1))
         calls = []
-        for number, (name,) in enumerate(self.turns[prompt.turn - 1]):
+        for number, (wanted,) in enumerate(self.turns[prompt.turn - 1]):
+            name = wanted
             at = f"{label}.t{prompt.turn}c{number}"
             args: dict[str, Any] = {"at": at, "n": random.randrange(1000)}
-            if name == "llm_helper":
+            if wanted == "llm_helper":
                 name, args = self.helper, {"label": at}
             calls.append(ToolRequest(f"c{prompt.turn}-{number}", name, json.dumps(args)))
         return Reply(tool_calls=tuple(calls), usage=Usage(1, 1))
@@ -596,7 +603,7 @@ def _next(state: AgentState, seen: int) -> AgentState:
     return after.to_executing() if state.phase != "executing" else after.to_reflecting()
 
 
-def input_of(program: Program, run_id: str) -> dict[str, str]:
+def input_of(program: Program, run_id: str) -> dict[str, Any]:
     """What a run of this program is started with."""
     is_goal = program["kind"] not in ("sync", "async")
     return {"goal" if is_goal else "label": run_id}

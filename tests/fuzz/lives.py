@@ -130,7 +130,7 @@ def _make_table(stage: Stage) -> None:
         import psycopg
 
         with psycopg.connect(stage.url) as connection:
-            connection.execute(sql)  # type: ignore[arg-type]
+            connection.execute(sql)
 
 
 def written(stage: Stage) -> list[tuple[str, int]]:
@@ -181,7 +181,9 @@ def call(stage: Stage, plan: Plan) -> None:
             for _ in range(2):
                 known = sorted(stage.programs.keys() - stage.late)
                 wanted = dice.sample(known, min(4, len(known)))
-                clients = [_client(hf, stage, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted]
+                clients = [
+                    _client(hf, stage, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted
+                ]
                 for result in await asyncio.gather(*clients, return_exceptions=True):
                     if isinstance(result, BaseException) and not isinstance(result, EXPECTED):
                         stage.world.report("unexpected error", "", f"AsyncHoldfast.run: {result!r}")
@@ -190,7 +192,9 @@ def call(stage: Stage, plan: Plan) -> None:
     asyncio.run(serve())
 
 
-async def _client(hf: AsyncHoldfast, stage: Stage, program: Program, run_id: str, seconds: float) -> Any:
+async def _client(
+    hf: AsyncHoldfast, stage: Stage, program: Program, run_id: str, seconds: float
+) -> Any:
     agent = stage.cast.agents[program["name"]]
     task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
     await asyncio.wait((task,), timeout=seconds)
@@ -212,7 +216,9 @@ def _find_leaks(stage: Stage, hf: Holdfast) -> None:
         threading.Event().wait(0.05)
         held = ours()
     for run_id in held:
-        stage.world.report("lease leaked", run_id, "its caller was cancelled, and the lease is still renewed")
+        stage.world.report(
+            "lease leaked", run_id, "its caller was cancelled, and the lease is still renewed"
+        )
 
 
 # ── people ───────────────────────────────────────────────────────────────────────────────────
@@ -224,7 +230,9 @@ def serve_people(stage: Stage, plan: Plan) -> None:
     done: dict[str, Any] = {}
     may_reject = "rejections" in stage.features
     with contextlib.closing(open_store(stage.url)) as store:
-        people = People(store, stage.world, stage.programs, dice, f"p{plan.number}", may_reject=may_reject)
+        people = People(
+            store, stage.world, stage.programs, dice, f"p{plan.number}", may_reject=may_reject
+        )
         over = False
         while not over:
             with contextlib.suppress(StoreError):
@@ -232,9 +240,13 @@ def serve_people(stage: Stage, plan: Plan) -> None:
             threading.Event().wait(dice.uniform(0.002, 0.03))
 
 
-def _round(stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]) -> int:
+def _round(
+    stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]
+) -> int:
     """Serve some; how many there are that have not ended."""
-    rows = [r for r in rows_of(store, stage.since, stage.prefix) if r.status not in TERMINAL_STATUSES]
+    rows = [
+        r for r in rows_of(store, stage.since, stage.prefix) if r.status not in TERMINAL_STATUSES
+    ]
     dice.shuffle(rows)
     for row in rows:
         age = (store.now() - row.created_at) / 1e6
@@ -308,7 +320,9 @@ class _Watch:
             if row.id not in self.hopeless:
                 self._look_at(row)
         started = len({root_of(row.id) for row in rows}) == len(self.stage.programs)
-        waiting = [row for row in self.left if root_of(row.id) not in {root_of(x) for x in self.hopeless}]
+        waiting = [
+            row for row in self.left if root_of(row.id) not in {root_of(x) for x in self.hopeless}
+        ]
         if waiting and time.monotonic() - self.moved_at > STUCK_SECONDS:
             self.report_stuck(f"nothing moved for {STUCK_SECONDS:g} s")
             return True
@@ -321,7 +335,9 @@ class _Watch:
             self._give_up(row, "diverged")
         else:
             self._look_for_lost_time(row)
-            self.people.serve(row)
+            hesitates = self.stage.programs[root_of(row.id)]["people"].get("hesitate", 0.0)
+            if self.store.now() - row.updated_at >= 1e6 * hesitates:
+                self.people.serve(row)
 
     def _look_for_lost_time(self, row: RunRow) -> None:
         """17: a run that waits is due when the first of its open waits is over."""
@@ -333,7 +349,11 @@ class _Watch:
             return
         if self.store.get(row.id) == row:  # it was so all the time
             self.late.add(row.id)
-            due = "nothing" if row.due_at is None else f"it in {(row.due_at - min(times)) / 1e6:.2f} s"
+            due = (
+                "nothing"
+                if row.due_at is None
+                else f"it in {(row.due_at - min(times)) / 1e6:.2f} s"
+            )
             text = f"it waits, {due} is due, and an open wait is over earlier; waiting for {row.waiting_for!r}"
             self.stage.world.report("wake time lost", row.id, text)
 
@@ -346,7 +366,11 @@ class _Watch:
         now = self.store.now()
         for row in self.left:
             if root_of(row.id) not in given_up:
-                due = "nothing due" if row.due_at is None else f"due in {(row.due_at - now) / 1e6:.2f} s"
+                due = (
+                    "nothing due"
+                    if row.due_at is None
+                    else f"due in {(row.due_at - now) / 1e6:.2f} s"
+                )
                 text = f"{self.role}: {why}; {row.status}, {due}, waiting for {row.waiting_for!r}, owner {row.owner!r}"
                 self.stage.world.report("stuck", row.id, text)
 

@@ -66,7 +66,9 @@ class People:
                 yes = not self.may_reject or self.dice.random() < 0.9
                 how = control.approve if yes else control.reject
                 said = "approve" if yes else "reject"
-                return self.act(said, run_id, lambda by: how(store, run_id, request, by=by), request=request)
+                return self.act(
+                    said, run_id, lambda by: how(store, run_id, request, by=by), request=request
+                )
             case "answer":
                 value = self.dice.randrange(1000)
                 return self.act(
@@ -110,7 +112,9 @@ class People:
         changes: Any = {"outside": value}
         if self.dice.random() < 0.2:
             changes = StatePatch(notes={"outside": value})
-        return self.act("patch", run_id, lambda by: control.patch(self.store, run_id, changes, by=by))
+        return self.act(
+            "patch", run_id, lambda by: control.patch(self.store, run_id, changes, by=by)
+        )
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +147,7 @@ class People:
 
     def trouble(self, row: RunRow, age: float, done: dict[str, Any]) -> None:
         """What people do to this run without being asked: by its program, at its age in seconds."""
-        program = self.programs[row.id] if row.id in self.programs else None
+        program = self.programs.get(row.id)
         if program is None or row.status in TERMINAL_STATUSES:
             return
         plan, already = program["people"], done.setdefault(row.id, {"patches": 0})
@@ -158,4 +162,6 @@ class People:
 
 def _is_of(effect: dict[str, Any], call: Call) -> bool:
     args = decode(call.args.json) if call.args is not None else None
-    return bool(effect["tool"] == call.name and effect["key"] in ("", call.key) and effect["args"] == args)
+    return bool(
+        effect["tool"] == call.name and effect["key"] in ("", call.key) and effect["args"] == args
+    )

@@ -147,7 +147,10 @@ class Generator:
                 branches = [self.body(level + 1, 2, branch=branch) for _ in range(2)]
                 return ["if", *branches]
             case "try":
-                tried = [*self.body(level + 1, 1, branch=branch), self.one_of(["failing"], ["raise"])]
+                tried = [
+                    *self.body(level + 1, 1, branch=branch),
+                    self.one_of(["failing"], ["raise"]),
+                ]
                 return ["try", tried, self.body(level + 1, 1, branch=branch)]
             case "parallel":
                 return self.parallel(level)
@@ -237,7 +240,9 @@ class Generator:
         elif may_limit and self.chance(0.1):
             made["options"]["max_steps"] = self.dice.randint(2, 8)
         waits = not self.depth or "child_waits" in self.has
-        branch_waits = "branch_waits" in self.has or not has_word(made["body"], (*PARALLEL, "timeout"))
+        branch_waits = "branch_waits" in self.has or not has_word(
+            made["body"], (*PARALLEL, "timeout")
+        )
         may_gate = "approvals" in self.has and waits and branch_waits
         may_gate = may_gate and (not has_children or "child_approvals" in self.has)
         if may_gate and self.chance(0.2):
@@ -255,9 +260,10 @@ class Generator:
         ]
         made = self.program(shape, turns, "async_llm" if self.is_async else "llm")
         waits = not self.depth or "child_waits" in self.has
-        if "approvals" in self.has and waits and (most == 1 or "branch_waits" in self.has):
-            if self.chance(0.4):
-                made["options"]["approve"] = ["external_action"]
+        may_gate = "approvals" in self.has and waits
+        may_gate = may_gate and (most == 1 or "branch_waits" in self.has)
+        if may_gate and self.chance(0.4):
+            made["options"]["approve"] = ["external_action"]
         return made
 
 
@@ -374,6 +380,7 @@ def timer_beside_signal(g: Generator) -> Program:
     bodies: list[Body] = [[["sleep", 0.2], ["step"]], [["signal", "left", None]]]
     g.dice.shuffle(bodies)
     made = g.program("timer_beside_signal", [[_join(g), bodies], ["step"]])
+    made["people"]["hesitate"] = g.one_of(0.0, 0.5, 0.5)
     return made
 
 
@@ -453,7 +460,9 @@ def shown(made: Program) -> str:
     lines = []
     for one in family(made):
         options = ", ".join(f"{key}={value!r}" for key, value in one["options"].items())
-        lines.append(f"{one['name']}: {one['kind']} ({one['shape']}) {options} people={one['people']}")
+        lines.append(
+            f"{one['name']}: {one['kind']} ({one['shape']}) {options} people={one['people']}"
+        )
         lines += _shown(one["body"], "    ")
         calls = ", ".join(f"{n} = {child['name']}" for n, child in enumerate(one["children"]))
         lines += [f"    children: {calls}"] if calls else []
