@@ -32,6 +32,8 @@ WORKERS = 5
 PULSES = 256
 IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
+PEACE_CONCURRENCY = 64
+"""More than there are runs: one that hangs must not hold up the others."""
 OVERALL_SECONDS = 150.0
 REPLAY_SECONDS = 20.0
 
@@ -279,7 +281,7 @@ class Batch:
     def _make_peace(self) -> None:
         drive = "drive" in self.stage.features and self.dice.random() < 0.3
         role, self.lives = "drive" if drive else "work", self.lives + 1
-        plan = Plan(self.lives, role, 0, 8, tuple(self.dead))
+        plan = Plan(self.lives, role, 0, PEACE_CONCURRENCY, tuple(self.dead))
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = Life(plan, "", 0.0, self.dice)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)

@@ -32,7 +32,31 @@ EXPECTED_FAILURES = {
 """Why a program may fail: on purpose, because a person said no, or by its limits."""
 
 
-_INVARIANTS = [x for x in invariants.ALL if x is not invariants.undo_is_complete_and_in_reverse]
+_OWN = (invariants.undo_is_complete_and_in_reverse, invariants.one_terminal_event)
+_INVARIANTS = [x for x in invariants.ALL if x not in _OWN]
+
+
+def one_terminal_event(x: Evidence) -> None:
+    """21, but a person may settle a doubt of a run that has ended."""
+    own = [event for event in x.events if not isinstance(event, e.CallEvidence | e.CallResolved)]
+    kinds = (e.RunCompleted, e.RunFailed, e.RunCancelled)
+    ends = [i for i, event in enumerate(own) if isinstance(event, kinds)]
+    reopened = (e.RunReopened, e.RunRestarted, e.UndoRequested)
+    if ends and not any(isinstance(event, reopened) for event in x.events):
+        assert ends == [len(own) - 1], f"the run ended at events {ends} of {len(own)}"
+
+
+def decisions_hold(x: Evidence) -> None:
+    """1: what a person has said of a call in doubt is not asked again, unless it was tried again."""
+    decided: dict[tuple[str, int], int] = {}
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.CallResolved) and event.by not in ("check", "policy"):
+            decided[event.branch, event.index] = record.seq
+        elif isinstance(event, e.CallStarted):
+            decided.pop((event.branch, event.index), None)
+        elif isinstance(event, e.CallDoubted):
+            seq = decided.get((event.branch, event.index))
+            assert seq is None, f"event {record.seq} doubts what event {seq} has settled"
 
 
 def undone_in_reverse(x: Evidence) -> None:
@@ -136,7 +160,7 @@ class Judge:
     # ── logs ─────────────────────────────────────────────────────────────────────────────
 
     def _invariants(self, run_id: str, x: Evidence) -> Iterator[Violation]:
-        for invariant in (*_INVARIANTS, undone_in_reverse):
+        for invariant in (*_INVARIANTS, undone_in_reverse, one_terminal_event, decisions_hold):
             try:
                 invariant(x)
             except AssertionError as broken:

@@ -73,6 +73,8 @@ class Generator:
         found = self.any_of(("keyed", "checked", "tx", "once"))
         if branch and "branch_tx" not in self.has:
             found = [name for name in found if name != "tx"]
+        if branch and "branch_waits" not in self.has:  # killed, it waits for a person
+            found = [name for name in found if name != "once"]
         return [self.dice.choice(found)] if found else ["step"]
 
     def plain(self, branch: bool) -> Statement:
@@ -82,7 +84,8 @@ class Generator:
         if "random" in self.has:
             words += [["random"], ["uuid"], ["now"]]
         if "retries" in self.has:
-            words.append(["flaky", self.one_of(1, 2), self.one_of(0.005, 0.12)])
+            far = not branch or "branch_waits" in self.has  # such a wait leaves memory
+            words.append(["flaky", self.one_of(1, 2), self.one_of(0.005, 0.12 if far else 0.01)])
         if "undo" in self.has:
             words.append(["undoable"])
         return self.dice.choice(words)
