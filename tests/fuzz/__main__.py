@@ -12,24 +12,66 @@ logs if `--save` names a folder. Exit code 1 if there was any.
 from __future__ import annotations
 
 import argparse
+import os
+import pickle
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 from fuzz import features as f
-from fuzz.batch import Harm, Report, run_batch, warm_up
+from fuzz.batch import Harm, Report, die_with_parent, run_batch, warm_up
 from fuzz.programs import SHAPES
 
 
 def main(words: list[str] | None = None) -> int:
     given = _arguments(words)
-    chosen = f.chosen(_names(given.without), _names(given.only))
+    f.chosen(_names(given.without), _names(given.only))  # or an error now
+    began = time.monotonic()
     stores = ("sqlite", "postgres") if given.store == "both" else (given.store,)
     warm_up(stores)
+    total = _in_jobs(given, stores) if given.jobs > 1 else _job(given, stores, 0)
+    total.seconds = time.monotonic() - began
+    print(summary(total))
+    return 1 if total.violations else 0
+
+
+def _in_jobs(given: argparse.Namespace, stores: tuple[str, ...]) -> Report:
+    """Several batches at once, each job in a process of its own and on one store."""
+    total, jobs = Report(), []
+    for number in range(given.jobs):
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                die_with_parent()
+                report = _job(given, (stores[number % len(stores)],), number)
+                with os.fdopen(write, "wb") as pipe:
+                    pickle.dump(report, pipe)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(write)
+        jobs.append((pid, read))
+    for pid, read in jobs:
+        with os.fdopen(read, "rb") as pipe:
+            told = pipe.read()
+        os.waitpid(pid, 0)
+        if not told:
+            raise RuntimeError("a job of the fuzzer failed; see above")
+        total.add(pickle.loads(told))  # our own child's words
+    return total
+
+
+def _job(given: argparse.Namespace, stores: tuple[str, ...], number: int) -> Report:
+    """The batches of one job, with a server of its own if it needs one."""
     if "postgres" not in stores:
-        return _session(given, chosen, stores, "", None)
+        return _batches(given, stores, number, "", None)
     from support.postgres import PostgresServer
 
     with PostgresServer() as server:
@@ -38,21 +80,31 @@ def main(words: list[str] | None = None) -> int:
             server.stop(immediate=how == "immediate")
             server.start()
 
-        return _session(given, chosen, stores, server.dsn(server.create_database()), restart)
+        return _batches(given, stores, number, server.dsn(server.create_database()), restart)
 
 
-def _session(
-    given: argparse.Namespace, chosen: frozenset[str], stores: tuple[str, ...], dsn: str,
+def _batches(
+    given: argparse.Namespace,
+    stores: tuple[str, ...],
+    job: int,
+    dsn: str,
     restart: Callable[[str], None] | None,
-) -> int:  # fmt: skip
+) -> Report:
+    chosen = f.chosen(_names(given.without), _names(given.only))
     total, began, number = Report(), time.monotonic(), 0
     harm = Harm(given.runs, given.kills_per_batch, given.harm_seconds)
     while _goes_on(given, total, number, time.monotonic() - began):
-        seed, store = given.seed + number, stores[number % len(stores)]
+        seed, store = given.seed + number * given.jobs + job, stores[number % len(stores)]
         report = run_batch(
-            seed, store, dsn, chosen, harm, shape=given.shape, restart=restart if store == "postgres" else None,
+            seed,
+            store,
+            dsn,
+            chosen,
+            harm,
+            shape=given.shape,
+            restart=restart if store == "postgres" else None,
             save=given.save,
-        )  # fmt: skip
+        )
         total.add(report)
         number += 1
         kinds = Counter(v.kind for *_, v in report.violations)
@@ -63,17 +115,15 @@ def _session(
         )
         if report.violations and given.stop:
             break
-    total.seconds = time.monotonic() - began
-    print(summary(total))
-    return 1 if total.violations else 0
+    return total
 
 
 def _goes_on(given: argparse.Namespace, total: Report, number: int, elapsed: float) -> bool:
     if given.kills:
-        return bool(total.kills < given.kills)
+        return bool(total.kills < given.kills / given.jobs)
     if given.minutes:
         return bool(elapsed < 60 * given.minutes)
-    return bool(number < given.batches)
+    return bool(number < given.batches / given.jobs)
 
 
 def summary(total: Report) -> str:
@@ -114,6 +164,9 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     p.add_argument("--kills", type=int, default=0, help="go on until there were so many")
     p.add_argument("--minutes", type=float, default=0.0, help="go on for so long")
     p.add_argument("--store", choices=("sqlite", "postgres", "both"), default="sqlite")
+    p.add_argument(
+        "--jobs", type=int, default=1, help="batches at the same time; each job has one store"
+    )
     p.add_argument("--runs", type=int, default=Harm.runs, help="runs in each batch")
     p.add_argument("--kills-per-batch", type=int, default=Harm.kills)
     p.add_argument("--harm-seconds", type=float, default=Harm.seconds)

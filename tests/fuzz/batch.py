@@ -6,6 +6,8 @@ is drawn from the batch's seed; when a fault hits is up to the machine, as far a
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import json
 import mmap
@@ -30,6 +32,7 @@ from fuzz.programs import generate, shown
 
 WORKERS = 5
 PULSES = 256
+PR_SET_PDEATHSIG = 1
 IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
@@ -83,9 +86,17 @@ class Batch:
     """One batch, from its seed."""
 
     def __init__(
-        self, seed: int, store: str, url: str, folder: Path, features: frozenset[str], harm: Harm, *,
-        shape: str = "", restart: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        store: str,
+        url: str,
+        folder: Path,
+        features: frozenset[str],
+        harm: Harm,
+        *,
+        shape: str = "",
+        restart: Callable[[str], None] | None = None,
+    ) -> None:
         programs = {
             f"f{seed}-{number}": generate(f"{seed}:{number}", f"f{seed}p{number}", features, shape)
             for number in range(harm.runs)
@@ -138,6 +149,7 @@ class Batch:
         code = 1
         try:
             gc.disable()
+            die_with_parent()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             log = os.open(
                 self.stage.folder / "stderr", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
@@ -406,6 +418,12 @@ class Life:
         return self.plan.role == "work" and now - self.seen_at > patience
 
 
+def die_with_parent() -> None:
+    """Leave nothing behind, whatever ends the process that forks us. (Linux has it; others do without.)"""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def warm_up(stores: Sequence[str]) -> None:
     """Import what children need, so that they do not."""
     import sqlite3  # noqa: F401
@@ -422,9 +440,16 @@ def warm_up(stores: Sequence[str]) -> None:
 
 
 def run_batch(
-    seed: int, store: str, dsn: str, features: frozenset[str], harm: Harm, *, shape: str = "",
-    restart: Callable[[str], None] | None = None, save: Path | None = None,
-) -> Report:  # fmt: skip
+    seed: int,
+    store: str,
+    dsn: str,
+    features: frozenset[str],
+    harm: Harm,
+    *,
+    shape: str = "",
+    restart: Callable[[str], None] | None = None,
+    save: Path | None = None,
+) -> Report:
     """One batch in a folder of its own, on SQLite or in the database of `dsn`."""
     with tempfile.TemporaryDirectory(prefix="hf-fuzz-") as name:
         folder = Path(name)
@@ -436,4 +461,4 @@ def run_batch(
         return report
 
 
-__all__ = ["Batch", "Harm", "Report", "run_batch", "warm_up"]
+__all__ = ["Batch", "Harm", "Report", "die_with_parent", "run_batch", "warm_up"]

@@ -26,9 +26,18 @@ SLACK_US = 50_000
 """An intent that was built before a cancellation was acknowledged may carry a time a moment later."""
 
 EXPECTED_FAILURES = {
-    "ProgramError", "CallFailed", "Rejected", "ExceptionGroup", "deadline", "budget", "RunFailed",
-    "DeadlineExceeded", "BudgetExceeded", "RunCancelled", "Refused",
-}  # fmt: skip
+    "ProgramError",
+    "CallFailed",
+    "Rejected",
+    "ExceptionGroup",
+    "deadline",
+    "budget",
+    "RunFailed",
+    "DeadlineExceeded",
+    "BudgetExceeded",
+    "RunCancelled",
+    "Refused",
+}
 """Why a program may fail: on purpose, because a person said no, or by its limits."""
 
 

@@ -8,11 +8,28 @@ EFFECTS = ("keyed", "checked", "tx", "once")
 """Effect classes of tools. Plain steps are always there."""
 
 CODE = (
-    "retries", "failures", "random", "loops", "state", "checkpoints", "undo",
-    "approvals", "questions", "signals", "timers", "wait_any", "limits",
-    "map", "gather", "group", "races", "timeouts",
-    "children", "loop_agents", "llm",
-)  # fmt: skip
+    "retries",
+    "failures",
+    "random",
+    "loops",
+    "state",
+    "checkpoints",
+    "undo",
+    "approvals",
+    "questions",
+    "signals",
+    "timers",
+    "wait_any",
+    "limits",
+    "map",
+    "gather",
+    "group",
+    "races",
+    "timeouts",
+    "children",
+    "loop_agents",
+    "llm",
+)
 """What the code of an agent may do."""
 
 TOGETHER = (

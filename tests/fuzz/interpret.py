@@ -170,12 +170,27 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
         raise Refused(f"not {n}")
 
     return {
-        "step": plain, "slow": slow, "keyed": keyed, "checked": checked, "once": once, "undoable": undoable,
-        "tx": written, "failing": failing, "astep": aplain, "aslow": aslow, "akeyed": akeyed, "achecked": achecked,
-        "aonce": aonce, "aundoable": aundoable, "atx": written, "afailing": afailing,
-        "flaky": flaky_of("flaky", QUICK_RETRY), "late": flaky_of("late", LATE_RETRY),
-        "aflaky": aflaky_of("aflaky", QUICK_RETRY), "alate": aflaky_of("alate", LATE_RETRY),
-    }  # fmt: skip
+        "step": plain,
+        "slow": slow,
+        "keyed": keyed,
+        "checked": checked,
+        "once": once,
+        "undoable": undoable,
+        "tx": written,
+        "failing": failing,
+        "astep": aplain,
+        "aslow": aslow,
+        "akeyed": akeyed,
+        "achecked": achecked,
+        "aonce": aonce,
+        "aundoable": aundoable,
+        "atx": written,
+        "afailing": afailing,
+        "flaky": flaky_of("flaky", QUICK_RETRY),
+        "late": flaky_of("late", LATE_RETRY),
+        "aflaky": aflaky_of("aflaky", QUICK_RETRY),
+        "alate": aflaky_of("alate", LATE_RETRY),
+    }
 
 
 async def _later(seconds: float) -> None:

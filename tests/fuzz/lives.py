@@ -100,9 +100,11 @@ def options_of(plan: Plan) -> Options:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return Options(
-        lease_seconds=LEASE_SECONDS, patience_seconds=PATIENCE_SECONDS, quarantine_after=NEVER_QUARANTINE,
+        lease_seconds=LEASE_SECONDS,
+        patience_seconds=PATIENCE_SECONDS,
+        quarantine_after=NEVER_QUARANTINE,
         boundary=boundary,
-    )  # fmt: skip
+    )
 
 
 def prepare(stage: Stage) -> None:
@@ -393,9 +395,13 @@ def terminate_backends(stage: Stage, plan: Plan) -> None:
 
 
 ROLES: dict[str, Callable[[Stage, Plan], None]] = {
-    "work": work, "call": call, "people": serve_people, "drive": drive, "settle": settle,
+    "work": work,
+    "call": call,
+    "people": serve_people,
+    "drive": drive,
+    "settle": settle,
     "backends": terminate_backends,
-}  # fmt: skip
+}
 
 
 def agents_of(programs: Sequence[Program]) -> list[str]:

@@ -34,9 +34,15 @@ class People:
     """One process's worth of people."""
 
     def __init__(
-        self, store: Store, world: World, programs: Mapping[str, Program], dice: random.Random, name: str,
-        *, may_reject: bool,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        world: World,
+        programs: Mapping[str, Program],
+        dice: random.Random,
+        name: str,
+        *,
+        may_reject: bool,
+    ) -> None:
         self.store, self.world, self.programs, self.dice = store, world, programs, dice
         self.name = name
         self.may_reject = may_reject
@@ -72,8 +78,11 @@ class People:
             case "answer":
                 value = self.dice.randrange(1000)
                 return self.act(
-                    "answer", run_id, lambda by: control.answer(store, run_id, value, request, by=by), request=request
-                )  # fmt: skip
+                    "answer",
+                    run_id,
+                    lambda by: control.answer(store, run_id, value, request, by=by),
+                    request=request,
+                )
             case "signal":
                 return self.signal(run_id, self.dice.choice(wait.of or (wait.name,)))
             case _:
@@ -82,9 +91,10 @@ class People:
     def signal(self, run_id: str, name: str) -> bool:
         value, signal_id = self.dice.randrange(1000), f"{self.name}-{self.acts}"
         return self.act(
-            "signal", run_id,
+            "signal",
+            run_id,
             lambda by: control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by),
-        )  # fmt: skip
+        )
 
     def settle(self, run_id: str, call: Call) -> bool:
         """Say what became of a call in doubt: what the ledger says."""
@@ -92,11 +102,15 @@ class People:
         if found:
             done = found[0]["result"]
             return self.act(
-                "resolve", run_id, lambda by: control.resolve(self.store, run_id, call.step, done=done, by=by)
-            )  # fmt: skip
+                "resolve",
+                run_id,
+                lambda by: control.resolve(self.store, run_id, call.step, done=done, by=by),
+            )
         return self.act(
-            "resolve", run_id, lambda by: control.resolve(self.store, run_id, call.step, retry=True, by=by)
-        )  # fmt: skip
+            "resolve",
+            run_id,
+            lambda by: control.resolve(self.store, run_id, call.step, retry=True, by=by),
+        )
 
     def resume(self, run_id: str) -> bool:
         return self.act("resume", run_id, lambda by: control.reopen(self.store, run_id, by=by))

@@ -204,9 +204,14 @@ class Generator:
     def program(self, shape: str, body: Body, kind: str = "") -> Program:
         color = "async" if self.is_async else "sync"
         return {
-            "name": self.name, "shape": shape, "kind": kind or color, "options": self.options(),
-            "body": body, "children": self.children, "people": {},
-        }  # fmt: skip
+            "name": self.name,
+            "shape": shape,
+            "kind": kind or color,
+            "options": self.options(),
+            "body": body,
+            "children": self.children,
+            "people": {},
+        }
 
     def options(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -401,16 +406,24 @@ def timeout_in_commit(g: Generator) -> Program:
 SHAPES: dict[Make, frozenset[str]] = {
     decision_while_working: frozenset({"branch_waits", "map", "gather", "group", "keyed"}),
     model_with_two_tools: frozenset({"branch_waits", "llm", "approvals", "keyed", "map"}),
-    question_beside_child: frozenset({"branch_waits", "child_waits", "branch_children", "children", "map", "gather", "group"}),
+    question_beside_child: frozenset(
+        {"branch_waits", "child_waits", "branch_children", "children", "map", "gather", "group"}
+    ),
     waiting_child: frozenset({"child_waits", "children"}),
-    group_with_child: frozenset({"branch_waits", "child_waits", "branch_children", "children", "group"}),
+    group_with_child: frozenset(
+        {"branch_waits", "child_waits", "branch_children", "children", "group"}
+    ),
     limited_parent: frozenset({"child_limits", "children", "limits", "cancels", "keyed"}),
-    gated_parent: frozenset({"child_approvals", "child_waits", "children", "approvals", "llm", "keyed", "once"}),
-    branches_and_patches: frozenset({"conflicts", "map", "gather", "group", "patches", "keyed", "random"}),
+    gated_parent: frozenset(
+        {"child_approvals", "child_waits", "children", "approvals", "llm", "keyed", "once"}
+    ),
+    branches_and_patches: frozenset(
+        {"conflicts", "map", "gather", "group", "patches", "keyed", "random"}
+    ),
     race_after_join: frozenset({"races", "gather", "group", "questions", "signals", "approvals"}),
     timer_beside_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
     timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
-}  # fmt: skip
+}
 """Each with the features that it needs."""
 
 

@@ -157,9 +157,7 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
     def decide(where: str) -> None:
         if where == "before commit call_doubted" and not decided:
             decided.append(where)
-            event = e.CallResolved(
-                index=0, step=1, name="pay", how="done", result=e.NULL, by="ann"
-            )
+            event = e.CallResolved(index=0, step=1, name="pay", how="done", result=e.NULL, by="ann")
             control.act(hf.store, "r", lambda *_: control.Act([event]))
 
     with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):

@@ -56,8 +56,15 @@ class World:
         result = found or {"tool": tool, "token": random.randrange(10**9)}
         self._append(
             "effects",
-            {"tool": tool, "key": key, "args": args, "result": result, "pid": os.getpid(), "time": time.time()},
-        )  # fmt: skip
+            {
+                "tool": tool,
+                "key": key,
+                "args": args,
+                "result": result,
+                "pid": os.getpid(),
+                "time": time.time(),
+            },
+        )
         self.dawdle()
         return result
 
