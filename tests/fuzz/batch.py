@@ -208,6 +208,10 @@ class Batch:
             roles[role] += 1
         if not roles["people"]:
             self._start("people")
+        if not roles["storm"] and any(
+            x["people"].get("storm") for x in self.stage.programs.values()
+        ):
+            self._start("storm")
         if (
             self.stage.store == "postgres"
             and "backends" in self.stage.features
@@ -221,7 +225,7 @@ class Batch:
         kill_at, fate, after = 0, "SIGKILL", dice.uniform(0.02, 0.35)
         if role == "people":
             after = dice.uniform(0.1, 0.8)
-        elif role in ("call", "backends"):
+        elif role in ("call", "backends", "storm"):
             after = 6.0
         elif "kills" in has and dice.random() < 0.65:
             kill_at, after = int(dice.expovariate(1 / 14)) + 1, 3.0
@@ -234,7 +238,8 @@ class Batch:
         slot = self.lives % PULSES
         pulse = self.pulses[8 * slot : 8 * slot + 8]
         pulse[:] = bytes(8)
-        plan = Plan(self.lives, role, kill_at, dice.choice((1, 2, 4, 6)), dead, pulse)
+        on_conflict = role == "work" and "conflicts" in has and dice.random() < 0.3
+        plan = Plan(self.lives, role, kill_at, on_conflict, dice.choice((1, 2, 4, 6)), dead, pulse)
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[pid] = Life(plan, fate, after, dice)
 
@@ -293,7 +298,7 @@ class Batch:
     def _make_peace(self) -> None:
         drive = "drive" in self.stage.features and self.dice.random() < 0.3
         role, self.lives = "drive" if drive else "work", self.lives + 1
-        plan = Plan(self.lives, role, 0, PEACE_CONCURRENCY, tuple(self.dead))
+        plan = Plan(self.lives, role, concurrency=PEACE_CONCURRENCY, dead=tuple(self.dead))
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = Life(plan, "", 0.0, self.dice)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)

@@ -32,7 +32,9 @@ from support.waiting import eventually
 LEASE_SECONDS = 0.6
 PATIENCE_SECONDS = 0.05
 STUCK_SECONDS = 4.0
-"""With no run of the batch moving for so long, those that have not ended are stuck."""
+"""With no run of the batch moving for so long, those that wait for nothing are stuck."""
+HUNG_SECONDS = 25.0
+"""The same if one executes or is due: a busy machine may take its time."""
 SETTLE_SECONDS = 90.0
 NEVER_QUARANTINE = 10**6
 INSERT = {
@@ -81,6 +83,8 @@ class Plan(NamedTuple):
     role: str
     kill_at: int = 0
     """Kill yourself at this boundary; 0: not by yourself."""
+    kill_after_conflict: bool = False
+    """Kill yourself when the first append that was refused has been sent again."""
     concurrency: int = 4
     dead: tuple[int, ...] = ()
     """Processes that are gone: their leases need not be waited for."""
@@ -89,22 +93,47 @@ class Plan(NamedTuple):
 
 
 def options_of(plan: Plan) -> Options:
-    seen = 0
-
-    def boundary(_: str) -> None:
-        nonlocal seen
-        seen += 1
-        if plan.pulse is not None:
-            plan.pulse[:] = seen.to_bytes(8, "little")
-        if seen == plan.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    """How a process executes, and where it kills itself."""
+    boundary = _Boundary(plan)
     return Options(
         lease_seconds=LEASE_SECONDS,
         patience_seconds=PATIENCE_SECONDS,
         quarantine_after=NEVER_QUARANTINE,
-        boundary=boundary,
+        boundary=boundary.meet,
     )
+
+
+class _Boundary:
+    """Counts the boundaries of this process, and ends it at one of them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.seen = 0
+        self.sent: dict[tuple[int, int], int] = {}
+        """How often each line of execution has sent what it is about to commit."""
+
+    def meet(self, where: str) -> None:
+        plan = self.plan
+        self.seen += 1
+        if plan.pulse is not None:
+            plan.pulse[:] = self.seen.to_bytes(8, "little")
+        if self.seen == plan.kill_at or (
+            plan.kill_after_conflict and self._follows_conflict(where)
+        ):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _follows_conflict(self, where: str) -> bool:
+        """Whether something was committed only when it was sent again, as the log had grown meanwhile."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        line = (threading.get_ident(), id(task))
+        if where.startswith("before commit"):
+            self.sent[line] = self.sent.get(line, 0) + 1
+        elif where.startswith("after commit"):
+            return self.sent.pop(line, 0) > 1
+        return False
 
 
 def prepare(stage: Stage) -> None:
@@ -264,6 +293,28 @@ def _round(
     return len(rows)
 
 
+def patch_much(stage: Stage, plan: Plan) -> None:
+    """Somebody who patches runs with branches again and again while they execute: conflicts."""
+    dice = stage.dice(f"storm {plan.number}")
+    wanted = {
+        run_id for run_id, program in stage.programs.items() if program["people"].get("storm")
+    }
+    with contextlib.closing(open_store(stage.url)) as store:
+        people = People(
+            store, stage.world, stage.programs, dice, f"s{plan.number}", may_reject=False
+        )
+        while wanted:
+            with contextlib.suppress(StoreError):
+                rows = [
+                    row for row in rows_of(store, stage.since, stage.prefix) if row.id in wanted
+                ]
+                for row in rows:
+                    if row.status == "running":
+                        for _ in range(dice.randint(1, 8)):
+                            people.patch(row.id)
+            threading.Event().wait(0.002)
+
+
 # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
 
@@ -325,8 +376,10 @@ class _Watch:
         waiting = [
             row for row in self.left if root_of(row.id) not in {root_of(x) for x in self.hopeless}
         ]
-        if waiting and time.monotonic() - self.moved_at > STUCK_SECONDS:
-            self.report_stuck(f"nothing moved for {STUCK_SECONDS:g} s")
+        moves = any(row.status in ("pending", "running") or row.due_at for row in waiting)
+        patience = HUNG_SECONDS if moves else STUCK_SECONDS
+        if waiting and time.monotonic() - self.moved_at > patience:
+            self.report_stuck(f"nothing moved for {patience:g} s")
             return True
         return started and not waiting
 
@@ -398,6 +451,7 @@ ROLES: dict[str, Callable[[Stage, Plan], None]] = {
     "work": work,
     "call": call,
     "people": serve_people,
+    "storm": patch_much,
     "drive": drive,
     "settle": settle,
     "backends": terminate_backends,

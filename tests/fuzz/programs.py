@@ -340,7 +340,7 @@ def group_with_child(g: Generator) -> Program:
 
 def limited_parent(g: Generator) -> Program:
     """Item 4: a parent is cancelled, or comes to its limit, while its child works."""
-    work: Body = [["loop", 6, [["keyed"], ["slow", g.one_of(30, 80)]]]]
+    work: Body = [["loop", 10, [["keyed"], ["slow", g.one_of(30, 80)]]]]
     made = g.program("limited_parent", [g.add_child(work), ["step"]])
     match g.one_of("deadline", "budget", "cancel"):
         case "deadline":
@@ -367,9 +367,9 @@ def branches_and_patches(g: Generator) -> Program:
     """Items 6 and 7: several branches append while events come from outside."""
     chain: Body = [["uuid"], ["step"], ["keyed"], ["random"], ["keyed"]]
     count = g.one_of(3, 4, 6)
-    body: Body = [["loop", 2, [[_join(g), [chain] * count]]]]
+    body: Body = [["loop", 3, [[_join(g), [chain] * count]]]]
     made = g.program("branches_and_patches", body)
-    made["people"]["patches"] = 40
+    made["people"]["storm"] = True
     return made
 
 
