@@ -238,8 +238,17 @@ class Batch:
         slot = self.lives % PULSES
         pulse = self.pulses[8 * slot : 8 * slot + 8]
         pulse[:] = bytes(8)
-        on_conflict = role == "work" and "conflicts" in has and dice.random() < 0.3
-        plan = Plan(self.lives, role, kill_at, on_conflict, dice.choice((1, 2, 4, 6)), dead, pulse)
+        interferes = role == "work" and "conflicts" in has and dice.random() < 0.5
+        plan = Plan(
+            self.lives,
+            role,
+            kill_at,
+            interferes=interferes,
+            kill_after_conflict=interferes and dice.random() < 0.4,
+            concurrency=dice.choice((1, 2, 4, 6)),
+            dead=dead,
+            pulse=pulse,
+        )
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[pid] = Life(plan, fate, after, dice)
 
@@ -298,7 +307,13 @@ class Batch:
     def _make_peace(self) -> None:
         drive = "drive" in self.stage.features and self.dice.random() < 0.3
         role, self.lives = "drive" if drive else "work", self.lives + 1
-        plan = Plan(self.lives, role, concurrency=PEACE_CONCURRENCY, dead=tuple(self.dead))
+        plan = Plan(
+            self.lives,
+            role,
+            interferes="conflicts" in self.stage.features,
+            concurrency=PEACE_CONCURRENCY,
+            dead=tuple(self.dead),
+        )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = Life(plan, "", 0.0, self.dice)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)

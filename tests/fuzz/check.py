@@ -55,6 +55,36 @@ def one_terminal_event(x: Evidence) -> None:
         assert ends == [len(own) - 1], f"the run ended at events {ends} of {len(own)}"
 
 
+def branches_are_in_order(x: Evidence) -> None:
+    """3, 12: what a branch did and noted is in the log in the order of its code. So nothing is durable without
+    what it rests on, wherever the log is cut."""
+    begun: dict[str, tuple[int, int]] = {}
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.Noted):
+            index, seq = begun.get(event.branch, (-1, 0))
+            assert event.after > index, (
+                f"event {record.seq} ({event.kind} before call {event.after} of branch {event.branch!r}) stands "
+                f"after event {seq}, which rests on it"
+            )
+        elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.WaitBegan):
+            index, seq = begun.get(event.branch, (-1, 0))
+            first = event.index > index
+            if first:
+                begun[event.branch] = event.index, record.seq
+            elif event.index < index and not isinstance(event, e.WaitBegan):
+                assert _is_known(x, event, record.seq), (
+                    f"event {record.seq} ({event.kind}, call {event.index} of branch {event.branch!r}) stands after "
+                    f"event {seq}, which rests on it"
+                )
+
+
+def _is_known(x: Evidence, event: Any, seq: int) -> bool:
+    """Whether this call is in the log before: a later attempt, or the receipt of one that was cut off."""
+    place = (event.branch, event.index)
+    earlier = (y for y in x.events[:seq] if isinstance(y, e.CallStarted))
+    return any((y.branch, y.index) == place for y in earlier)
+
+
 def decisions_hold(x: Evidence) -> None:
     """1: what a person has said of a call in doubt is not asked again, unless it was tried again."""
     decided: dict[tuple[str, int], int] = {}
@@ -82,6 +112,9 @@ def undone_in_reverse(x: Evidence) -> None:
     failed = any(c.undoes and c.status == "failed" for c in x.state.calls)
     assert failed or wanted <= set(undone), f"{undone} were undone, not all of {wanted}"
     assert set(undone) <= wanted | children, f"{undone} were undone, not only {wanted | children}"
+
+
+OWN = (undone_in_reverse, one_terminal_event, branches_are_in_order, decisions_hold)
 
 
 class Violation(NamedTuple):
@@ -169,7 +202,7 @@ class Judge:
     # ── logs ─────────────────────────────────────────────────────────────────────────────
 
     def _invariants(self, run_id: str, x: Evidence) -> Iterator[Violation]:
-        for invariant in (*_INVARIANTS, undone_in_reverse, one_terminal_event, decisions_hold):
+        for invariant in (*_INVARIANTS, *OWN):
             try:
                 invariant(x)
             except AssertionError as broken:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
 from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError, views
+from holdfast.runtime.context import CURRENT, Branch
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.opening import open_store
 from support.waiting import eventually
@@ -83,6 +84,8 @@ class Plan(NamedTuple):
     role: str
     kill_at: int = 0
     """Kill yourself at this boundary; 0: not by yourself."""
+    interferes: bool = False
+    """Let something come from outside right before some commits, so that they are refused."""
     kill_after_conflict: bool = False
     """Kill yourself when the first append that was refused has been sent again."""
     concurrency: int = 4
@@ -92,9 +95,9 @@ class Plan(NamedTuple):
     """Eight bytes of shared memory: how many boundaries it has met."""
 
 
-def options_of(plan: Plan) -> Options:
+def options_of(plan: Plan, boundary: _Boundary | None = None) -> Options:
     """How a process executes, and where it kills itself."""
-    boundary = _Boundary(plan)
+    boundary = boundary or _Boundary(plan)
     return Options(
         lease_seconds=LEASE_SECONDS,
         patience_seconds=PATIENCE_SECONDS,
@@ -108,6 +111,7 @@ class _Boundary:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.interfere: Callable[[], None] | None = None
         self.seen = 0
         self.sent: dict[tuple[int, int], int] = {}
         """How often each line of execution has sent what it is about to commit."""
@@ -117,6 +121,8 @@ class _Boundary:
         self.seen += 1
         if plan.pulse is not None:
             plan.pulse[:] = self.seen.to_bytes(8, "little")
+        if self.interfere is not None and where.startswith("before commit"):
+            self.interfere()
         if self.seen == plan.kill_at or (
             plan.kill_after_conflict and self._follows_conflict(where)
         ):
@@ -183,12 +189,30 @@ def written(stage: Stage) -> list[tuple[str, int]]:
 
 def work(stage: Stage, plan: Plan) -> None:
     """A worker. SIGTERM makes it stop in good order."""
-    with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
+    boundary = _Boundary(plan)
+    with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan, boundary)) as hf:
         _free_leases(hf.store, stage, plan.dead)
+        if plan.interferes:
+            boundary.interfere = partial(_interfere, stage, _patching(stage, hf.store, plan))
         worker = hf.worker(concurrency=plan.concurrency, grace=0.3)
         stop = threading.Thread(target=worker.stop, daemon=True)
         signal.signal(signal.SIGTERM, lambda *_: None if stop.ident else stop.start())
         worker.run()
+
+
+def _patching(stage: Stage, store: Store, plan: Plan) -> People:
+    dice = stage.dice(f"interfere {plan.number}")
+    return People(store, stage.world, stage.programs, dice, f"w{plan.number}", may_reject=False)
+
+
+def _interfere(stage: Stage, people: People) -> None:
+    """Patch the run that is about to commit, so that its append is refused."""
+    here = CURRENT.get()
+    run_id = here.session.run_id if isinstance(here, Branch) else ""
+    program = stage.programs.get(run_id)
+    if program is not None and program["people"].get("storm") and people.dice.random() < 0.15:
+        with contextlib.suppress(StoreError):
+            people.patch(run_id)
 
 
 def _free_leases(store: Store, stage: Stage, dead: Sequence[int]) -> None:

@@ -365,7 +365,8 @@ def gated_parent(g: Generator) -> Program:
 
 def branches_and_patches(g: Generator) -> Program:
     """Items 6 and 7: several branches append while events come from outside."""
-    chain: Body = [["uuid"], ["step"], ["keyed"], ["random"], ["keyed"]]
+    gap: Statement = ["slow", g.one_of(1, 3, 6)]
+    chain: Body = [["uuid"], gap, ["keyed"], ["random"], gap, ["step"], ["keyed"]]
     count = g.one_of(3, 4, 6)
     body: Body = [["loop", 3, [[_join(g), [chain] * count]]]]
     made = g.program("branches_and_patches", body)
@@ -435,7 +436,8 @@ def generate(seed: str, name: str, features: Features, shape: str = "") -> Progr
         make = next(make for make in SHAPES if make.__name__ == shape)
         made = make(g)
     elif allowed and g.chance(0.5):
-        made = g.dice.choice(allowed)(g)
+        often = [branches_and_patches] * 2 if branches_and_patches in allowed else []
+        made = g.dice.choice([*allowed, *often])(g)
     else:
         made = g.random_program()
     _let_people_act(g, made)
@@ -452,6 +454,7 @@ def _let_people_act(g: Generator, made: Program) -> None:
         return
     if "patches" in g.has and g.chance(0.3):
         people.setdefault("patches", g.dice.randint(1, 10))
+        people.setdefault("storm", "conflicts" in g.has and g.chance(0.5))
     if "pauses" in g.has and g.chance(0.15):
         people["pause"] = round(g.dice.uniform(0.05, 0.5), 3)
     may_cancel = not made["children"] or "child_limits" in g.has

@@ -36,7 +36,8 @@ class World:
         path = self.folder / name
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_bytes().splitlines()]
+        whole, _, _ = path.read_bytes().rpartition(b"\n")  # after it, somebody may be writing
+        return [json.loads(line) for line in whole.splitlines()]
 
     # ── effects ──────────────────────────────────────────────────────────────────────────
 
