@@ -108,9 +108,9 @@ def _batches(
         total.add(report)
         number += 1
         kinds = Counter(v.kind for *_, v in report.violations)
-        said = f"  {dict(kinds)}" if kinds else ""
+        note = f"  {dict(kinds)}" if kinds else ""
         print(
-            f"seed {seed} {store}: {report.runs} runs, {report.kills} kills, {report.seconds:.1f} s{said}",
+            f"seed {seed} {store}: {report.runs} runs, {report.kills} kills, {report.seconds:.1f} s{note}",
             flush=True,
         )
         if report.violations and given.stop:
@@ -161,8 +161,8 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     )
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batches", type=int, default=10)
-    p.add_argument("--kills", type=int, default=0, help="go on until there were so many")
-    p.add_argument("--minutes", type=float, default=0.0, help="go on for so long")
+    p.add_argument("--kills", type=int, default=0, help="run until there were this many kills")
+    p.add_argument("--minutes", type=float, default=0.0, help="run for this long")
     p.add_argument("--store", choices=("sqlite", "postgres", "both"), default="sqlite")
     p.add_argument(
         "--jobs", type=int, default=1, help="batches at the same time; each job has one store"

@@ -63,7 +63,7 @@ def branches_are_in_order(x: Evidence) -> None:
         if isinstance(event, e.Noted):
             index, seq = begun.get(event.branch, (-1, 0))
             assert event.after > index, (
-                f"event {record.seq} ({event.kind} before call {event.after} of branch {event.branch!r}) stands "
+                f"event {record.seq} ({event.kind} before call {event.after} of branch {event.branch!r}) is "
                 f"after event {seq}, which rests on it"
             )
         elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.WaitBegan):
@@ -73,7 +73,7 @@ def branches_are_in_order(x: Evidence) -> None:
                 begun[event.branch] = event.index, record.seq
             elif event.index < index and not isinstance(event, e.WaitBegan):
                 assert _is_known(x, event, record.seq), (
-                    f"event {record.seq} ({event.kind}, call {event.index} of branch {event.branch!r}) stands after "
+                    f"event {record.seq} ({event.kind}, call {event.index} of branch {event.branch!r}) is after "
                     f"event {seq}, which rests on it"
                 )
 
@@ -86,7 +86,7 @@ def _is_known(x: Evidence, event: Any, seq: int) -> bool:
 
 
 def decisions_hold(x: Evidence) -> None:
-    """1: what a person has said of a call in doubt is not asked again, unless it was tried again."""
+    """1: a decision about a call in doubt holds: the person is asked again only if the call was tried again."""
     decided: dict[tuple[str, int], int] = {}
     for record, event in zip(x.records, x.events, strict=True):
         if isinstance(event, e.CallResolved) and event.by not in ("check", "policy"):

@@ -70,7 +70,7 @@ class Stage:
 
     @cached_property
     def cast(self) -> Cast:
-        """Declared once, by whoever forks the others."""
+        """Declared once, in the process that forks the others."""
         return Cast(list(self.programs.values()), self.world, INSERT[self.store])
 
     def dice(self, name: str) -> random.Random:
@@ -258,7 +258,7 @@ async def _client(
 
 
 def _find_leaks(stage: Stage, hf: Holdfast) -> None:
-    """Nobody executes anything here any more: within two leases nothing may be ours."""
+    """Nothing executes in this process now: within two lease times it must own no run."""
     end = time.monotonic() + 2.5 * LEASE_SECONDS
 
     def ours() -> list[str]:
@@ -362,7 +362,7 @@ def drive(stage: Stage, plan: Plan) -> None:
 
 
 def settle(stage: Stage, plan: Plan) -> None:
-    """People who answer everything, until every run has ended or nothing moves any more."""
+    """People who answer everything, until every run has ended or nothing changes."""
     dice = stage.dice("settle")
     with Holdfast(stage.url, agents=stage.cast.all) as hf:
         if plan.role == "work":  # else those who drive them start them
@@ -403,7 +403,7 @@ class _Watch:
         moves = any(row.status in ("pending", "running") or row.due_at for row in waiting)
         patience = HUNG_SECONDS if moves else STUCK_SECONDS
         if waiting and time.monotonic() - self.moved_at > patience:
-            self.report_stuck(f"nothing moved for {patience:g} s")
+            self.report_stuck(f"nothing changed for {patience:g} s")
             return True
         return started and not waiting
 

@@ -71,9 +71,9 @@ class People:
             case "approval":
                 yes = not self.may_reject or self.dice.random() < 0.9
                 how = control.approve if yes else control.reject
-                said = "approve" if yes else "reject"
+                act = "approve" if yes else "reject"
                 return self.act(
-                    said, run_id, lambda by: how(store, run_id, request, by=by), request=request
+                    act, run_id, lambda by: how(store, run_id, request, by=by), request=request
                 )
             case "answer":
                 value = self.dice.randrange(1000)

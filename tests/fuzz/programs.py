@@ -73,7 +73,7 @@ class Generator:
         found = self.any_of(("keyed", "checked", "tx", "once"))
         if branch and "branch_tx" not in self.has:
             found = [name for name in found if name != "tx"]
-        if branch and "branch_waits" not in self.has:  # killed, it waits for a person
+        if branch and "branch_waits" not in self.has:  # after a kill, a person must decide
             found = [name for name in found if name != "once"]
         return [self.dice.choice(found)] if found else ["step"]
 
@@ -84,7 +84,7 @@ class Generator:
         if "random" in self.has:
             words += [["random"], ["uuid"], ["now"]]
         if "retries" in self.has:
-            far = not branch or "branch_waits" in self.has  # such a wait leaves memory
+            far = not branch or "branch_waits" in self.has  # such a wait suspends the run
             words.append(["flaky", self.one_of(1, 2), self.one_of(0.005, 0.12 if far else 0.01)])
         if "undo" in self.has:
             words.append(["undoable"])
@@ -118,7 +118,7 @@ class Generator:
                 return ["step"]
 
     def statement(self, level: int, *, branch: bool) -> Statement:
-        """Any statement; `branch` if other branches run beside it."""
+        """Any statement; `branch` if other branches run at the same time."""
         words = ["plain"] * 5
         if not branch:
             words.append("note")
@@ -315,16 +315,16 @@ def model_with_two_tools(g: Generator) -> Program:
     return made
 
 
-def question_beside_child(g: Generator) -> Program:
+def question_and_child(g: Generator) -> Program:
     """Items 2 and 10: the parent waits, its child waits, and both get what they wait for at once."""
     child = g.add_child([_ask_for(g), ["step"]])
-    made = g.program("question_beside_child", [[_join(g), [[_ask_for(g)], [child]]], ["keyed"]])
+    made = g.program("question_and_child", [[_join(g), [[_ask_for(g)], [child]]], ["keyed"]])
     made["people"]["burst"] = True
     return made
 
 
 def waiting_child(g: Generator) -> Program:
-    """Items 2 and 10: a child that waits, with nothing beside it."""
+    """Items 2 and 10: a child that waits, without other branches."""
     child = g.add_child([["step"], _ask_for(g), ["keyed"]])
     made = g.program("waiting_child", [["step"], child, ["keyed"]])
     made["people"]["burst"] = True
@@ -384,11 +384,11 @@ def race_after_join(g: Generator) -> Program:
     return g.program("race_after_join", [["race", bodies], _ask_for(g), ["keyed"]])
 
 
-def timer_beside_signal(g: Generator) -> Program:
+def timer_and_signal(g: Generator) -> Program:
     """Item 13: a timer and a signal in parallel; each must end the wait of its own branch."""
     bodies: list[Body] = [[["sleep", 0.2], ["step"]], [["signal", "left", None]]]
     g.dice.shuffle(bodies)
-    made = g.program("timer_beside_signal", [[_join(g), bodies], ["step"]])
+    made = g.program("timer_and_signal", [[_join(g), bodies], ["step"]])
     made["people"]["hesitate"] = g.one_of(0.0, 0.5, 0.5)
     return made
 
@@ -407,7 +407,7 @@ def timeout_in_commit(g: Generator) -> Program:
 SHAPES: dict[Make, frozenset[str]] = {
     decision_while_working: frozenset({"branch_waits", "map", "gather", "group", "keyed"}),
     model_with_two_tools: frozenset({"branch_waits", "llm", "approvals", "keyed", "map"}),
-    question_beside_child: frozenset(
+    question_and_child: frozenset(
         {"branch_waits", "child_waits", "branch_children", "children", "map", "gather", "group"}
     ),
     waiting_child: frozenset({"child_waits", "children"}),
@@ -422,7 +422,7 @@ SHAPES: dict[Make, frozenset[str]] = {
         {"conflicts", "map", "gather", "group", "patches", "keyed", "random"}
     ),
     race_after_join: frozenset({"races", "gather", "group", "questions", "signals", "approvals"}),
-    timer_beside_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
+    timer_and_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
     timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
 }
 """Each with the features that it needs."""

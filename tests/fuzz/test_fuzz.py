@@ -34,7 +34,7 @@ NOT_YET = {
     "drive": "item 10",
     "limits": "attempts after the deadline (test_found.py)",
 }
-"""Features whose faults are known: what is mended is taken out here, and from then on it is fuzzed."""
+"""Features with known bugs. Remove a line when its bug is fixed: the feature is fuzzed from then on."""
 
 
 def fuzz(folder: Path, *words: str, seconds: int) -> None:

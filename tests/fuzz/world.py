@@ -36,7 +36,7 @@ class World:
         path = self.folder / name
         if not path.exists():
             return []
-        whole, _, _ = path.read_bytes().rpartition(b"\n")  # after it, somebody may be writing
+        whole, _, _ = path.read_bytes().rpartition(b"\n")  # another process may be writing the rest
         return [json.loads(line) for line in whole.splitlines()]
 
     # ── effects ──────────────────────────────────────────────────────────────────────────
