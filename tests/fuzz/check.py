@@ -79,7 +79,7 @@ def branches_are_in_order(x: Evidence) -> None:
 
 
 def _is_known(x: Evidence, event: Any, seq: int) -> bool:
-    """Whether this call is in the log before: a later attempt, or the receipt of one that was cut off."""
+    """Whether this call is in the log before: a later attempt, or the receipt of one that the code stopped waiting for."""
     place = (event.branch, event.index)
     earlier = (y for y in x.events[:seq] if isinstance(y, e.CallStarted))
     return any((y.branch, y.index) == place for y in earlier)
@@ -151,7 +151,7 @@ class Judge:
     # ── effects ──────────────────────────────────────────────────────────────────────────
 
     def _whose_effects(self) -> dict[str, list[dict[str, Any]]]:
-        """Effects by run: a call has its place in the program among its arguments, so nobody else has it."""
+        """Effects by run: a call has its place in the program among its arguments, so it is unique."""
         known: dict[tuple[str, str], str] = {}
         for run_id in self.rows:
             for _, event in self.hf.events(run_id):

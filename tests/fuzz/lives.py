@@ -228,7 +228,7 @@ EXPECTED = (HoldfastError, asyncio.CancelledError)
 
 def call(stage: Stage, plan: Plan) -> None:
     """A server that calls AsyncHoldfast.run for its clients, who disconnect. Then it looks for leases that it
-    still holds for nobody."""
+    still holds although no run executes."""
     dice = stage.dice(f"call {plan.number}")
 
     async def serve() -> None:
@@ -318,7 +318,7 @@ def _round(
 
 
 def patch_much(stage: Stage, plan: Plan) -> None:
-    """Somebody who patches runs with branches again and again while they execute: conflicts."""
+    """A person who keeps patching runs with branches while they execute: conflicts."""
     dice = stage.dice(f"storm {plan.number}")
     wanted = {
         run_id for run_id, program in stage.programs.items() if program["people"].get("storm")
@@ -343,7 +343,7 @@ def patch_much(stage: Stage, plan: Plan) -> None:
 
 
 def drive(stage: Stage, plan: Plan) -> None:
-    """Without any worker: one caller for each run, who waits for its result."""
+    """Without any worker: one blocking call of hf.run for each run."""
     with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
 
         def bring_to_its_end(run_id: str, program: Program) -> None:

@@ -65,7 +65,7 @@ class People:
         return True
 
     def decide(self, run_id: str, wait: Waiting) -> bool:
-        """Give a run what it waits for."""
+        """Satisfy one open wait of a run."""
         store, request = self.store, wait.id
         match wait.wait:
             case "approval":
@@ -133,7 +133,7 @@ class People:
     # ── rounds ───────────────────────────────────────────────────────────────────────────
 
     def serve(self, row: RunRow, eagerness: float = 1.0) -> int:
-        """Give this run whatever it waits for; how many acts were accepted."""
+        """Satisfy the open waits of this run; how many acts were accepted."""
         if row.status in TERMINAL_STATUSES:
             return 0
         done = 0
@@ -143,7 +143,7 @@ class People:
         sent = {signal.name for signal in state.signals}
         for wait in state.waits:
             if wait.wait == "signal" and sent & set(wait.of or (wait.name,)):
-                continue  # it has what it waits for: another one would hide that it does not notice
+                continue  # already satisfied: another signal would hide a lost wake-up
             if not wait.decided and self.dice.random() < eagerness:
                 done += self.decide(row.id, wait)
         if not row.is_live(self.store.now()):

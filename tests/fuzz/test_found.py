@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fuzz.dying import signal_and_die
 from holdfast import (
     AsyncRun,
     Holdfast,
@@ -168,3 +171,48 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
         kinds = [record.kind for record, _ in hf.events("r")]
 
     assert "call_doubted" not in kinds[kinds.index("call_resolved") :]
+
+
+@pytest.mark.xfail(reason="it fails with the reason 'undone' instead (guarantee 12)", strict=True)
+def test_a_run_that_crashed_while_it_was_undone_still_says_why_it_failed(url: str) -> None:
+    """Its deadline passed; the first process died in the middle of the undo."""
+    world: list[str] = []
+
+    def unbook(idempotency_key: str = "") -> None:
+        world.append("unbooked")
+        if len(world) == 2:
+            raise KeyboardInterrupt
+
+    @tool(undo=unbook)
+    def book(idempotency_key: str = "") -> None:
+        world.append("booked")
+
+    @agent(on_failure="undo", deadline=0.2)
+    def trip(run: Run) -> None:
+        book()
+        run.wait_for("never")
+
+    with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
+        hf.run(trip, id="r", wait=True)
+    with Holdfast(url) as hf:
+        with pytest.raises(RunFailed) as failed:
+            hf.run(trip, id="r", wait=True)
+
+        assert "deadline" == failed.value.reason
+
+
+@pytest.mark.xfail(reason="suspending and making due are two commits (guarantee 20)", strict=True)
+def test_a_signal_is_not_lost_if_the_process_dies_right_after_it_has_suspended_the_run(
+    url: str,
+) -> None:
+    """The signal comes after the wait has looked and before the suspension; one branch, no parallel code."""
+    process = multiprocessing.get_context("spawn").Process(target=signal_and_die, args=(url,))
+    process.start()
+    process.join()
+    assert -signal.SIGKILL == process.exitcode
+
+    with Holdfast(url) as hf:
+        row = hf.store.get("r")
+        kinds = [record.kind for record, _ in hf.events("r")]
+    assert ["signal_received", "run_suspended"] == kinds[-2:]
+    assert row is not None and row.due_at is not None, "the run waits for a signal that it has"
