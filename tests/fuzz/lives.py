@@ -286,7 +286,13 @@ def serve_people(stage: Stage, plan: Plan) -> None:
     may_reject = "rejections" in stage.features
     with contextlib.closing(open_store(stage.url)) as store:
         people = People(
-            store, stage.world, stage.programs, dice, f"p{plan.number}", may_reject=may_reject
+            store,
+            stage.world,
+            stage.programs,
+            dice,
+            f"p{plan.number}",
+            may_reject=may_reject,
+            may_conflict="conflicts" in stage.features,
         )
         over = False
         while not over:

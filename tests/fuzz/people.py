@@ -42,10 +42,11 @@ class People:
         name: str,
         *,
         may_reject: bool,
+        may_conflict: bool = False,
     ) -> None:
         self.store, self.world, self.programs, self.dice = store, world, programs, dice
         self.name = name
-        self.may_reject = may_reject
+        self.may_reject, self.may_conflict = may_reject, may_conflict
         self.acts = 0
         self._states: dict[str, RunState] = {}
 
@@ -148,7 +149,9 @@ class People:
                 done += self.decide(row.id, wait)
         if not row.is_live(self.store.now()):
             for call in state.in_doubt:
-                if self.dice.random() < eagerness:
+                # Others are settled by the next worker, except before an undo.
+                blocks = call.effect == "once" or row.status == "waiting"
+                if (blocks or self.may_conflict) and self.dice.random() < eagerness:
                     done += self.settle(row.id, call)
         return done
 
