@@ -123,6 +123,8 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     loop: bool = False  # its agent is a function from state to state
     by: str = ""  # who forked it
     why: str = ""
+    ancestors: tuple[str, ...] = ()  # of a fork of a fork: those before `forked_from`, oldest first
+    inherited_events: int = 0  # how many of the events that follow are those of `forked_from`
 
     def __post_init__(self) -> None:
         for name, limit in self.budget.items():

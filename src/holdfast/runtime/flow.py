@@ -27,7 +27,7 @@ from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState
-from holdfast.core.values import canonical_flat
+from holdfast.core.values import canonical_flat, decode
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -158,7 +158,7 @@ def _match(asked: Asked) -> Entry | None:
     session = branch.session
     left = None
     if session.journal.left:
-        left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
+        left = session.journal.done_before(branch.path, partial(_is_same, asked))
     if left is not None:
         branch.give_back(asked.index)
         asked.index = left[0]
@@ -214,7 +214,27 @@ def _is_same(asked: Asked, entry: Entry) -> bool:
     if other or (entry.name and entry.name != asked.spec.name):
         return False
     recorded = entry.args_digest
-    return not recorded or recorded == asked.digest
+    if not recorded or recorded == asked.digest:
+        return True
+    return asked.session.journal.is_inherited(entry) and _is_same_for_fork(asked, entry)
+
+
+def _is_same_for_fork(asked: Asked, entry: Entry) -> bool:
+    """Whether an inherited call differs from this one only in the run's id."""
+    session = asked.session
+    lineage, args = session.journal.lineage, _recorded_args(entry)
+    if args is None:
+        return entry.args_digest in lineage.possible_digests(asked.args)
+    return lineage.is_same_value(decode(session.unwrap(args)), decode(asked.args))
+
+
+def _recorded_args(entry: Entry) -> Value | None:
+    """The arguments of a recorded call; None if the log has no more than their digest."""
+    if entry.intent is not None:
+        return entry.intent.args
+    if entry.done is not None:
+        return entry.done.args
+    return entry.failures[-1].args if entry.failures else None
 
 
 def _shown(session: Session, entry: Entry) -> str:
@@ -222,13 +242,7 @@ def _shown(session: Session, entry: Entry) -> str:
         return f"the end of iteration {entry.iteration.iteration}"
     if entry.is_wait and entry.wait is not None:
         return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
-    args: Value | None = None
-    if entry.intent is not None:
-        args = entry.intent.args
-    elif entry.done is not None:
-        args = entry.done.args
-    elif entry.failures:
-        args = entry.failures[-1].args
+    args = _recorded_args(entry)
     text = (
         session.unwrap(args).decode()
         if args is not None
@@ -284,11 +298,9 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     """
     spec, session = asked.spec, asked.session
     setting = session.setting
-    used = entry is not None and entry.intent is not None
-    if asked.undoes or used:
+    if asked.undoes or _intent_of_this_run(session, entry) is not None:
         return None
-    anew = entry is not None and entry.granted and entry.wait_seq < entry.granted_seq
-    if entry is None or entry.wait is None or anew:
+    if entry is None or entry.wait is None or _asks_again(session, entry):
         until = None
         if setting.approval_ttl is not None:
             until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
@@ -331,6 +343,21 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
         f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
         wake_at=until,
     )
+
+
+def _asks_again(session: Session, entry: Entry) -> bool:
+    """Whether the recorded request is over: the run failed since and was resumed, or the request is that of
+    the run that this one was forked from."""
+    if session.journal.lineage.is_inherited(entry.wait_seq):
+        return True
+    return entry.granted and entry.wait_seq < entry.granted_seq
+
+
+def _intent_of_this_run(session: Session, entry: Entry | None) -> e.CallStarted | None:
+    """The recorded intent, unless a fork inherited it: that one's key and approval are another run's."""
+    if entry is None or session.journal.lineage.is_inherited(entry.intent_seq):
+        return None
+    return entry.intent
 
 
 def _reject(asked: Asked, why: str) -> Flow:
@@ -464,16 +491,17 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     step = step or session.next_step()
     digest = asked.digest
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{digest}"
-    if entry is not None and entry.intent is not None and entry.intent.key != key:
+    before = _intent_of_this_run(session, entry)
+    if before is not None and before.key != key:
         raise session.diverged(
             asked.where,
-            f"{asked} under the key {entry.intent.key!r}",
+            f"{asked} under the key {before.key!r}",
             f"{asked} under the key {key!r}",
         )
     value, blobs = session.wrap(asked.args)
     until = None
     if spec.key_ttl is not None:
-        first = entry.first_intent_at if entry else 0
+        first = entry.first_intent_at if entry is not None and before is not None else 0
         until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
         if entry is not None and entry.failures and first and session.store.now() >= until:
             yield from doubt(asked, step, number - 1, "the receiver may have forgotten its key")
@@ -496,8 +524,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
         undoes=asked.undoes,
         child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
     )
-    holds_key = entry is not None and entry.intent is not None
-    claims = "" if holds_key else asked.own_key
+    claims = "" if before is not None else asked.own_key
     try:
         yield from commit(
             session,

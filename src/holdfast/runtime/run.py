@@ -62,8 +62,14 @@ class RunBase(Place):
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """The run's id. A fork has its own, and may pass it where the recorded calls have the other."""
         return self._session.run_id
+
+    @property
+    def origin_id(self) -> str:
+        """The id of the run that this one was forked from (of the first, if that was a fork too), else its
+        own. For values that are computed from an id and must be the same in a fork."""
+        return self._session.journal.lineage.origin_id
 
     # ── position ─────────────────────────────────────────────────────────────────────────
 

@@ -700,7 +700,12 @@ class Session:
         self, where: str, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
         """The code asks for something else than the log holds."""
-        return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted, adds=adds)))
+        created = self.journal.created
+        forked_from = "" if created is None else created.forked_from
+        error = Diverged(
+            self.run_id, where, recorded, attempted, adds=adds, forked_from=forked_from
+        )
+        return self.stop(Abandon(error))
 
     def stood_in(self, effect: S) -> S:
         """What is executed instead: tests put mocks here, and the log knows no difference."""
