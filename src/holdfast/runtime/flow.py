@@ -111,8 +111,9 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
             return recorded(asked, settled)
         entry = _match(asked)
     approval = None
-    if asked.spec.risk in session.setting.approve:
-        approval = yield from _approval(asked, entry)
+    gated = asked.spec.risk in session.setting.approve
+    if gated or (entry is not None and entry.wait is not None):
+        approval = yield from _approval(asked, entry, gated)
     try:
         return (yield from _attempts(asked, entry, approval))
     except CutOff as cut:  # between two attempts, or while it waited for its turn
@@ -290,17 +291,22 @@ def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
 # ── approval ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _approval(asked: Asked, entry: Entry | None) -> Flow:
+def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     """For a risk that needs a person: the seq of an approval of exactly these arguments.
 
     It counts once (the intent that names it is committed in the same transaction), for these very
     bytes, and not after it has expired.
+
+    A request that is recorded counts even if the code no longer asks (it is not `gated`): a rejection is
+    an outcome, an approval is used, and without a decision the call is not made.
     """
     spec, session = asked.spec, asked.session
     setting = session.setting
     if asked.undoes or _intent_of_this_run(session, entry) is not None:
         return None
     if entry is None or entry.wait is None or _asks_again(session, entry):
+        if entry is not None and not gated:
+            raise _gate_removed(asked, "rejected")
         until = None
         if setting.approval_ttl is not None:
             until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
@@ -338,11 +344,20 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
         yield from _reject(asked, "the approval was not given and used in time")
     if decision is not None:
         return entry.approval_seq
+    if not gated:
+        raise _gate_removed(asked, "not decided")
     raise Suspend(
         f"approval of {spec.name}",
         f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
         wake_at=until,
     )
+
+
+def _gate_removed(asked: Asked, status: str) -> BaseException:
+    """The log has a request for approval of this call that gives no right to make it, and the code no
+    longer asks."""
+    recorded = f"a request for approval of {asked}, which was {status}"
+    return asked.session.diverged(asked.where, recorded, f"{asked} without approval")
 
 
 def _asks_again(session: Session, entry: Entry) -> bool:
