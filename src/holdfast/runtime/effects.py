@@ -55,6 +55,17 @@ class Pause(msgspec.Struct, eq=False):
     seconds: float
 
 
+class Draw(msgspec.Struct, eq=False):
+    """Read the time, or draw a number or an id, at a place in the code. Not an effect of a flow: it is
+    noted, not awaited. A test may put another source in the place of `make`."""
+
+    session: Session
+    name: str
+    branch: str
+    index: int
+    make: Callable[[], Any]
+
+
 class Leave(msgspec.Struct, eq=False):
     """Wait out of memory: raise this signal, as soon as nothing else of the run goes on."""
 
