@@ -10,19 +10,23 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    AgentState,
     AsyncRun,
     CallFailed,
     Diverged,
     Holdfast,
+    LLMAgent,
     Question,
     Rejected,
     Run,
     RunFailed,
     RunWaiting,
     agent,
+    loop,
     step,
     tool,
 )
+from holdfast.agents.models import ScriptedModel, call
 from holdfast.core.lineage import Lineage
 
 
@@ -518,3 +522,51 @@ def test_a_digest_is_found_if_the_id_is_a_word_or_if_it_is_everywhere() -> None:
         wanted = digest(canonical(recorded))
         assert wanted in set(lineage.possible_digests(canonical(own)))
     assert not list(lineage.possible_digests(b'"nothing"'))
+
+
+# ── model loops and loops ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [10, 6_000])
+def test_a_fork_of_a_model_agent_whose_instructions_name_the_run_asks_only_what_is_new(
+    home: Any, world: World, size: int
+) -> None:
+    """Long prompts are in the log by their digest only; its messages hold the other run's id."""
+    model = ScriptedModel(call("send", what="one"), "Done.")
+    names = LLMAgent(
+        "names",
+        model=model,
+        tools=[world.send],
+        instructions="You are run {run.id}. " + "Be brief. " * (size // 10),
+    )
+    hf = home.open(names)
+    hf.run(names, "go", id="order-17")
+    hf.fork("order-17", 2, id="copy")
+    del world.calls[:]
+
+    assert hf.run(names, "go", id="copy") == "Done."
+
+    assert world.calls == []
+    assert agrees(hf, "copy")
+    assert [c.name for c in hf.get("copy").calls] == ["model", "send", "model"]
+
+
+def test_a_fork_of_a_loop_that_passes_its_run_id_goes_on_with_its_own(
+    home: Any, world: World
+) -> None:
+    @loop(max_iterations=9)
+    def main(run: Run, state: AgentState) -> AgentState:
+        world.look(f"a{state.iteration} {run.id}")
+        world.look(f"b{state.iteration} {run.id}")
+        return state.to_done("enough") if state.iteration == 3 else state
+
+    hf = home.open(main)
+    hf.run(main, "go", id="r")
+    before = [text.removesuffix(" r") for text in world.calls]
+    hf.fork("r", 3, id="f")
+    del world.calls[:]
+
+    hf.resume("f")
+
+    assert world.calls == [f"{text} f" for text in before[3:]]
+    assert agrees(hf, "f")
