@@ -424,7 +424,7 @@ class Journal:
         if event.undoes:
             self.undoing = self.may_stop_calls = True
         entry.digest = event.digest
-        if self.lineage.is_inherited(entry.intent_seq):
+        if entry.intent_seq and self.lineage.is_inherited(entry.intent_seq):
             entry.first_intent_at = 0  # the key of a fork is a new one
         entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
         entry.intent_seq = seq

@@ -302,7 +302,7 @@ def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     """
     spec, session = asked.spec, asked.session
     setting = session.setting
-    if asked.undoes or _intent_of_this_run(session, entry) is not None:
+    if asked.undoes or (entry is not None and _intent_of_this_run(session, entry) is not None):
         return None
     if entry is None or entry.wait is None or _asks_again(session, entry):
         if entry is not None and not gated:
@@ -368,9 +368,9 @@ def _asks_again(session: Session, entry: Entry) -> bool:
     return entry.granted and entry.wait_seq < entry.granted_seq
 
 
-def _intent_of_this_run(session: Session, entry: Entry | None) -> e.CallStarted | None:
+def _intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
     """The recorded intent, unless a fork inherited it: that one's key and approval are another run's."""
-    if entry is None or session.journal.lineage.is_inherited(entry.intent_seq):
+    if session.journal.lineage.is_inherited(entry.intent_seq):
         return None
     return entry.intent
 
@@ -506,7 +506,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     step = step or session.next_step()
     digest = asked.digest
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{digest}"
-    before = _intent_of_this_run(session, entry)
+    before = None if entry is None else _intent_of_this_run(session, entry)
     if before is not None and before.key != key:
         raise session.diverged(
             asked.where,
