@@ -309,7 +309,7 @@ def test_of_several_calls_in_doubt_somebody_has_to_say_which(home: Any, clock: A
 
     @tool
     def ring_together(number: int) -> int:
-        both.wait(10)
+        both.wait(120)
         raise KeyboardInterrupt
 
     @agent
