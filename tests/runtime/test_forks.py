@@ -3,6 +3,7 @@ the fork's own id."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from typing import Any
@@ -479,6 +480,33 @@ def test_an_async_agents_fork_replays_its_calls_too(home: Any) -> None:
     hf.run(main, id="f")
 
     assert calls == ["f"]
+
+
+def test_an_async_agent_asks_again_in_a_fork_beside_a_task_whose_call_it_inherited(
+    home: Any,
+) -> None:
+    calls: list[str] = []
+
+    @step
+    async def look(what: str) -> str:
+        calls.append(what)
+        return "seen"
+
+    @agent
+    async def main(run: AsyncRun) -> list[Any]:
+        beside = asyncio.create_task(look(f"beside {run.id}"))
+        return [await run.ask(f"Ship {run.id}?"), await beside]
+
+    hf = home.open(main)
+    with pytest.raises(RunWaiting):
+        hf.run(main, id="one")
+    hf.fork("one", 1, id="two")
+    with pytest.raises(RunWaiting, match="Ship two"):
+        hf.run(main, id="two")
+    hf.answer("two", "yes")
+
+    assert hf.run(main, id="two") == ["yes", "seen"]
+    assert calls == ["beside one"]
 
 
 # ── comparing texts ──────────────────────────────────────────────────────────────────────────

@@ -135,6 +135,37 @@ def test_resuming_a_run_that_failed_on_a_rejection_does_not_call_what_was_reject
     assert outbox.sent == []
 
 
+def test_resuming_a_run_whose_approved_step_failed_tries_it_again_without_the_gate(
+    home: Any,
+) -> None:
+    """Nobody rejected it, and the code does not ask."""
+    tries: list[int] = []
+
+    @tool(risk="read")
+    def look() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return "seen"
+
+    def opened(*approve: str) -> Any:
+        @agent(name="main", approve=approve)
+        def main(run: Run) -> str:
+            return look()
+
+        return home.open(main), main
+
+    hf, main = opened("read")
+    with pytest.raises(RunWaiting):
+        hf.run(main, id="r")
+    hf.approve("r")
+    with pytest.raises(RunFailed, match="not yet"):
+        hf.run(main, id="r")
+    hf, _ = opened()
+
+    assert hf.resume("r") == "seen"
+
+
 def test_a_tool_whose_risk_was_lowered_is_not_called_while_its_request_is_open(
     home: Any,
 ) -> None:

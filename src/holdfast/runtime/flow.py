@@ -306,7 +306,9 @@ def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
         return None
     if entry is None or entry.wait is None or _asks_again(session, entry):
         if entry is not None and not gated:
-            raise _gate_removed(asked, "rejected")
+            if _was_rejected(entry):
+                raise _gate_removed(asked, "rejected")
+            return None
         until = None
         if setting.approval_ttl is not None:
             until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
@@ -358,6 +360,10 @@ def _gate_removed(asked: Asked, status: str) -> BaseException:
     longer asks."""
     recorded = f"a request for approval of {asked}, which was {status}"
     return asked.session.diverged(asked.where, recorded, f"{asked} without approval")
+
+
+def _was_rejected(entry: Entry) -> bool:
+    return bool(entry.failures) and entry.failures[-1].error.type == Rejected.__name__
 
 
 def _asks_again(session: Session, entry: Entry) -> bool:
