@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +76,7 @@ def test_the_log_of_the_demo_is_a_run_of_nine_steps(told: Told) -> None:
 def test_the_demo_shows_where_the_run_was_and_what_to_try_next(told: Told) -> None:
     assert "step 6 of 9, invite; 1–5 committed" in told.text
     assert "step 9 of 9; 1–9 committed" in told.text
-    assert f"cd {shlex.quote(str(told.folder))}" in told.text
+    assert f"cd {told.folder}" in told.text
 
 
 def test_the_demo_does_not_touch_an_earlier_one(told: Told) -> None:
@@ -104,10 +103,7 @@ def test_the_demo_tells_its_story_in_order_and_in_colour(told: Told) -> None:
 
 def test_what_the_demo_suggests_to_try_next_works_as_it_stands(told: Told) -> None:
     """The calendar is gone: looking and replaying need it no more."""
-    lines = told.text.partition("Try next:")[2].splitlines()
-    into, *suggested = [line.strip() for line in lines if line.startswith("    ")]
+    suggested = re.findall(r"^    (\S*holdfast \w.*)$", told.text.partition("Try next:")[2], re.M)
 
     assert 6 == len(suggested)
-    assert "0\n" * 6 == "".join(
-        typed(Path("/"), f"{into} && {line} >/dev/null; echo $?").stdout for line in suggested
-    )
+    assert [0] * 6 == [typed(told.folder, line).returncode for line in suggested]
