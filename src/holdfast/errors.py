@@ -337,6 +337,14 @@ class Conflict(StoreError):
         )
 
 
+class Woken(StoreError):
+    """The run was woken since its worker looked at what it is waiting for: it is not suspended."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id!r} was woken; look again before it is suspended")
+
+
 class LeaseLost(StoreError):
     """Another worker owns the run now; this one must stop."""
 

@@ -449,7 +449,8 @@ def test_replay_goes_on_where_the_code_gives_a_call_up_without_waiting_for_time(
     replayed = hf.replay("r")
 
     assert replayed.diverged is None
-    assert replayed.reached_end == (way in (beside_a_failure, beaten))
+    if way in (beside_a_failure, beaten):  # else it depends on a timer of the code's own
+        assert replayed.reached_end
 
 
 # ── waits ────────────────────────────────────────────────────────────────────────────────────

@@ -24,12 +24,12 @@ from holdfast.core.events import Value, plain
 from holdfast.core.policy import Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.commit import check_budget, gate
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec, CallSpec, Params, Strategy, agent_spec_of, declared
 from holdfast.runtime.declare import spec_of as declared_as
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
+from holdfast.runtime.gate import check_budget, gate
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import whole
 

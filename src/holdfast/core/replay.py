@@ -62,7 +62,9 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     doubted: e.CallDoubted | None = None
     wait: e.WaitBegan | None = None
     wait_seq: int = 0
+    wait_at: int = 0
     ended: e.WaitEnded | None = None
+    ended_at: int = 0
     approval: e.ApprovalDecided | None = None
     approval_seq: int = 0
     approval_at: int = 0
@@ -82,6 +84,15 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         """The name of what the call was made with; empty if the log does not say."""
         named = "" if self.done is None else e.args_digest(self.done)
         return named or self.digest
+
+    @property
+    def args(self) -> e.Value | None:
+        """What the call was made with; None if the log has no more than its digest."""
+        if self.intent is not None:
+            return self.intent.args
+        if self.done is not None:
+            return self.done.args
+        return self.failures[-1].args if self.failures else None
 
     @property
     def is_wait(self) -> bool:
@@ -195,6 +206,9 @@ class Journal:
         """The seq of the event since which the code runs: its creation, or its last restart."""
         self.terminal: Event | None = None
         self._unseen_patch = False
+        self._outcomes: deque[tuple[int, Place]] = deque()
+        self._granted: list[Place] = []
+        """Failed calls that may be tried again."""
         self.keep_past = False
         """Whether a loop is replayed from its first iteration, and not gone on with from its last."""
 
@@ -275,6 +289,37 @@ class Journal:
             if not place[0].startswith("undo") and not (self._retried and self._is_past(place, x))
         ]
 
+    def next_outcome(self) -> tuple[int, Place] | None:
+        """The first outcome in the log (as far as it is read) that the code has not been given yet.
+
+        Not what a failed run did after its failure, when that call is made again: the code may take
+        another path then.
+        """
+        outcomes, entries = self._outcomes, self.entries
+        while outcomes:
+            seq, place = outcomes[0]
+            entry = entries.get(place)
+            if (
+                entry is not None
+                and entry.seq == seq
+                and entry.final
+                and not place[0].startswith("undo")
+                and not self.is_unbound(place, entry)
+            ):
+                return outcomes[0]
+            outcomes.popleft()
+        return None
+
+    def feed_own(self, seq: int, time: int, epoch: int, event: Event) -> None:
+        """Take in an event that was written here. The end of a wait is given to the code by whoever wrote it."""
+        self.feed(seq, time, epoch, event)
+        if isinstance(event, e.WaitEnded):
+            self._outcomes.pop()
+
+    def take_signal(self, seq: int) -> None:
+        """The signal that this event brought has ended a wait."""
+        self.mail = deque(m for m in self.mail if m.seq != seq)
+
     # ── what the code has added ──────────────────────────────────────────────────────────
 
     def has_started(self, branch: str, index: int, number: int) -> bool:
@@ -344,6 +389,18 @@ class Journal:
             index = _position_in(branch, place)
             if entry.first_seq < retried.since and index is not None and index > retried.index:
                 return True
+        return False
+
+    def is_unbound(self, place: Place, entry: Entry) -> bool:
+        """Whether the code need not ask for this: it follows a call that was, or will be, retried."""
+        if self._retried and self._is_past(place, entry):
+            return True
+        for branch, index in self._granted:
+            other = self.entries.get((branch, index))
+            if other is not None and other.granted and entry.first_seq < other.granted_seq:
+                at = _position_in(branch, place)
+                if at is not None and at > index:
+                    return True
         return False
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
@@ -446,6 +503,7 @@ class Journal:
             if index > self._last_index.get(branch, -1):
                 self._last_index[branch] = index
             self.steps = max(self.steps, step)
+        self._outcomes.append((seq, place))
         if self._unseen_patch:
             self._unseen_patch = event.buffered
 
@@ -453,6 +511,8 @@ class Journal:
         entry = self._call(seq, event)
         entry.digest = e.args_digest(event) or entry.digest
         entry.failures = (*entry.failures, event)
+        if event.retry_at is None:
+            self._outcomes.append((seq, (event.branch, event.index)))
         self._unseen_patch = False
 
     def _doubted(self, seq: int, _time: int, _epoch: int, event: e.CallDoubted) -> None:
@@ -466,6 +526,8 @@ class Journal:
         entry.doubted = None
         if event.how == "retry":
             entry.first_intent_at = 0  # somebody looked: the key begins a new life
+        else:
+            self._outcomes.append((seq, (event.branch, event.index)))
 
     def _wait(
         self,
@@ -477,14 +539,15 @@ class Journal:
         match event:
             case e.WaitBegan():
                 entry = self._at(seq, event.branch, event.index, event.name, event.forks)
-                entry.wait, entry.wait_seq, entry.seq = event, seq, seq
+                entry.wait, entry.wait_seq, entry.wait_at, entry.seq = event, seq, time, seq
                 entry.digest = event.digest
                 entry.approval = None  # a new request asks anew
             case e.WaitEnded():
                 entry = self._at(seq, event.branch, event.index, "")
-                entry.ended, entry.seq = event, seq
+                entry.ended, entry.ended_at, entry.seq = event, time, seq
+                self._outcomes.append((seq, (event.branch, event.index)))
                 self._unseen_patch = False
-                self.mail = deque(m for m in self.mail if m.seq != event.source)
+                self.take_signal(event.source)
             case e.ApprovalDecided():
                 entry = self._at(seq, event.branch, event.index, "")
                 if entry.approval is None:  # the first decision wins, by log order
@@ -515,6 +578,7 @@ class Journal:
             failed = entry.step in self._failed_steps or (entry.is_cut_off and self._is_last(place))
             if failed and entry.failed_finally:
                 entry.granted, entry.granted_seq = True, seq
+                self._granted.append(place)
                 entry.attempts_before = entry.attempts
         self._failed_steps = set()
         given_up = [p for p, x in self.entries.items() if x.is_wait and x.is_cut_off]
@@ -546,6 +610,8 @@ class Journal:
         self._retried.clear()
         self.left.clear()
         self._forks.clear()
+        self._outcomes.clear()
+        self._granted.clear()
         self.accepted = 0
         self.terminal = self.cancel = self.paused = self.undo = None
         self.undoing = False

@@ -1,19 +1,20 @@
-"""May something new begin, and make it durable: the gate, the commit, the wait.
+"""Make events durable, and wait: every event of a live run is written through `commit`.
 
-Every event of a live run is written through `commit`. If others have written meanwhile, what came is
-read first, and before an effect the gate is asked again, so that nothing begins after a cancellation.
+If others have written meanwhile, what came is read first, and before an effect the gate is asked again, so
+that nothing begins after a cancellation (`writer.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core.events import Event
 from holdfast.core.log import Blob
-from holdfast.core.policy import MICROSECONDS, budget_use
+from holdfast.core.policy import MICROSECONDS
+from holdfast.core.replay import Place
+from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -22,50 +23,25 @@ from holdfast.errors import (
     LeaseLost,
     LogRegressed,
     Signal,
-    Stop,
     Suspend,
+    Woken,
 )
-from holdfast.runtime.effects import Asked, Effect, Flow, Pause, Refused, StoreEffect
-from holdfast.runtime.session import Pending, Session
+from holdfast.runtime.context import Inside
+from holdfast.runtime.effects import (
+    Asked,
+    Flow,
+    HandOver,
+    Invoke,
+    LookAgain,
+    Never,
+    Park,
+    Pause,
+    Refused,
+    StoreEffect,
+)
+from holdfast.runtime.session import Session
+from holdfast.runtime.writer import Commit
 from holdfast.store.base import RowChange
-
-
-def gate(session: Session) -> None:
-    """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
-    if session.stopped is not None:
-        raise session.stopped
-    if session.only_replay is not None:
-        raise session.stop(Abandon(session.only_replay))
-    journal = session.journal
-    if not journal.may_stop_calls:
-        return
-    created = journal.created
-    if journal.cancel is not None:
-        raise session.stop(cancellation(session))
-    if journal.undo is not None or journal.undoing:
-        raise session.stop(Stop("undone", "what it did is taken back"))
-    if journal.paused is not None:
-        raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
-    if created is None or (created.deadline_at is None and not created.budget):
-        return
-    if is_overdue(session):
-        raise session.stop(overdue())
-    if created.budget:
-        check_budget(session, created.budget)
-
-
-def check_budget(session: Session, limits: dict[str, float]) -> None:
-    """Stop the run if one of these limits is used up."""
-    use = budget_use(
-        limits,
-        steps=session.steps,
-        elapsed_us=session.store.now() - session.journal.created_at,
-        usage=session.usage,
-    )
-    over = use.exceeded(starting=True)
-    if over:
-        raise session.stop(Stop("budget", f"the budget is used up: {over}"))
-
 
 HELD_MAX: Final = 1000
 """No more events than this are buffered, whatever the strategy."""
@@ -83,25 +59,6 @@ def is_due(session: Session, *, iteration: bool = False, changed: bool = False) 
     return session.held >= HELD_MAX or bool(session.pending(e.StageEntered))
 
 
-def is_overdue(session: Session) -> bool:
-    """Whether the run's deadline has passed."""
-    created = session.journal.created
-    at = None if created is None else created.deadline_at
-    return at is not None and session.store.now() >= at
-
-
-def overdue() -> Stop:
-    """The signal for a run whose deadline has passed."""
-    return Stop("deadline", "the run's deadline has passed")
-
-
-def cancellation(session: Session) -> Stop:
-    """The signal for a run that somebody has cancelled."""
-    asked = session.journal.cancel
-    who = f" by {asked.by}" if asked and asked.by else ""
-    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))
-
-
 def commit(
     session: Session,
     events: Sequence[Event],
@@ -112,71 +69,40 @@ def commit(
     claims_key: str = "",
     urgent: bool = False,
     evidence: Asked | None = None,
+    is_outcome: bool = False,
 ) -> Flow:
-    """Make events durable, with everything noted before them. Returns when they are.
+    """Make events durable, with everything noted before them. Returns when they are; an outcome, when it is
+    the next to be handed to the code.
 
     If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
     it is the gate, so that nothing begins after a cancellation.
     """
-    label = events[-1].kind if events else "notes"
-    build = partial(
-        session.build,
+    work = Commit(
         events,
-        change=change,
-        blobs=blobs,
-        claims_key=claims_key,
-        urgent=urgent,
-        receipt=evidence is not None,
+        change,
+        blobs,
+        claims_key,
+        urgent,
+        is_receipt=evidence is not None,
+        is_outcome=is_outcome,
+        recheck=recheck,
     )
     try:
-        session.committed((yield StoreEffect(session, build, label)))
-    except Refused as first:
-        refused = first
+        batch = yield StoreEffect(session, work, events[-1].kind if events else "notes")
+    except Refused as refused:
+        error = refused.error
     else:
+        if is_outcome:
+            yield HandOver(session, batch.seq, batch.turn)
+        elif session.lines is None:
+            session.show(batch.seq)
         return
-    yield from commit_again(refused, label, recheck, evidence)
-
-
-def commit_again(
-    refused: Refused,
-    label: str,
-    recheck: Callable[[Session], None] | None = None,
-    evidence: Asked | None = None,
-) -> Flow:
-    """The same for events whose first append was refused."""
-    session = refused.pending.session
-    while True:
-        build = yield from _refused(refused, recheck, evidence)
-        try:
-            pending = yield StoreEffect(session, build, label)
-        except Refused as once_more:
-            refused = once_more
-            continue
-        session.committed(pending)
-        return
-
-
-def _refused(
-    refused: Refused, recheck: Callable[[Session], None] | None, evidence: Asked | None
-) -> Generator[Effect, Any, Callable[[], Pending]]:
-    """What to send instead, or what to raise."""
-    pending, error = refused.pending, refused.error
-    session = pending.session
-    match error:
-        case Conflict():
-            session.learn(pending, error)
-            if recheck is not None:
-                try:
-                    recheck(session)
-                except Signal:
-                    session.withdraw(pending)
-                    raise
-            return lambda: session.again(pending)
-        case KeyTaken():
-            session.withdraw(pending)
-            raise error
-        case LeaseLost() | LogRegressed() if evidence is not None:
-            yield from _leave_evidence(evidence, pending.events[-1])
+    if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:
+        yield from _leave_evidence(evidence, events[-1])
+    if isinstance(error, Signal | KeyTaken | Woken):
+        raise error
+    if not isinstance(error, HoldfastError):
+        raise error
     raise session.stop(Abandon(error)) from error
 
 
@@ -200,24 +126,31 @@ def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
         else None,
         error=receipt.error if isinstance(receipt, e.CallFailed) else None,
     )
+    inside = Inside(asked.spec.name, asked.spec.effect, session.run_id)
     for _ in range(5):
         try:
-            yield StoreEffect(session, lambda: session.outside(said), said.kind)
-        except Refused as refused:
-            if isinstance(refused.error, Conflict):
-                continue
+            yield Invoke(session, session.append_outside, {"event": said}, inside, False)
+        except Conflict:
+            continue
         except HoldfastError:
             return
         return
 
 
-def wait_until(session: Session, at: int, what: str) -> Flow:
+def wait_until(session: Session, place: Place, at: int, what: str) -> Flow:
     """Wait for a time in the log: here if it is near, otherwise out of memory."""
     while True:
         left = at - session.store.now()
         if left <= 0:
             return
         if left > session.patience_us:
-            raise Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
+            signal = Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
+            yield from park(session, OpenWait(place, "timer", at), signal)
         yield Pause(session, left / MICROSECONDS)
         session.check_lease()
+
+
+def park(session: Session, wait: OpenWait, signal: Suspend) -> Never:
+    """Wait for something that the log will bring; then the call looks again at what is recorded of it."""
+    yield Park(session, wait, signal)
+    raise LookAgain

@@ -21,7 +21,6 @@ import msgspec
 if TYPE_CHECKING:
     from holdfast.errors import Suspend
     from holdfast.runtime.session import Session
-    from holdfast.runtime.together import Together
 
 
 @dataclass(slots=True)
@@ -40,7 +39,6 @@ class Branch:
     """Which of the branches is it that its parent started before its call or wait `started_at`, from 1."""
     started_at: int = 0
     beside: Branch | None = None
-    together: Together | None = None
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
     call_failed: bool = False
@@ -66,9 +64,7 @@ class Branch:
         """
         self.forks += 1
         path = f"{self.below(self.index)}{self.forks}"
-        return Branch(
-            self.session, path, parent=self, together=self.together, number=self.forks, started_at=self.index
-        )  # fmt: skip
+        return Branch(self.session, path, parent=self, number=self.forks, started_at=self.index)
 
     def below(self, index: int) -> str:
         """How the paths of branches begin that were started right before this position."""
@@ -78,9 +74,7 @@ class Branch:
         """Where calls are recorded that were added before what the log holds at this position."""
         path = f"{self._prefix}{index}+"
         if self.beside is None or self.beside.path != path:
-            self.beside = Branch(
-                self.session, path, parent=self, together=self.together, started_at=index
-            )
+            self.beside = Branch(self.session, path, parent=self, started_at=index)
         return self.beside
 
     @property

@@ -2,7 +2,7 @@
 (`waits.py` sees to waits that it gave up.)
 
 Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
-(`tasks.stay_cut_off`). Whether a tool may have acted by then is the flow's question, asked before.
+(`lines.py`). Whether a tool may have acted by then is the flow's question, asked before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from holdfast.runtime.outcome import failed_receipt
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, Store
 
 
-def record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
+def record_cut(
+    asked: Asked, cut: CutOff, number: int, step: int, started: int | None = None
+) -> Never:
     """Record it, and tell the code. A child run that nobody waits for any longer is cancelled."""
     spec, session = asked.spec, asked.session
     error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
@@ -32,9 +34,9 @@ def record_cut(asked: Asked, cut: CutOff, number: int, step: int) -> Never:
         has_intent=spec.has_intent and step > 0,
         attempt=number,
         cut=True,
+        duration_us=0 if started is None else session.store.now() - started,
     )
-    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
-    session.journal.forget(asked.branch.path, asked.index)
+    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked, is_outcome=True)
     if spec.effect == CHILD:
         child = {"store": session.store, "run_id": f"{session.run_id}~{receipt.step}"}
         inside = Inside(spec.name, spec.effect, session.run_id)

@@ -12,10 +12,11 @@ from typing import Final
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
 from holdfast.core.replay import Entry
+from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Suspend,
 )
-from holdfast.runtime.commit import commit
+from holdfast.runtime.commit import commit, park
 from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import (
     CHECKED,
@@ -156,7 +157,9 @@ def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
             because=because,
         )
         yield from commit(session, [doubt])
-    raise Suspend(
+    signal = Suspend(
         f"a decision about step {step}, {name}, which may or may not have happened ({because})",
         f"find out, then hf.resolve({session.run_id!r}, {step}, done=… | failed=… | retry=True)",
     )
+    yield from park(session, OpenWait(asked.place, "decision"), signal)
+    raise AssertionError("unreachable")

@@ -13,23 +13,30 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import NotDurable, StoreError
-from holdfast.runtime.context import CURRENT, Branch, Inside
+from holdfast.errors import NotDurable, StoreError, StoreUnavailable
+from holdfast.runtime.context import CURRENT, Inside, current_branch
 from holdfast.runtime.effects import (
+    Begin,
     CutOff,
     Effect,
     Flow,
+    HandOver,
     Invoke,
-    Leave,
+    Park,
     Pause,
     Refused,
+    Replay,
     StoreEffect,
 )
-from holdfast.runtime.session import Pending, Session
+from holdfast.runtime.lines import Lines
+from holdfast.runtime.session import Session
+from holdfast.runtime.writer import Batch
+from holdfast.store.base import Append
 
 
 def drive(flow: Flow) -> Any:
@@ -51,8 +58,9 @@ def drive(flow: Flow) -> Any:
 async def drive_async(flow: Flow) -> Any:
     """Run a flow to its end on this event loop.
 
-    A cancellation that comes during a commit is told to the flow before the next thing that is no
-    commit: so a tool whose intent was on its way does not begin, and a receipt stands.
+    A cancellation that comes during a commit is told to the flow before its next effect: so a tool whose
+    intent was on its way does not begin. An outcome that is being recorded is not taken back by it: the code
+    gets it, and is cancelled at its next await.
     """
     answer: Any = None
     error: BaseException | None = None
@@ -61,12 +69,18 @@ async def drive_async(flow: Flow) -> Any:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
+            _deliver_later(cancelled)
             return stop.value
+        except BaseException:
+            _deliver_later(cancelled, raising=True)
+            raise
         answer = error = None
         try:
             if isinstance(effect, StoreEffect):
-                answer = await persist_async(effect.session, effect.build, effect.label, cancelled)
-            elif cancelled:
+                answer = await persist_async(effect, cancelled)
+            elif isinstance(effect, HandOver):
+                await _hand_over(effect)
+            elif cancelled and not isinstance(effect, Replay):
                 raise CutOff(cancelled.pop(), began=False)
             else:
                 answer = await _perform_async(effect)
@@ -74,33 +88,61 @@ async def drive_async(flow: Flow) -> Any:
             error = raised
 
 
+def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
+    """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
+    if not cancelled:
+        return
+    branch = current_branch()
+    lines = None if branch is None else branch.session.lines
+    if lines is not None and lines.current is not None:
+        lines.current.cancel_due = True
+    elif not raising:
+        raise cancelled.pop()
+
+
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _perform(effect: Effect) -> Any:
     if isinstance(effect, StoreEffect):
-        return persist(effect.session, effect.build, effect.label)
+        return persist(effect)
     if isinstance(effect, Invoke):
         return invoke(effect)
-    if isinstance(effect, Leave):
+    if isinstance(effect, HandOver):
+        if effect.seq is not None:
+            effect.session.show(effect.seq)
+    elif isinstance(effect, Park):
+        session, place = effect.session, effect.wait.place
+        session.waits[place], session.suspensions[place] = effect.wait, effect.signal
         raise effect.signal
-    effect.session.sleep(effect.seconds)
-    return None
+    elif isinstance(effect, Pause):
+        effect.session.sleep(effect.seconds)
+    return None  # a thread hands over what it has, and begins what it likes
 
 
-def persist(session: Session, build: Callable[[], Pending], label: str) -> Pending:
-    """Build an append and make it durable; Refused if it was not written."""
-    watched = session.is_watched
-    if watched:
-        session.point(f"before commit {label}")
-    pending, wait = session.submitted(build, session.store.submit)
-    try:
-        wait()
-    except StoreError as error:
-        raise Refused(pending, error) from error
-    if watched:
-        session.point(f"after commit {label}")
-    return pending
+def persist(effect: StoreEffect) -> Batch:
+    """Commit a batch and wait until it is durable; Refused if it was not written."""
+    session, writer = effect.session, effect.session.writer
+    session.point("before commit ", effect.label)
+    batch = writer.commit(effect.commit, session.store.submit)
+    while not batch.is_settled:
+        resent = threading.Event()
+        if writer.on_resend(batch, resent.set):
+            resent.wait()
+            continue
+        try:
+            batch.ticket()
+        except StoreError as error:
+            writer.refused(batch, error)
+        except BaseException:  # an interrupt: nobody knows what became of it
+            writer.refused(batch, StoreUnavailable("interrupted; the outcome was not seen"))
+            raise
+        else:
+            writer.accepted(batch)
+    if batch.error is not None:
+        raise Refused(batch, batch.error) from batch.error
+    session.point("after commit ", effect.label)
+    return batch
 
 
 def invoke(effect: Invoke) -> Any:
@@ -109,9 +151,9 @@ def invoke(effect: Invoke) -> Any:
     if not session.is_watched:
         return _invoke(effect)
     effect = session.stood_in(effect)
-    session.point(f"before {effect.fn.__name__}")
+    session.point("before ", effect.fn.__name__)
     result = _invoke(effect)
-    session.point(f"after {effect.fn.__name__}")
+    session.point("after ", effect.fn.__name__)
     return result
 
 
@@ -134,15 +176,28 @@ def _call(effect: Invoke) -> Any:
     try:
         if effect.finish is None:
             return effect.fn(*effect.args, **effect.kwargs)
-        session = effect.session
-        with session.store.open_append(session.run_id, session.epoch) as opened:
-            raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
-            session.point(f"inside {effect.fn.__name__}")
-            result, pending = effect.finish(raw)
-            opened.commit(pending.work)
-        return result, pending
+        return _transact(effect, effect.finish)
     finally:
         CURRENT.reset(token)
+
+
+def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tuple[Any, Batch]:
+    """Call a tool inside a transaction, which commits with its receipt."""
+    session = effect.session
+    batch: Batch | None = None
+    try:
+        with session.store.open_append(session.run_id, session.epoch) as opened:
+            raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
+            session.point("inside ", effect.fn.__name__)
+            result, batch = finish(raw)
+            assert batch.work is not None
+            opened.commit(batch.work)
+    except BaseException as error:
+        if batch is not None:
+            session.writer.refused(batch, error)
+        raise
+    session.writer.accepted(batch)
+    return result, batch
 
 
 def _within(seconds: float, effect: Invoke) -> Any:
@@ -153,7 +208,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
     turn = threading.Lock()  # either the time is up, or a transaction commits: not both
     finish = effect.finish
 
-    def in_time(raw: Any) -> tuple[Any, Pending]:
+    def in_time(raw: Any) -> tuple[Any, Batch]:
         assert finish is not None
         if not turn.acquire(blocking=False):
             raise TimeoutError("its time was up before it could commit")
@@ -183,27 +238,47 @@ def _within(seconds: float, effect: Invoke) -> Any:
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _perform_async(effect: Invoke | Pause | Leave) -> Any:
+async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
     if isinstance(effect, Invoke) and not isinstance(effect.where, Inside):
         return await invoke_async(effect)  # the agent's own code
+    session = effect.session
+    lines = _lines(session)
+    if isinstance(effect, Begin):
+        if lines is not None:
+            await lines.begin(effect.attempted)
+        return None
+    if isinstance(effect, Replay):
+        if lines is not None:
+            await lines.take_recorded(effect.places, is_cut=effect.is_cut)
+        return None
     try:
         if isinstance(effect, Invoke):
             return await invoke_async(effect)
-        if isinstance(effect, Leave):
-            await _others_are_idle(effect.branch)
-            raise effect.signal
-        await _pause(effect.session, effect.seconds)
+        if isinstance(effect, Park):
+            if (
+                lines is None or lines.current is None
+            ):  # not in the code of the agent, which has ended
+                return _perform(effect)
+            await lines.park(effect.wait, effect.signal)
+        else:
+            await _pause(session, effect.seconds)
     except asyncio.CancelledError as cancelled:
-        raise told(effect.session, cancelled) from None
+        raise classify_cancellation(session, cancelled) from None
     return None
 
 
-async def _others_are_idle(branch: Branch) -> None:
-    """Until then the agent's code may still give up what this branch waits for."""
-    together = branch.together
-    if together is not None and together.loop is asyncio.get_running_loop():
-        with together.aside():
-            await together.idle()
+def _lines(session: Session) -> Lines | None:
+    """The lines of the run, if this is the loop that they are on."""
+    lines = session.lines
+    return lines if lines is not None and lines.loop is asyncio.get_running_loop() else None
+
+
+async def _hand_over(effect: HandOver) -> None:
+    session = effect.session
+    if effect.turn is not None:
+        await effect.turn.lines.take(effect.turn)
+    if effect.seq is not None:
+        session.show(effect.seq)
 
 
 async def _pause(session: Session, seconds: float) -> None:
@@ -213,7 +288,7 @@ async def _pause(session: Session, seconds: float) -> None:
         await asyncio.to_thread(session.sleep, seconds)
 
 
-def told(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
+def classify_cancellation(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
     """What a cancellation in the middle of a call means."""
     if session.is_ending:
         return cancelled
@@ -223,44 +298,75 @@ def told(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
     return CutOff(cancelled, began=True)
 
 
-async def persist_async(
-    session: Session,
-    build: Callable[[], Pending],
-    label: str,
-    cancelled: list[asyncio.CancelledError] | None = None,
-) -> Pending:
-    """See `persist`. By the time it is told that it was cancelled, the append has come to its end."""
-    watched = session.is_watched
-    if watched:
-        session.point(f"before commit {label}")
-    pending, durable = session.submitted(build, session.store.append_async)
-    try:
-        await durable
-    except StoreError as error:
-        raise Refused(pending, error) from error
-    except asyncio.CancelledError as cut:
-        cut_while_committing(pending, durable, cut, cancelled)
-    if watched:
-        session.point(f"after commit {label}")
-    return pending
+class _Uncancelled(asyncio.Future[None]):
+    """A task that is cancelled while it awaits this hears of it when the future is done."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
+        return False
 
 
-def cut_while_committing(
-    pending: Pending,
-    durable: asyncio.Future[None],
-    cut: asyncio.CancelledError,
-    cancelled: list[asyncio.CancelledError] | None = None,
-) -> None:
-    """Somebody has cancelled a task that awaited an append, which has come to its end all the same."""
-    refused, session = durable.exception(), pending.session
-    if session.is_ending:
-        if refused is None:
-            session.committed(pending)
-        raise cut
-    if cancelled is not None:
-        cancelled.append(cut)
-    if isinstance(refused, StoreError):
-        raise Refused(pending, refused) from refused
+async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
+    """See `persist`. By the time its caller hears of a cancellation, the batch is settled."""
+    session, writer, store = effect.session, effect.session.writer, effect.session.store
+    session.point("before commit ", effect.label)
+    loop, lines, here = asyncio.get_running_loop(), _lines(session), threading.get_ident()
+
+    def submit(work: Append) -> Any:
+        """Whoever sends the batch again may be another thread, which cannot use this loop's futures."""
+        return store.append_async(work) if threading.get_ident() == here else store.submit(work)
+
+    batch = writer.commit(effect.commit, submit, None if lines is None else lines.outcome)
+    while not batch.is_settled:
+        resent = _Uncancelled(loop=loop)
+        ticket = batch.ticket
+        if writer.on_resend(batch, partial(_set_soon, resent)):
+            ticket = resent
+        elif not isinstance(ticket, asyncio.Future):
+            ticket = _in_thread(loop, ticket)
+        error: BaseException | None = None
+        try:
+            await ticket
+        except StoreError as refused:
+            error = refused
+        except asyncio.CancelledError as cut:
+            cancelled.append(cut)
+            error = ticket.exception()
+        if ticket is resent:
+            continue
+        if error is None:
+            writer.accepted(batch)
+        else:
+            writer.refused(batch, error)
+    if session.is_ending and cancelled:
+        raise cancelled.pop()
+    if batch.error is not None:
+        raise Refused(batch, batch.error) from batch.error
+    session.point("after commit ", effect.label)
+    return batch
+
+
+def _set_soon(future: asyncio.Future[None]) -> None:
+    def done() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    future.get_loop().call_soon_threadsafe(done)
+
+
+def _in_thread(loop: asyncio.AbstractEventLoop, wait: Callable[[], None]) -> asyncio.Future[None]:
+    """A future for something that blocks until it is done."""
+    future = _Uncancelled(loop=loop)
+
+    def work() -> None:
+        try:
+            wait()
+        except BaseException as error:  # noqa: BLE001 - carried to the one who awaits it
+            loop.call_soon_threadsafe(future.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(future.set_result, None)
+
+    loop.run_in_executor(None, work)
+    return future
 
 
 async def invoke_async(effect: Invoke) -> Any:
@@ -269,9 +375,9 @@ async def invoke_async(effect: Invoke) -> Any:
     if not session.is_watched:
         return await _invoke_async(effect)
     effect = session.stood_in(effect)
-    session.point(f"before {effect.fn.__name__}")
+    session.point("before ", effect.fn.__name__)
     result = await _invoke_async(effect)
-    session.point(f"after {effect.fn.__name__}")
+    session.point("after ", effect.fn.__name__)
     return result
 
 

@@ -6,31 +6,32 @@ does anything. (Structs, because several are made for every call, and C makes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast.core.replay import Place
 from holdfast.core.values import digest
-from holdfast.errors import (
-    StoreError,
-    Suspend,
-)
+from holdfast.core.waits import OpenWait
+from holdfast.errors import Suspend
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.declare import (
     CallSpec,
 )
-from holdfast.runtime.session import Pending, Session
+from holdfast.runtime.lines import Turn
+from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.writer import Batch, Commit
 
 Flow = Generator["Effect", Any, Any]
 Never = Generator["Effect", Any, NoReturn]
 
 
 class StoreEffect(msgspec.Struct, eq=False):
-    """Build an append, make it durable, and return it."""
+    """Make events durable; returns their batch. Refused if they were not written."""
 
     session: Session
-    build: Callable[[], Pending]
+    commit: Commit
     label: str
 
 
@@ -44,7 +45,7 @@ class Invoke(msgspec.Struct, eq=False):
     is_async: bool
     timeout: float | None = None
     args: tuple[Any, ...] = ()
-    finish: Callable[[Any], tuple[Any, Pending]] | None = None
+    finish: Callable[[Any], tuple[Any, Batch]] | None = None
     """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
 
 
@@ -66,18 +67,39 @@ class Draw(msgspec.Struct, eq=False):
     make: Callable[[], Any]
 
 
-class Leave(msgspec.Struct, eq=False):
-    """Wait out of memory: raise this signal, as soon as nothing else of the run goes on."""
+class Park(msgspec.Struct, eq=False):
+    """Wait for something that the log will bring. Returns when it has; a caller that blocks unwinds with the
+    signal instead, and so does every line when the run leaves memory."""
 
-    branch: Branch
+    session: Session
+    wait: OpenWait
     signal: Suspend
 
-    @property
-    def session(self) -> Session:
-        return self.branch.session
+
+class Begin(msgspec.Struct, eq=False):
+    """Wait until something new may begin: the code has been given all that is recorded."""
+
+    session: Session
+    attempted: object
 
 
-Effect = StoreEffect | Invoke | Pause | Leave
+class Replay(msgspec.Struct, eq=False):
+    """Wait until the recorded outcome of these places is next."""
+
+    session: Session
+    places: Sequence[Place]
+    is_cut: bool = False
+
+
+class HandOver(msgspec.Struct, eq=False):
+    """Wait until an outcome that was just recorded may be given to the code, and show it."""
+
+    session: Session
+    seq: int | None
+    turn: Turn | None
+
+
+Effect = StoreEffect | Invoke | Pause | Park | Begin | Replay | HandOver
 
 
 class Asked(msgspec.Struct, eq=False):
@@ -105,25 +127,28 @@ class Asked(msgspec.Struct, eq=False):
         return self.branch.session
 
     @property
+    def place(self) -> Place:
+        return self.branch.path, self.index
+
+    @property
     def where(self) -> str:
-        return place(self.branch.path, self.index)
+        return place_name(self.branch.path, self.index)
 
     def __str__(self) -> str:
         text = self.args.decode()
         return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
-def place(branch: str, index: int) -> str:
-    """A place in the log, in words."""
-    return f"call {index + 1}" + (f" of branch {branch}" if branch else "")
-
-
 class Refused(Exception):
-    """An append was not written: which one, and why."""
+    """A batch was not written: which one, and why."""
 
-    def __init__(self, pending: Pending, error: StoreError) -> None:
-        self.pending, self.error = pending, error
+    def __init__(self, batch: Batch, error: BaseException) -> None:
+        self.batch, self.error = batch, error
         super().__init__(str(error))
+
+
+class LookAgain(Exception):
+    """What a parked call was waiting for has come: it continues from what is recorded of it."""
 
 
 class CutOff(BaseException):

@@ -16,16 +16,9 @@ from holdfast.errors import NotDurable, NotRecorded
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.effects import Asked
-from holdfast.runtime.flow import ask, call, nested, proceed, recorded
+from holdfast.runtime.flow import ask, nested, proceed, recorded
 from holdfast.runtime.lease import under_way
-from holdfast.runtime.straight import goes_straight, make, make_async
-from holdfast.runtime.tasks import (
-    awaited_here,
-    drive_async_here,
-    drive_here,
-    let_begin,
-    stay_cut_off,
-)
+from holdfast.runtime.tasks import drive_async_here, drive_here
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -39,35 +32,24 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     if spec.is_async:
         return _to_await(here, spec, bound)
     asked, entry = ask(here, spec, bound)
-    if entry is None:
-        if goes_straight(asked):
-            return make(asked)
-    elif entry.done is not None and not entry.done.unavailable:
+    if entry is not None and entry.done is not None and not entry.done.unavailable:
         return recorded(asked, entry)  # as the flow would, without driving one: all of replay
     return drive_here(here, proceed(asked, entry))
 
 
 def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-    """The call, as what is awaited in its place: one coroutine fewer on the way of every step."""
-    if branch.waiting is not None:
-        return drive_async_here(branch, call(branch, spec, bound))
+    """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
     asked, entry = ask(branch, spec, bound)
-    if entry is not None:
-        return _answered(branch, asked, entry)
-    if goes_straight(asked):
-        return awaited_here(branch, make_async(asked))
-    return drive_async_here(branch, proceed(asked, None))
+    lines = branch.session.lines
+    done = entry is not None and entry.done is not None and not entry.done.unavailable
+    if entry is not None and done and (lines is None or lines.is_alone):
+        return _answered(asked, entry)
+    return drive_async_here(branch, proceed(asked, entry))
 
 
-async def _answered(branch: Branch, asked: Asked, entry: Entry) -> Any:
-    """What the log holds of the call, and what is missing of it."""
-    if asked.forks:
-        await let_begin(branch, asked.index)
-    if entry.done is not None and not entry.done.unavailable:
-        return recorded(asked, entry)
-    if entry.is_cut_off:
-        return await stay_cut_off(asked.branch, asked.index)
-    return await drive_async_here(branch, proceed(asked, entry))
+async def _answered(asked: Asked, entry: Entry) -> Any:
+    """The recorded result for the only line there is: as the flow would, without driving one."""
+    return recorded(asked, entry)
 
 
 def _outside(

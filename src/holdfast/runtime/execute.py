@@ -13,9 +13,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob
-from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Entry, Place, is_main
-from holdfast.core.still_open import open_since
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -33,12 +31,14 @@ from holdfast.errors import (
     Stop,
     Suspend,
 )
-from holdfast.runtime.commit import commit, gate
+from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
-from holdfast.runtime.effects import Flow, Invoke, place
+from holdfast.runtime.effects import Flow, Invoke
+from holdfast.runtime.gate import gate
 from holdfast.runtime.outcome import error_info
-from holdfast.runtime.session import Session
+from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.suspend import suspend
 from holdfast.runtime.tasks import whole
 from holdfast.runtime.undo import compensate
 from holdfast.store.base import RowChange
@@ -110,7 +110,7 @@ def _check_main_asked(session: Session, error: Exception) -> None:
 def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
-        raise session.diverged(place(branch, index), f"a call of {entry.name}", attempted)
+        raise session.diverged(place_name(branch, index), f"a call of {entry.name}", attempted)
 
 
 def gate_end(session: Session) -> None:
@@ -180,45 +180,11 @@ def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
 
 
 def _suspended(session: Session, signal: Suspend) -> Flow:
-    """The run waits. If something came in the meantime, it is due at once."""
+    """The run waits; an async one has been suspended before its code was unwound."""
     session.stopped = None
-    times = [t for t in (signal.wake_at, *ends(session)) if t is not None]
-    event = e.RunSuspended(
-        waiting_for=signal.waiting_for, how=signal.how, wake_at=signal.wake_at, open_since=_open_since(session)
-    )  # fmt: skip
-    paused = session.journal.paused is not None
-    seen = session.read_to
-    yield from _settle(
-        session, event, "paused" if paused else "waiting",
-        due_at=None if paused else min(times, default=None), waiting_for=signal.waiting_for,
-    )  # fmt: skip
-    if session.came_between(seen):
-        session.make_due()
+    if not session.settled:
+        yield from suspend(session, signal)
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
-
-
-def _open_since(session: Session) -> int | None:
-    """Since when anything of the run is open, if all of its log is known here."""
-    if not session.knows_all:
-        return None
-    session.show(
-        session.read_to
-    )  # its code has come to an end here: nothing is hidden from it any more
-    return open_since(session.draft)
-
-
-def ends(session: Session) -> list[int | None]:
-    """When the run's time is up, whoever may be there to see it."""
-    created = session.journal.created
-    if created is None:
-        return []
-    wall_time = created.budget.get("max_wall_time")
-    spent_at = (
-        None
-        if wall_time is None
-        else session.journal.created_at + round(wall_time * MICROSECONDS) + 1
-    )
-    return [created.deadline_at, spent_at]
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:

@@ -2,7 +2,7 @@
 
     enter → name → match → gate → record intent → execute → commit receipt → fold
 
-It yields what must be done (`Store`, `Invoke`, `Pause`) and a driver does it, for a caller that blocks
+It yields what must be done (`StoreEffect`, `Invoke`, `Park`, …) and a driver does it, for a caller that blocks
 or for one that awaits (`drivers.py`). So there are no sync and async twins, the protocol can be tested
 without I/O, and every yield is a point where the process may die.
 
@@ -21,13 +21,14 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import events as e
-from holdfast.core.events import ErrorInfo, Usage, Value
+from holdfast.core.events import ErrorInfo, Usage
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState
 from holdfast.core.values import canonical_flat, decode
+from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -40,7 +41,7 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
-from holdfast.runtime.commit import commit, gate, is_due, wait_until
+from holdfast.runtime.commit import commit, is_due, park, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.cutoff import record_cut
 from holdfast.runtime.declare import (
@@ -53,7 +54,18 @@ from holdfast.runtime.declare import (
     secrets_in,
 )
 from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
-from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, place
+from holdfast.runtime.effects import (
+    Asked,
+    Begin,
+    CutOff,
+    Flow,
+    HandOver,
+    Invoke,
+    LookAgain,
+    Never,
+    Replay,
+)
+from holdfast.runtime.gate import gate
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.outcome import (
     encoded,
@@ -64,7 +76,8 @@ from holdfast.runtime.outcome import (
     result_lost,
     secrets_of,
 )
-from holdfast.runtime.session import Pending, Session
+from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.writer import Batch, Commit
 from holdfast.store.base import RESERVED
 
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
@@ -97,18 +110,41 @@ def ask(
 
 def proceed(asked: Asked, entry: Entry | None) -> Flow:
     """Answer the call: from the log if it has an outcome there, else by making it."""
-    if entry is not None and entry.final:
-        if entry.settled_as("done"):
-            yield from _refuse_misfit(asked, entry)
-        return recorded(asked, entry)
+    while True:
+        try:
+            if entry is not None and entry.final:
+                return (yield from replay(asked, entry))
+            return (yield from _make(asked, entry))
+        except LookAgain:
+            entry = asked.session.entry(*asked.place)
+
+
+def replay(asked: Asked, entry: Entry) -> Flow:
+    """The recorded outcome, when it is its turn."""
+    if entry.settled_as("done"):
+        yield from _refuse_misfit(asked, entry)
+    if entry.is_cut_off and asked.session.lines is not None:
+        try:
+            yield Replay(asked.session, [asked.place], is_cut=True)
+        finally:
+            asked.session.journal.forget(*asked.place)
+    else:
+        yield Replay(asked.session, [asked.place])
+    return recorded(asked, entry)
+
+
+def _make(asked: Asked, entry: Entry | None) -> Flow:
+    """Make the call, or the rest of it."""
     session = asked.branch.session
     if not asked.undoes:
         check_all_replayed(asked.branch, asked)
+        if not asked.branch.is_aside:  # what was added comes before what is recorded
+            yield Begin(session, asked)
         gate(session)
     if entry is not None and entry.open_attempt:
         settled = yield from settle_doubt(asked, entry)
         if settled is not None:
-            return recorded(asked, settled)
+            return (yield from replay(asked, settled))
         entry = _match(asked)
     approval = None
     gated = asked.spec.risk in session.setting.approve
@@ -145,12 +181,12 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
     journal = branch.session.journal
     if not journal.entries:
         return
-    branch = branch.line
-    if not branch.path and (branch.together is None or branch.together.is_alone):
+    branch, lines = branch.line, branch.session.lines
+    if not branch.path and (lines is None or lines.is_alone):
         for (path, index), entry in journal.unasked():
             if not is_main(path):
-                recorded = _shown(branch.session, entry)
-                raise branch.session.diverged(place(path, index), recorded, str(attempted))
+                recorded = branch.session.shown(entry)
+                raise branch.session.diverged(place_name(path, index), recorded, str(attempted))
 
 
 def _match(asked: Asked) -> Entry | None:
@@ -179,7 +215,7 @@ def _match(asked: Asked) -> Entry | None:
         return _match(asked)
     if not session.journal.accepts(branch.path, asked.index):
         adds = not session.expects(asked.spec.name)
-        raise session.diverged(asked.where, _shown(session, held), str(asked), adds=adds)
+        raise session.diverged(asked.where, session.shown(held), str(asked), adds=adds)
     branch.give_back(asked.index)
     asked.branch = branch.aside(asked.index)
     asked.index, asked.forks = asked.branch.take(), 0
@@ -200,8 +236,8 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
             adds = not session.expects(name)
             if not (adds and journal.accepts(path, index)):
                 held = journal.entry(path, index)
-                recorded = "no branch here" if held is None else _shown(session, held)
-                raise session.diverged(place(path, index), recorded, str(attempted), adds=adds)
+                recorded = "no branch here" if held is None else session.shown(held)
+                raise session.diverged(place_name(path, index), recorded, str(attempted), adds=adds)
         line = line.parent
 
 
@@ -223,33 +259,10 @@ def _is_same(asked: Asked, entry: Entry) -> bool:
 def _is_same_for_fork(asked: Asked, entry: Entry) -> bool:
     """Whether an inherited call differs from this one only in the run's id."""
     session = asked.session
-    lineage, args = session.journal.lineage, _recorded_args(entry)
+    lineage, args = session.journal.lineage, entry.args
     if args is None:
         return entry.args_digest in lineage.possible_digests(asked.args)
     return lineage.is_same_value(decode(session.unwrap(args)), decode(asked.args))
-
-
-def _recorded_args(entry: Entry) -> Value | None:
-    """The arguments of a recorded call; None if the log has no more than their digest."""
-    if entry.intent is not None:
-        return entry.intent.args
-    if entry.done is not None:
-        return entry.done.args
-    return entry.failures[-1].args if entry.failures else None
-
-
-def _shown(session: Session, entry: Entry) -> str:
-    if entry.iteration is not None:
-        return f"the end of iteration {entry.iteration.iteration}"
-    if entry.is_wait and entry.wait is not None:
-        return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
-    args = _recorded_args(entry)
-    text = (
-        session.unwrap(args).decode()
-        if args is not None
-        else f"arguments with digest {entry.args_digest}"
-    )
-    return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
 def recorded(asked: Asked, entry: Entry) -> Any:
@@ -348,11 +361,13 @@ def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
         return entry.approval_seq
     if not gated:
         raise _gate_removed(asked, "not decided")
-    raise Suspend(
+    signal = Suspend(
         f"approval of {spec.name}",
         f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
         wake_at=until,
     )
+    yield from park(session, OpenWait(asked.place, "approval", until), signal)
+    return None
 
 
 def _gate_removed(asked: Asked, status: str) -> BaseException:
@@ -385,8 +400,7 @@ def _reject(asked: Asked, why: str) -> Flow:
     spec, session = asked.spec, asked.session
     error = ErrorInfo("Rejected", why, effect="none")
     step = session.next_step()
-    yield from commit(session, [failed_receipt(asked, error, step)])
-    session.journal.forget(asked.branch.path, asked.index)
+    yield from commit(session, [failed_receipt(asked, error, step)], is_outcome=True)
     raise Rejected(spec.name, "Rejected", why, step=step)
 
 
@@ -400,7 +414,10 @@ def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     step = entry.step if entry else 0
     if entry is not None and entry.failures and entry.failures[-1].retry_at is not None:
         yield from wait_until(
-            asked.session, entry.failures[-1].retry_at, f"the next attempt of {asked.spec.name}"
+            asked.session,
+            asked.place,
+            entry.failures[-1].retry_at,
+            f"the next attempt of {asked.spec.name}",
         )
     outcome = yield from _limited(asked, number, step, approval, tries)
     if isinstance(outcome, e.CallFailed):
@@ -413,7 +430,7 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
     while isinstance(outcome, e.CallFailed):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
-            asked.session, outcome.retry_at, f"the next attempt of {asked.spec.name}"
+            asked.session, asked.place, outcome.retry_at, f"the next attempt of {asked.spec.name}"
         )
         number += 1
         tries += 1
@@ -427,19 +444,12 @@ def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: 
     return within_limits(asked, number, attempt) if asked.spec.is_limited else attempt()
 
 
-def first_failed(asked: Asked, error: BaseException, started: int) -> Flow:
-    """The first attempt of a plain step was made elsewhere and raised this: go on from there."""
-    if isinstance(error, RunWaiting):
-        raise _suspended_with(error) from None
-    if isinstance(error, CutOff):
-        yield from record_cut(asked, error, 1, 0)
-    assert isinstance(error, Exception)
-    outcome = yield from _failed(asked, error, 1, 0, started, 1)
-    return (yield from _tried(asked, outcome, 1, 1))
-
-
-def _suspended_with(child: RunWaiting) -> Suspend:
-    return Suspend(f"child run {child.run_id}, which waits for {child.waiting_for}", child.how)
+def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
+    """The child run is suspended, or another worker executes it: its end wakes this run."""
+    waiting_for = f"child run {child.run_id}, which waits for {child.waiting_for}"
+    wait = OpenWait(asked.place, "child", child=child.run_id)
+    yield from park(asked.session, wait, Suspend(waiting_for, child.how))
+    raise AssertionError("unreachable")
 
 
 def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
@@ -466,20 +476,20 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
             spec.timeout,
         )
     except RunWaiting as child:
-        raise _suspended_with(child) from None
+        yield from _wait_for_child(asked, child)
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if isinstance(error, TimeoutError) and spec.timeout is not None:
             because = f"it did not answer within {spec.timeout:g} s"
             settled = yield from _unanswered(asked, intent, number, because)
             if settled is not None:
-                return recorded(asked, settled)
+                return (yield from replay(asked, settled))
         return (yield from _failed(asked, error, number, step, started, tries))
     except CutOff as cut:
         if cut.began:
             settled = yield from _unanswered(asked, intent, number, str(cut))
             if settled is not None:
-                return recorded(asked, settled)
-        yield from record_cut(asked, cut, number, step)
+                return (yield from replay(asked, settled))
+        yield from record_cut(asked, cut, number, step, started)
     return (yield from _succeeded(asked, raw, number, step, started))
 
 
@@ -575,11 +585,14 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     if found.status == "failed" and found.error is not None:
         yield from _failed_elsewhere(asked, found.error, step)
     if found.status != "done" or found.result is None:
-        raise Suspend(
+        at = session.store.now() + 5 * MICROSECONDS
+        signal = Suspend(
             f"run {taken.run_id} to finish {spec.name} under the key {taken.key!r}",
             f"see `holdfast show {taken.run_id}`, then hf.resume({session.run_id!r})",
-            wake_at=session.store.now() + 5 * MICROSECONDS,
+            wake_at=at,
         )
+        yield from park(session, OpenWait(asked.place, "timer", at), signal)
+        raise AssertionError("unreachable")
     blob = found.result.blob
     raw = (
         bytes(found.result.json) if not blob else session.store.blob(taken.run_id, blob) or b"null"
@@ -597,16 +610,14 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
         args=args,
         unavailable=found.unavailable,
     )
-    yield from commit(session, [receipt], blobs=blobs)
-    session.journal.forget(asked.branch.path, asked.index)
+    yield from commit(session, [receipt], blobs=blobs, is_outcome=True)
     if found.unavailable:
         raise result_lost(asked, found.unavailable)
     return spec.result.decode(raw)
 
 
 def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
-    yield from commit(asked.session, [failed_receipt(asked, error, step)])
-    asked.session.journal.forget(asked.branch.path, asked.index)
+    yield from commit(asked.session, [failed_receipt(asked, error, step)], is_outcome=True)
     raise failure(asked.spec.name, error, 1, step)
 
 
@@ -623,7 +634,7 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
     """The tool's writes and its receipt commit in one transaction of the store's database."""
     spec, session = asked.spec, asked.session
 
-    def finish(built: list[Pending], raw: Any) -> tuple[Any, Pending]:
+    def finish(raw: Any) -> tuple[Any, Batch]:
         result, value, blobs, unavailable = encoded(asked, raw)
         if unavailable:  # nothing is committed yet, so it can still be refused
             raise NotStorable(unavailable, what=f"the result of {spec.name}")
@@ -637,30 +648,27 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
             attempt=number,
             duration_us=session.store.now() - started,
         )
-        built.append(session.build([receipt], blobs=blobs, urgent=True))
-        return result, built[0]
+        work = Commit([receipt], blobs=blobs, urgent=True, is_outcome=True, rebuilds=False)
+        return result, session.writer.commit(work, None)
 
     while True:
-        built: list[Pending] = []
         try:
-            result, pending = yield Invoke(
+            result, batch = yield Invoke(
                 session,
                 spec.body,
                 asked.bound,
                 Inside(spec.name, spec.effect, session.run_id),
                 False,
                 spec.timeout,
-                finish=partial(finish, built),
+                finish=finish,
             )
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
-            session.withdraw(*built)
             if not asked.undoes:
                 gate(session)
         except StoreError as error:
             raise session.stop(Abandon(error)) from error
         else:
-            session.committed(pending)
-            session.journal.forget(asked.branch.path, asked.index)
+            yield HandOver(session, batch.seq, batch.turn)
             return result
 
 
@@ -696,10 +704,13 @@ def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> 
     session, has_intent = asked.branch.session, asked.spec.has_intent
     result, receipt, blobs = receipt_of(asked, raw, number, step, started)
     if has_intent or is_due(session):
-        yield from commit(session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked)
+        yield from commit(
+            session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked, is_outcome=True
+        )
     else:
-        session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
-    session.journal.forget(asked.branch.path, asked.index)
+        turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
+        session.journal.forget(*asked.place)
+        yield HandOver(session, None, turn)
     if receipt.unavailable:
         raise result_lost(asked, receipt.unavailable)
     return result
@@ -729,10 +740,10 @@ def _failed(
         retry_at=retry_at,
         duration_us=now - started,
     )
-    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
-    if retry_at is not None:
+    final = retry_at is None
+    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked, is_outcome=final)
+    if not final:
         return receipt
-    session.journal.forget(asked.branch.path, asked.index)
     raise failure(spec.name, info, number, step) from error
 
 

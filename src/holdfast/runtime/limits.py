@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.core.policy import MICROSECONDS, microseconds
+from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, StoreError, Suspend
-from holdfast.runtime.commit import wait_until
+from holdfast.runtime.commit import park, wait_until
 from holdfast.runtime.context import Inside
 from holdfast.runtime.effects import Asked, Flow, Invoke, Pause
 
@@ -53,11 +54,12 @@ def _seat(asked: Asked, holder: str, most: int) -> Flow:
         now = session.store.now()
         if now - since >= session.patience_us:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
-            raise Suspend(
+            signal = Suspend(
                 f"room for {spec.name}, of which {most} may be under way at once",
                 "it goes on by itself when a worker is running",
                 wake_at=now + wait_us,
             )
+            yield from park(session, OpenWait(asked.place, "timer", now + wait_us), signal)
         yield Pause(session, pause * random.uniform(0.5, 1.0))  # noqa: S311
         session.check_lease()
         pause = min(pause * 2, SEAT_SECONDS[1])
@@ -75,7 +77,10 @@ def _turn(asked: Asked, holder: str) -> Flow:
 
     while (at := (yield from _ask(asked, take_turn))) is not None:
         yield from wait_until(
-            session, at, f"its turn to call {spec.name} ({rate.count} in {rate.per:g} s)"
+            session,
+            asked.place,
+            at,
+            f"its turn to call {spec.name} ({rate.count} in {rate.per:g} s)",
         )
 
 

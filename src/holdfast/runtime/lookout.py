@@ -12,10 +12,9 @@ import logging
 import threading
 from typing import Final
 
-from holdfast.core import events as e
 from holdfast.errors import Stop, StoreError
-from holdfast.runtime.commit import cancellation, is_overdue, overdue
 from holdfast.runtime.context import Branch
+from holdfast.runtime.gate import cancellation, is_overdue, overdue
 from holdfast.runtime.stall import Stalls
 from holdfast.store.base import Store
 
@@ -61,11 +60,12 @@ class Lookout:
     def notice_cancel(self, run_id: str) -> None:
         """If this run executes here and somebody has cancelled it, end what it awaits."""
         root = self._awaiting.get(run_id)
-        if root is None or root.together is None:
+        lines = None if root is None else root.session.lines
+        if root is None or lines is None:
             return
-        session, asked = root.session, e.CancelRequested.kind
-        if any(r.kind == asked for r in self._store.read(run_id, after=session.read_to)):
-            session.catch_up()
+        session = root.session
+        if session.catch_up():
+            lines.look_again_soon()
         if session.journal.cancel is not None:
             _cut_off(root, cancellation(session))
 
@@ -87,16 +87,19 @@ class Lookout:
         awaiting = dict(self._awaiting)
         if not awaiting:
             return
-        known = {run_id: root.session.head.seq for run_id, root in awaiting.items()}
+        known = {run_id: root.session.read_to for run_id, root in awaiting.items()}
         for run_id, end in self._store.heads(list(known)).items():
             if end > known[run_id]:
                 self.notice_cancel(run_id)
         for root in awaiting.values():
-            if is_overdue(root.session) and root.together is not None:
+            session = root.session
+            if is_overdue(session) and session.lines is not None:
                 _cut_off(root, overdue())
+            elif session.lines is not None and (ended := session.look_at_children()):
+                session.lines.look_again_soon(tuple(ended))
 
 
 def _cut_off(root: Branch, signal: Stop) -> None:
     root.session.stop(signal)
-    assert root.together is not None
-    root.together.cancel()
+    assert root.session.lines is not None
+    root.session.lines.cancel()

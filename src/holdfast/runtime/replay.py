@@ -12,10 +12,10 @@ from holdfast.core.replay import Entry, Place, is_main
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
-from holdfast.runtime.effects import Flow, place
+from holdfast.runtime.effects import Flow
 from holdfast.runtime.execute import find_signal, run_body
 from holdfast.runtime.run import AsyncRun, Run
-from holdfast.runtime.session import Session, Setting
+from holdfast.runtime.session import Session, Setting, place_name
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.store.base import RunRow
 
@@ -116,4 +116,4 @@ def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diver
     """The code ends before all that is recorded has been asked for."""
     (branch, index), entry = left
     recorded = f"a call of {entry.name}"
-    return Diverged(session.run_id, place(branch, index), recorded, attempted)
+    return Diverged(session.run_id, place_name(branch, index), recorded, attempted)

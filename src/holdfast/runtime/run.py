@@ -42,7 +42,7 @@ from holdfast.runtime.memory import Messages, Place, State
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.requests import Approval, Question, Request, Timer
 from holdfast.runtime.session import Session
-from holdfast.runtime.tasks import drive_async_here, drive_here, let_begin, no_answer
+from holdfast.runtime.tasks import drive_async_here, drive_here
 from holdfast.runtime.waits import wait_first
 
 T = TypeVar("T")
@@ -451,11 +451,8 @@ class AsyncRun(RunBase):
 
     async def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        if here.forks:
-            await let_begin(here, here.index)
-        first: tuple[int, e.WaitEnded] | None
-        first = await drive_async_here(here, wait_first(here, asked))
-        return first if first is not None else await no_answer(here)
+        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, asked))
+        return first
 
     async def checkpoint(self) -> None:
         """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""

@@ -16,9 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -28,22 +26,27 @@ from holdfast.core.knowledge import change
 from holdfast.core.log import Blob, Head, Record
 from holdfast.core.parts import Message
 from holdfast.core.policy import Checkpoint
-from holdfast.core.replay import Entry, Journal
+from holdfast.core.replay import Entry, Journal, Place
 from holdfast.core.state import Queued, RunState
+from holdfast.core.still_open import open_since
+from holdfast.core.waits import OpenWait, first_ends
 from holdfast.errors import (
     Abandon,
-    Conflict,
     Diverged,
     HoldfastError,
     InvalidInput,
     LeaseLost,
     LogRegressed,
     NotFound,
-    RunWaiting,
+    Suspend,
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
-from holdfast.store.base import Append, RowChange, RunRow, Store
+from holdfast.runtime.writer import Batch, LogWriter
+from holdfast.store.base import TERMINAL_STATUSES, Append, RunRow, Store
+
+if TYPE_CHECKING:
+    from holdfast.runtime.lines import Lines, Turn
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -51,6 +54,12 @@ UNWRITTEN: Final = 2**63
 
 _data: Final = itemgetter(4)
 """What a record holds."""
+
+
+def place_name(branch: str, index: int) -> str:
+    """A place in the log, for people."""
+    return f"call {index + 1}" + (f" of branch {branch}" if branch else "")
+
 
 N = TypeVar("N", bound=Noted)
 E = TypeVar("E", bound=Event)
@@ -68,17 +77,6 @@ class Setting:
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     undo_child: Callable[..., Any] | None = None
-
-
-class Pending(msgspec.Struct, eq=False):
-    """An append on its way, and what is needed to build it again if the log has grown meanwhile."""
-
-    session: Session
-    work: Append
-    events: Sequence[Event]
-    generation: int
-    own: int
-    """How many of the events, at the end, are those of the commit itself: the others were buffered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +112,6 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
-        self.takes_plain_steps = setting.checkpoint.at_step and "read" not in setting.approve
-        """Whether a step that is safe to repeat is no more than its body and a receipt, written at once."""
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -123,7 +119,16 @@ class Session:
         """Waits up to this long stay in the process; longer ones suspend the run."""
         self.journal = Journal()
         self.draft = Draft(keep_calls=False)
-        self.head = log.origin(row.id)
+        self.read_head = log.origin(row.id)
+        """The last event that is known here."""
+        self.woken = row.woken
+        """How often the run had been woken when its children were last looked at."""
+        self.waits: dict[Place, OpenWait] = {}
+        """What its branches are waiting for, those that have left memory too."""
+        self.suspensions: dict[Place, Suspend] = {}
+        """The same for people."""
+        self.lines: Lines | None = None
+        """The tasks of an async agent."""
         self.stopped: BaseException | None = None
         self.settled = False
         self.torn = False
@@ -133,21 +138,12 @@ class Session:
         self.lease_ends = math.inf
         """Until when the run is surely ours, by `elapsed`; the lease keeper says so."""
         self._mutex = threading.RLock()
-        self._generation = 0
+        self.writer = LogWriter(self, self._mutex)
         self._steps = 0
-        self._first: list[Event] = []
-        self._noted: list[Event] = []
-        self._noted_blobs: list[Blob] = []
         self._not_yet_kept: dict[str, bytes] = {}
-        self._flying: list[Noted] = []
         self._unseen: deque[tuple[int, int, Event]] = deque()
         self._complete = False
-        self._foreign = -1
-        self._mine: dict[bytes, Event] = {}
-        self._fed: set[bytes] = set()
-        self._arrived: dict[int, Record] = {}
         self._ahead: list[tuple[int, Noted]] = []
-        self._read_head = self.head
         self._held_usage: list[tuple[int, Usage]] = []
         self.unsaved_bytes = 0
         """What the log has grown by since the last snapshot that a loop can go on from."""
@@ -158,7 +154,7 @@ class Session:
     def begin(self, head: Head, records: Sequence[Record]) -> None:
         """A run that was created a moment ago: its log is known without reading it."""
         self._take_in(records)
-        self.head, self._complete = head, True
+        self.writer.head, self._complete = head, True
         self.show(head.seq)
 
     def load(self, saved: Saved | None = None) -> None:
@@ -175,7 +171,7 @@ class Session:
             self.journal.begin_at(saved.state)
             self.draft = Draft(saved.state, keep_calls=False)
             self._steps = saved.state.steps
-            self.head = self._read_head = saved.head
+            self.writer.head = self.read_head = saved.head
             self.saved_bytes = saved.bytes
         self._read_page()
         if self.journal.created is None:
@@ -192,81 +188,120 @@ class Session:
         if self._complete:
             return
         last = self.store.last_restart(self.run_id)
-        while self._read_head.seq < last:
+        while self.read_head.seq < last:
             self._read_page()
 
     def _read_page(self) -> None:
         with self._mutex:
             if self._complete:
                 return
-            page = self.store.read(self.run_id, after=self._read_head.seq, limit=PAGE)
-            self._take_in(log.verify(self.run_id, self._read_head, page))
+            page = self.store.read(self.run_id, after=self.read_head.seq, limit=PAGE)
+            self._take_in(log.verify(self.run_id, self.read_head, page))
             self.unsaved_bytes += sum(map(len, map(_data, page)))
             if len(page) < PAGE:
                 self._complete = True
-                self.head = self._read_head
+                self.writer.head = self.read_head
 
-    def _take_in(self, records: Iterable[Record], *, foreign: bool = False) -> None:
-        """Know these records, which follow what is known. Our own are recognised by their hash."""
-        mine, unseen, read = self._mine, self._unseen, e.from_json
+    def _take_in(self, records: Iterable[Record]) -> None:
+        """Know these records, which follow what is known, and were not written here."""
+        unseen, read = self._unseen, e.from_json
         feed, feed_receipt = self.journal.feed, self.journal.feed_receipt
         seq, last = -1, None
         try:
             for record in records:
-                seq, time, epoch, kind, data, hash_ = record
-                event = mine.pop(hash_, None) if mine else None
-                if event is None:
-                    event = read(kind, data)
-                    if type(event) is e.CallSucceeded:  # nearly all of a log that is read is such
-                        feed_receipt(seq, time, epoch, event)
-                    else:
-                        feed(seq, time, epoch, event)
-                    if foreign:
-                        self._foreign = seq
-                elif isinstance(event, Noted):
-                    self._flying.remove(event)
-                elif hash_ in self._fed:
-                    self._fed.remove(hash_)
+                seq, time, epoch, kind, data, _ = record
+                event = read(kind, data)
+                if type(event) is e.CallSucceeded:  # nearly all of a log that is read is such
+                    feed_receipt(seq, time, epoch, event)
                 else:
-                    self._feed_own(record, event)
+                    feed(seq, time, epoch, event)
                 unseen.append((seq, time, event))
                 last = record
         except e.Unreadable as error:
             raise UnknownEvent(self.run_id, seq, str(error)) from None
         finally:  # also what stands before a record that cannot be read
             if last is not None:
-                self._read_head = Head(last.seq, last.hash, last.time)
+                self.read_head = log.head_at(last)
                 self._steps = max(self._steps, self.journal.steps)
 
-    def _feed_own(self, record: Record, event: Event) -> None:
-        """An event of ours is durable. A receipt goes to the code at once, which asks no more."""
-        if isinstance(event, e.CallSucceeded) or (
-            isinstance(event, e.CallFailed) and event.retry_at is None
-        ):
-            self.journal.feed_answered(event)
-        elif isinstance(event, e.IterationEnded):
-            self.journal.iterated(record.seq, event)
-        else:
-            self.journal.feed(record.seq, record.time, record.epoch, event)
+    def recorded_own(self, batch: Batch) -> None:
+        """A batch of ours is durable. A receipt goes to the code, which does not ask for it again."""
+        for record, event in zip(batch.records, batch.events, strict=True):
+            seq, time, epoch, _, data, _ = record
+            if isinstance(event, e.CallSucceeded):
+                self.journal.feed_answered(event)
+                if event.usage is not None:
+                    self._usage_is_at(event, seq)
+            elif isinstance(event, e.CallFailed) and event.retry_at is None:
+                self.journal.feed_answered(event)
+            elif isinstance(event, e.IterationEnded):
+                self.journal.iterated(seq, event)
+            elif not isinstance(event, Noted):
+                self.journal.feed_own(seq, time, epoch, event)
+            self._unseen.append((seq, time, event))
+            self.unsaved_bytes += len(data)
+        if batch.records:
+            self.read_head = log.head_at(batch.records[-1])
+        if batch.turn is not None:
+            batch.turn.accepted(batch.seq)
+        if self._not_yet_kept and batch.work is not None:
+            for blob in batch.work.blobs:
+                self._not_yet_kept.pop(blob.hash, None)
+
+    def _usage_is_at(self, receipt: e.CallSucceeded, seq: int) -> None:
+        """A receipt's usage counts until it is shown: from where it is recorded now."""
+        assert receipt.usage is not None
+        if receipt.buffered:
+            self._held_usage.remove((UNWRITTEN, receipt.usage))
+        self._held_usage.append((seq, receipt.usage))
 
     def read_all(self) -> None:
         """Know the log to its end."""
         while not self._complete:
             self._read_page()
 
-    def refresh(self) -> None:
-        """Others have written: read what came since the log was last known to its end."""
-        page = self.store.read(self.run_id, after=self._read_head.seq)
-        self._take_in(log.verify(self.run_id, self._read_head, page), foreign=True)
-        self._arrived = {seq: r for seq, r in self._arrived.items() if seq > self._read_head.seq}
-        self.head = self._read_head
+    def refresh(self) -> bool:
+        """Read what others have written since; whether there was anything. Nothing of ours is on its way.
 
-    def catch_up(self) -> None:
-        """See what came from outside, if nothing of ours is on its way."""
+        The last event that was known must still be there: a store that lost it has lost what it had
+        acknowledged.
+        """
+        known = self.read_head
+        page = self.store.read(self.run_id, after=known.seq - 1)
+        if known.seq >= 0 and (not page or page[0].hash != known.hash):
+            first = known.seq if page else self.store.heads([self.run_id]).get(self.run_id, -1) + 1
+            lost = LogRegressed(self.run_id, first, "the store lost what it had acknowledged")
+            raise self.stop(Abandon(lost))
+        new = page if known.seq < 0 else page[1:]
+        self._take_in(log.verify(self.run_id, known, new))
+        self.writer.head = self.read_head
+        return bool(new)
+
+    def catch_up(self) -> bool:
+        """See what came from outside, if nothing of ours is on its way; whether anything came."""
         with self._mutex:
             self.read_all()
-            if self.head.seq == self._read_head.seq:
-                self.refresh()
+            return self.writer.is_idle and self.refresh()
+
+    def end_waits(self, places: Sequence[Place]) -> Sequence[e.WaitEnded] | None:
+        """The ends of these waits, if one has come. A signal that ends one is for no other branch."""
+        with self._mutex:
+            ends = first_ends(self.journal, places, self.store.now())
+            for ended in ends or ():
+                if ended.wait == "signal" and ended.source:
+                    self.journal.take_signal(ended.source)
+            return ends
+
+    def look_at_children(self) -> set[str]:
+        """The child runs among those waited for that have ended. The run's row is read first, so that an
+        end that is not seen here has raised its count of wake-ups by the time it is suspended."""
+        children = [wait.child for wait in self.waits.values() if wait.child]
+        if not children:
+            return set()
+        row = self.store.get(self.run_id)
+        self.woken = self.woken if row is None else row.woken
+        rows = [self.store.get(child) for child in children]
+        return {x.id for x in rows if x is not None and x.status in TERMINAL_STATUSES}
 
     def entry(self, branch: str, index: int) -> Entry | None:
         """What the log holds at this place, with everything that may still change it."""
@@ -300,10 +335,19 @@ class Session:
             if self._held_usage:
                 self._held_usage = [x for x in self._held_usage if x[0] > self.draft.seq]
 
+    def open_since(self) -> int | None:
+        """Since when anything of the run is open, at the latest; None if its log is not known to its end."""
+        if not self._complete:
+            return None
+        if self.lines is None:
+            self.show(self.read_to)  # its code has unwound: nothing is hidden from it any more
+        found = open_since(self.draft)
+        return min(found, self._unseen[0][1]) if self._unseen else found
+
     def pending(self, kind: type[E]) -> list[E]:
         """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
         self._ahead = [(seq, x) for seq, x in self._ahead if seq > self.draft.seq]
-        found = (*(x for _, x in self._ahead), *self._flying, *self._noted)
+        found = (*(x for _, x in self._ahead), *self.writer.in_flight(Noted), *self.writer.noted)
         return [x for x in found if isinstance(x, kind)]
 
     def state(self) -> dict[str, Any]:
@@ -343,25 +387,31 @@ class Session:
             if found is not None and isinstance(found[1], type(event)):
                 self._ahead.append((found[0], found[1]))
                 return found[1]
-            self._noted.append(event)
-            self._noted_blobs.extend(blobs)
+            self.writer.buffer(event, blobs)
             self._not_yet_kept.update((blob.hash, blob.data) for blob in blobs)
             return event
 
-    def hold(self, event: Event, blobs: Sequence[Blob] = ()) -> None:
-        """Record a fact with the next commit, in its place among what was noted."""
+    def hold(self, event: Event, blobs: Sequence[Blob] = ()) -> Turn | None:
+        """Record a fact with the next commit, in its place among what was noted. A receipt is given to the
+        code before that: its turn is after all outcomes that are on their way to the log."""
         with self._mutex:
             self.check_alive()
             self.read_all()
-            self._noted.append(event)
-            self._noted_blobs.extend(blobs)
-            if isinstance(event, e.CallSucceeded):
-                self.count_unshown(event, UNWRITTEN)
+            self.writer.buffer(event, blobs)
+            if not isinstance(event, e.CallSucceeded):
+                return None
+            self.count_unshown(event, UNWRITTEN)
+            if self.lines is None or self.lines.thread != threading.get_ident():
+                return None
+            turn = self.lines.outcome()
+            if turn is not None:
+                turn.accepted(self.read_head.seq)
+            return turn
 
     def next_iteration(self) -> int:
         """The number of the iteration that ends now."""
         with self._mutex:
-            unseen = (*(x for _, _, x in self._unseen), *self._noted)
+            unseen = (*(x for _, _, x in self._unseen), *self.writer.noted)
             return 1 + self.draft.iteration + sum(isinstance(x, e.IterationEnded) for x in unseen)
 
     def queued(self) -> list[Queued]:
@@ -371,7 +421,7 @@ class Session:
             for _, _, event in self._unseen:
                 if isinstance(event, e.StatePatched) and (event.patch or event.operations):
                     waiting[event.id] = Queued(event.id, event.patch, event.operations, event.by)
-            for event in (*(x for _, _, x in self._unseen), *self._noted):
+            for event in (*(x for _, _, x in self._unseen), *self.writer.noted):
                 if isinstance(event, e.IterationEnded):
                     for taken in event.taken:
                         waiting.pop(taken, None)
@@ -380,7 +430,7 @@ class Session:
     @property
     def held(self) -> int:
         """How many facts wait for the next commit."""
-        return len(self._noted)
+        return len(self.writer.noted)
 
     @property
     def usage(self) -> Usage:
@@ -402,12 +452,12 @@ class Session:
     def announce(self, event: Event) -> None:
         """Record a fact of the run's own life with the next commit."""
         with self._mutex:
-            self._first.append(event)
+            self.writer.first.append(event)
 
     @property
     def has_news(self) -> bool:
         """Whether a fact of the run's own life waits to be recorded."""
-        return bool(self._first)
+        return bool(self.writer.first)
 
     def wrap(self, data: bytes) -> tuple[Value, list[Blob]]:
         """Encoded bytes as a Value; when they are big, with the artifact that holds them."""
@@ -438,206 +488,17 @@ class Session:
         """How many calls have entered the log."""
         return self._steps
 
-    def build(
-        self,
-        events: Sequence[Event],
-        *,
-        change: RowChange | None = None,
-        blobs: Sequence[Blob] = (),
-        claims_key: str = "",
-        urgent: bool = False,
-        receipt: bool = False,
-    ) -> Pending:
-        """Chain the facts noted so far and these events to the log's end, ready to be appended.
-
-        The receipt of a call that was under way is recorded even if the run has been stopped since.
-        """
-        with self._mutex:
-            if not receipt:
-                self.check_alive()
-            if not self._complete:
-                self.read_all()
-            new, all_blobs = events, blobs
-            if self._noted or self._first:
-                new = [*self._first, *self._noted, *events]
-                all_blobs = [*self._noted_blobs, *blobs]
-                self._flying += [x for x in self._noted if isinstance(x, Noted)]
-                self._first, self._noted, self._noted_blobs = [], [], []
-            return self._seal(new, change, all_blobs, claims_key, urgent, own=len(events))
-
-    def _seal(
-        self,
-        new: Sequence[Event],
-        change: RowChange | None,
-        blobs: Sequence[Blob],
-        claims_key: str,
-        urgent: bool,
-        *,
-        own: int,
-    ) -> Pending:
-        if len(new) == 1:
-            return self._seal_one(new[0], change, blobs, claims_key, urgent, own)
-        before, epoch = self.head, self.epoch
-        self.head, records = log.seal(before, new, epoch=epoch, time=self.store.now())
-        for (_, _, _, _, data, hash_), event in zip(records, new, strict=True):
-            self._mine[hash_] = event
-            self.unsaved_bytes += len(data)
-        work = Append(
-            self.run_id, before[0], records, epoch, change, blobs, claims_key, urgent, before[1]
-        )
-        return Pending(self, work, new, self._generation, own)
-
-    def _seal_one(
-        self,
-        event: Event,
-        change: RowChange | None,
-        blobs: Sequence[Blob],
-        claims_key: str,
-        urgent: bool,
-        own: int,
-    ) -> Pending:
-        """The same for one event, which is what most appends are."""
-        before, epoch = self.head, self.epoch
-        record = log.chained(before, event, epoch, self.store.now())
-        self.head = log.head_at(record)
-        self._mine[record[5]] = event
-        self.unsaved_bytes += len(record[4])
-        work = Append(
-            self.run_id, before[0], (record,), epoch, change, blobs, claims_key, urgent, before[1]
-        )
-        return Pending(self, work, (event,), self._generation, own)
-
-    def withdraw(self, *refused: Pending) -> None:
-        """These were not written and will not be: what was noted with them waits for the next commit."""
-        with self._mutex:
-            for pending in refused:
-                self._disown(pending.work)
-                buffered = pending.events[: len(pending.events) - pending.own]
-                noted = [x for x in buffered if not isinstance(x, e.RunClaimed)]
-                first = [x for x in buffered if isinstance(x, e.RunClaimed)]
-                self._first = [*first, *self._first]
-                for x in noted:
-                    if isinstance(x, Noted):
-                        self._flying.remove(x)
-                self._noted = [*noted, *self._noted]
-                self._noted_blobs = [*pending.work.blobs, *self._noted_blobs]
-            self.refresh()
-            self._generation += 1
-
-    def outside(self, event: Event) -> Pending:
-        """An event of somebody who does not own the run (any more)."""
-        at = self._read_head.seq
+    def append_outside(self, event: Event) -> None:
+        """Record an event without owning the run (any more). Conflict if the log has grown meanwhile."""
+        at = self.read_head.seq
         # The log may be longer than we know, or (if the store lost something) shorter.
         page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
         if not page:
             raise NotFound(f"there is no run {self.run_id!r}")
-        head = Head(page[-1].seq, page[-1].hash, page[-1].time)
-        _, records = log.seal(head, [event], epoch=self._read_head_epoch(), time=self.store.now())
-        work = Append(self.run_id, head.seq, records, None, before=head.hash)
-        return Pending(self, work, [event], self._generation, 1)
-
-    def _read_head_epoch(self) -> int:
-        row = self.store.get(self.run_id)
-        return self.epoch if row is None else row.epoch
-
-    def learn(self, pending: Pending, conflict: Conflict) -> None:
-        """The log has grown from outside: read what came."""
-        with self._mutex:
-            if conflict.head < self._read_head.seq:
-                lost = LogRegressed(
-                    self.run_id, conflict.head + 1, "the store lost what it had acknowledged"
-                )
-                raise self.stop(Abandon(lost))
-            if pending.generation == self._generation:  # else another branch has done it already
-                self.refresh()
-                self._generation += 1
-            if self.journal.terminal is not None:
-                raise self.stop(
-                    Abandon(RunWaiting(self.run_id, "nothing: it has ended", "look at it"))
-                )
-
-    def again(self, pending: Pending) -> Pending:
-        """The same events, chained to the log as it is now known."""
-        with self._mutex:
-            self._disown(pending.work)
-            old = pending.work
-            return self._seal(
-                pending.events, old.change, old.blobs, old.claims_key, old.urgent, own=pending.own
-            )
-
-    def _disown(self, work: Append) -> None:
-        for record in work.records:
-            self._mine.pop(record.hash, None)
-
-    def submitted(
-        self, build: Callable[[], Pending], submit: Callable[[Append], S]
-    ) -> tuple[Pending, S]:
-        """Build an append and take its place in the store's queue, in one: so the order in which
-        branches are chained to each other is the order in which they are committed."""
-        with self._mutex:
-            pending = build()
-            return pending, submit(pending.work)
-
-    def submitted_receipt(
-        self, receipt: e.CallSucceeded, blobs: Sequence[Blob], submit: Callable[[Append], S]
-    ) -> tuple[Pending, S]:
-        """The same for the receipt of a step: of most appends this is all."""
-        with self._mutex:
-            if self._noted or self._first or not self._complete:
-                pending = self.build((receipt,), blobs=blobs, receipt=True)
-            else:
-                pending = self._seal_one(receipt, None, blobs, "", False, 1)
-            return pending, submit(pending.work)
-
-    def committed(self, pending: Pending) -> None:
-        """The append is durable: the code may see it, and everything before it."""
-        records = pending.work.records
-        with self._mutex:
-            if len(records) == 1 and self._took_in_receipt(records[0]):
-                return
-            for blob in pending.work.blobs:
-                self._not_yet_kept.pop(blob.hash, None)
-            if records[0].seq == self._read_head.seq + 1 and records[0].hash in self._mine:
-                self._take_in(records)
-            else:
-                self._set_apart(pending)
-            # Branches may hear of their commits in another order than the log has them.
-            while self._arrived and (following := self._arrived.pop(self._read_head.seq + 1, None)):
-                self._take_in((following,))
-            self.show(records[-1].seq)
-            if self._held_usage:
-                self._held_usage = [x for x in self._held_usage if x[0] != UNWRITTEN]
-
-    def _took_in_receipt(self, record: Record) -> bool:
-        """The usual case, written out: one receipt of ours, next in the log, with nothing before it that
-        the code has not seen. Whether it was that, and is known and shown."""
-        seq, time, _, _, _, hash_ = record
-        event = self._mine.get(hash_)
-        if (
-            type(event) is not e.CallSucceeded
-            or seq != self._read_head[0] + 1
-            or self._unseen
-            or self._arrived
-            or self._held_usage
-            or self._not_yet_kept
-            or hash_ in self._fed
-        ):
-            return False
-        del self._mine[hash_]
-        self._read_head = log.head_at(record)
-        self.journal.feed_answered(event)
-        self.draft.apply(seq, time, event)
-        return True
-
-    def _set_apart(self, pending: Pending) -> None:
-        """What stands before it is still unknown; the branch that wrote it goes on all the same."""
-        for record, event in zip(pending.work.records, pending.events, strict=True):
-            if record.hash not in self._mine:
-                continue  # it was read back from the store before we heard of it here
-            self._arrived[record.seq] = record
-            if not isinstance(event, Noted):
-                self._feed_own(record, event)
-                self._fed.add(record.hash)
+        head, row = log.head_at(page[-1]), self.store.get(self.run_id)
+        epoch = self.epoch if row is None else row.epoch
+        _, records = log.seal(head, [event], epoch=epoch, time=self.store.now())
+        self.store.append(Append(self.run_id, head.seq, records, None, before=head.hash))
 
     # ── ending ───────────────────────────────────────────────────────────────────────────
 
@@ -671,30 +532,19 @@ class Session:
 
     def hash_at(self, seq: int) -> bytes:
         """The hash of the last event that is known here; InvalidInput if it is another one."""
-        if seq != self._read_head.seq:
-            raise InvalidInput(f"event {seq} is not the last one known, {self._read_head.seq}")
-        return self._read_head.hash
+        if seq != self.read_head.seq:
+            raise InvalidInput(f"event {seq} is not the last one known, {self.read_head.seq}")
+        return self.read_head.hash
 
     @property
     def read_to(self) -> int:
         """The last event that is known here."""
-        return self._read_head.seq
-
-    def came_between(self, seen: int) -> bool:
-        """Whether somebody else's event came after `seen`, which the code could not react to."""
-        with self._mutex:
-            return self._foreign > seen
-
-    def make_due(self) -> None:
-        """Let any worker take the run at once."""
-        row = self.store.claim(self.run_id, worker=self.worker, lease_us=1_000_000)
-        if row is not None:
-            self.store.release(self.run_id, row.epoch)
+        return self.read_head.seq
 
     def discard_notes(self) -> None:
         """Notes of code that diverged are not this run's."""
         with self._mutex:
-            self._noted, self._noted_blobs = [], []
+            self.writer.discard()
 
     def diverged(
         self, where: str, recorded: str, attempted: str, *, adds: bool = False
@@ -707,11 +557,29 @@ class Session:
         )
         return self.stop(Abandon(error))
 
+    def not_asked(self, place: Place, attempted: str) -> BaseException:
+        """The code does not ask for what is recorded at this place."""
+        return self.diverged(place_name(*place), self.shown(self.journal.entries[place]), attempted)
+
+    def shown(self, entry: Entry) -> str:
+        """What is recorded at a place, for people."""
+        if entry.iteration is not None:
+            return f"the end of iteration {entry.iteration.iteration}"
+        if entry.is_wait and entry.wait is not None:
+            return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
+        args = entry.args
+        text = (
+            self.unwrap(args).decode()
+            if args is not None
+            else f"arguments with digest {entry.args_digest}"
+        )
+        return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
+
     def stood_in(self, effect: S) -> S:
         """What is executed instead: tests put mocks here, and the log knows no difference."""
         return effect if self.stand_in is None else self.stand_in(effect)
 
-    def point(self, name: str) -> None:
+    def point(self, moment: str, name: str) -> None:
         """A boundary: tests stop the process here."""
         if self.boundary is not None:
-            self.boundary(name)
+            self.boundary(moment + name)

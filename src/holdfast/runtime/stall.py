@@ -18,11 +18,11 @@ from collections.abc import Collection, Iterator
 from types import FrameType
 from typing import Final
 
-from holdfast.runtime import drivers, straight
+from holdfast.runtime import drivers
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.effects import Asked, Invoke
-from holdfast.runtime.together import Together
+from holdfast.runtime.lines import Lines
 
 STALLED_SHARE: Final = 1 / 3
 """The share of a lease for which a loop may stand still without a word: a loop that renewed leases by
@@ -30,7 +30,7 @@ itself would have missed to do so."""
 
 _log: Final = logging.getLogger("holdfast.stall")
 
-_CALLING: Final = (drivers.__name__, straight.__name__)
+_CALLING: Final = (drivers.__name__,)
 """Where the bodies of steps and tools are called."""
 
 
@@ -63,8 +63,8 @@ class Stalls:
         """Ask the loops on which these runs execute; warn, once, of one that has not answered for long."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Branch]] = {}
         for root in roots:
-            if root.together is not None:
-                by_loop.setdefault(root.together.loop, []).append(root)
+            if root.session.lines is not None:
+                by_loop.setdefault(root.session.lines.loop, []).append(root)
         for loop in [loop for loop in self._questions if loop not in by_loop]:
             del self._questions[loop]
         for loop, here in by_loop.items():
@@ -79,10 +79,10 @@ class Stalls:
 def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     """What stands in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
-    together = next(root.together for root in roots if root.together is not None)
-    frame = sys._current_frames().get(together.thread)
-    task = asyncio.current_task(together.loop)
-    run_id = next((root.session.run_id for root in roots if _is_of(task, root.together)), "")
+    lines = next(root.session.lines for root in roots if root.session.lines is not None)
+    frame = sys._current_frames().get(lines.thread)
+    task = asyncio.current_task(lines.loop)
+    run_id = next((root.session.run_id for root in roots if _is_of(task, root.session.lines)), "")
     call, within = _call_under_way(frame)
     seconds = elapsed() - asked.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
@@ -95,8 +95,8 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     )  # fmt: skip
 
 
-def _is_of(task: asyncio.Task[object] | None, together: Together | None) -> bool:
-    return together is not None and (task is together.agent or task in together.tasks)
+def _is_of(task: asyncio.Task[object] | None, lines: Lines | None) -> bool:
+    return lines is not None and task is not None and lines.owns(task)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

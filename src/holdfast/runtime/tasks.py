@@ -1,11 +1,13 @@
 """Tasks that an async agent starts are branches of its run.
 
-`asyncio.gather` and `TaskGroup` make tasks; which of them comes first at its next call depends on the
-weather. So each task gets a branch when it is *created*, in the order of the code, by a task factory
-that is installed on the loop while runs execute there. Tasks that no agent started are not touched.
+`asyncio.gather` and `TaskGroup` make tasks; which of them comes first at its next call depends on chance. So
+each task gets a branch when it is *created*, in the order of the code, by a task factory that is installed on
+the loop while runs execute there. Tasks that no agent started are not touched.
 
-An agent is over when its tasks are: a call that is under way in one of them is not torn apart because
-another branch has to wait or has failed, so what came of it is recorded and not in doubt.
+An agent is over when its tasks are: a call that is under way in one of them is not interrupted because
+another branch has failed, so its outcome is recorded and not in doubt.
+
+Not here: in which order tasks continue, and when all of them wait (`lines.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import contextvars
 import functools
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from holdfast.errors import Abandon, CallFailed, Suspend
+from holdfast.errors import CallFailed, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
-from holdfast.runtime.together import IDLE_TURNS, Together
+from holdfast.runtime.lines import Lines
+from holdfast.runtime.session import Session
+from holdfast.runtime.suspend import suspend
 
 T = TypeVar("T")
 
@@ -38,49 +42,32 @@ def drive_here(branch: Branch, flow: Flow) -> Any:
 
 async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     """The same on this event loop."""
-    return await awaited_here(branch, drive_async(flow))
-
-
-async def awaited_here(branch: Branch, call: Coroutine[Any, Any, Any]) -> Any:
-    """Await a call of this branch. A branch that has to wait lets the others finish their calls."""
-    together = branch.together
-    if together is not None and together.loop is not asyncio.get_running_loop():
-        together = None
-    if together is not None:
-        try:
-            together.begin_call()
-        except BaseException:  # whatever it is: nobody will await the coroutine now
-            call.close()
-            raise
+    lines = branch.session.lines
+    if lines is None or lines.loop is not asyncio.get_running_loop():
+        return await drive_async(flow)
     try:
-        return await call
+        entered = lines.call()
+        entered.__enter__()
+    except BaseException:  # whatever it is: nobody will run the flow now
+        flow.close()
+        raise
+    try:
+        return await drive_async(flow)
     except CallFailed:
         branch.call_failed = True
         raise
-    except Suspend as signal:
-        branch.suspend(signal)
-        if together is not None:
-            over, together = together, None
-            over.end_call()
-            await over.quiet()
-        raise
     finally:
-        if together is not None:
-            together.end_call()
+        entered.__exit__(None, None, None)
 
 
 async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a plain step or tool from an async agent without blocking its loop."""
     branch = current_branch()
-    together = branch.together if branch is not None else None
-    if together is None:
+    lines = branch.session.lines if branch is not None else None
+    if lines is None:
         return await asyncio.to_thread(fn, *args, **kwargs)
-    try:
-        with together.calling():
-            return await asyncio.to_thread(fn, *args, **kwargs)
-    except Suspend:
-        await together.quiet()
-        raise
+    with lines.call():
+        return await asyncio.to_thread(fn, *args, **kwargs)
 
 
 def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:
@@ -88,74 +75,44 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
 
     @functools.wraps(fn)
     async def body(*args: Any, **kwargs: Any) -> Any:
-        together = root.together
-        assert together is not None
+        session, lines = root.session, root.session.lines
+        assert lines is not None
         # A task of its own, so that cancelling the run does not look like cancelling its caller.
         # Not made by the loop's factory: this is the agent's own line, not a branch.
-        coro = typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs))
-        together.agent = asyncio.Task(coro, context=contextvars.copy_context())
+        line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
+        line.task = lines.agent = asyncio.Task(line, context=contextvars.copy_context())
         try:
-            result = await _of_the_agent(together.agent, root)
+            result = await _supervised(session, lines)
         except BaseException as error:
-            root.session.torn = True
-            stopped = root.session.stopped
+            if session.settled:
+                raise
+            session.torn = True
+            stopped = session.stopped
             cut = isinstance(error, asyncio.CancelledError) and stopped is not None
-            await together.end(at_once=cut)
+            await lines.end(at_once=cut)
             if cut and stopped is not None:
                 raise stopped from None
             if isinstance(error, CallFailed):
-                error.also = together.failed_beside(error)
+                error.also = lines.failed_with(error)
             raise
-        await together.finish()
+        await lines.finish()
         return result
 
     return body
 
 
-async def _of_the_agent(task: asyncio.Task[T], root: Branch) -> T:
-    """The result of the agent's own task. Who cancels us ends the run here: its code cuts nothing off."""
+async def _supervised(session: Session, lines: Lines) -> Any:
+    """The agent's result. If its caller is cancelled, the run ends here: its code cuts nothing off."""
     try:
-        await asyncio.wait((task,))
+        return await lines.supervise(lambda: drive_async(suspend(session)))
     except asyncio.CancelledError:
-        root.session.torn = True
-        task.cancel()
-        await asyncio.wait((task,))
-    return task.result()
-
-
-async def let_begin(branch: Branch, index: int) -> None:
-    """Before a recorded answer: give the tasks that were started right before it the turns that they had while
-    it was awaited, as long as the log holds something that they have yet to ask for.
-
-    Otherwise code that cancels them after it could cancel them before they have begun.
-    """
-    together, entries = branch.together, branch.session.journal.entries
-    entry = entries.get((branch.path, index))
-    if entry is None or entry.is_cut_off or together is None or together.is_alone:
-        return
-    below = branch.below(index)
-    for _ in range(IDLE_TURNS):
-        if not any(path.startswith(below) for path, _ in entries):
-            return
-        await asyncio.sleep(0)
-
-
-async def stay_cut_off(branch: Branch, index: int) -> NoReturn:
-    """The code stopped waiting for the call at this place."""
-    branch.session.journal.forget(branch.path, index)
-    await no_answer(branch)
-
-
-async def no_answer(branch: Branch) -> NoReturn:
-    """The code stopped waiting here, and got no answer: nor does it get one now. A mere replay ends here
-    if the code gives it up only when time has passed."""
-    session = branch.session
-    if session.only_replay is not None:
-        assert branch.together is not None
-        await branch.together.idle()
-        raise session.stop(Abandon(session.only_replay))
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError("unreachable")
+        agent = lines.agent
+        if agent is None or agent.done() or session.settled:
+            raise
+        session.torn = True
+        agent.cancel()
+        await asyncio.wait((agent,))
+        return agent.result()
 
 
 class _BranchingFactory:
@@ -169,28 +126,33 @@ class _BranchingFactory:
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any
     ) -> asyncio.Task[Any]:
         branch = current_branch()
-        context = kwargs.pop("context", None)
-        forked: Branch | None = None
-        if branch is not None:
-            context = (context or contextvars.copy_context()).copy()
-            forked = branch.fork()
-            context.run(CURRENT.set, forked)
-        if context is not None:
-            kwargs["context"] = context
+        lines = None if branch is None else branch.session.lines
+        if branch is None or lines is None:
+            return self._task(loop, coro, kwargs)
+        context = (kwargs.get("context") or contextvars.copy_context()).copy()
+        forked = branch.fork()
+        context.run(CURRENT.set, forked)
+        line = lines.line(coro)
+        made = self._task(loop, line, {**kwargs, "context": context})
+        line.task = made
+        lines.watch(made, forked, branch)
+        return made
+
+    def _task(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], kwargs: Any
+    ) -> asyncio.Task[Any]:
         made: asyncio.Task[Any]
         if self.before is not None:
             made = self.before(loop, coro, **kwargs)
         else:
             made = asyncio.Task(coro, loop=loop, **kwargs)
-        if branch is not None and forked is not None and branch.together is not None:
-            branch.together.watch(made, forked, branch)
         return made
 
 
 @contextlib.contextmanager
 def branching_tasks(root: Branch) -> Iterator[None]:
     """While this is open, tasks started by the agent on this loop are branches of its run."""
-    root.together = Together()
+    root.session.lines = Lines(root.session)
     loop = asyncio.get_running_loop()
     found: Any = loop.get_task_factory()
     factory: Any = found if isinstance(found, _BranchingFactory) else _BranchingFactory(found)

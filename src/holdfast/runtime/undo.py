@@ -16,6 +16,7 @@ from holdfast.core import log
 from holdfast.core.fold import fold
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
+from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, Conflict, NotFound, Suspend
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params, spec_of
@@ -37,6 +38,8 @@ def compensate(session: Session) -> Flow:
     acting = [c for c in doubtful if c.effect not in ("repeatable", "child", "transactional")]
     if acting:
         first = acting[0]
+        at = (first.branch, first.index)
+        session.waits = {at: OpenWait(at, "decision")}
         raise Suspend(
             f"a decision about step {first.step}, {first.name}, which may or may not have happened",
             f"find out, then hf.resolve({session.run_id!r}, {first.step}, done=… | failed=… | retry=True)",

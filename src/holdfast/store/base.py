@@ -113,6 +113,8 @@ class RunRow:
     parent: str
     priority: int
     cursor: int
+    woken: int = 0
+    """How often it was woken: by events from outside, and by the ends of child runs."""
 
     def is_live(self, now: int) -> bool:
         """Whether a worker holds an unexpired lease on it."""
@@ -131,6 +133,9 @@ class RowChange(msgspec.Struct, frozen=True):
     waiting_for: str = ""
     wake: bool = False
     wakes: tuple[str, ...] = ()
+    woken: int | None = None
+    """For a run that is suspended: how often it had been woken (`RunRow.woken`) when the worker looked at
+    what it is waiting for. If it was woken since, the append is refused with Woken."""
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -338,7 +343,7 @@ class Store(Protocol):
         ...
 
     def append(self, work: Append) -> None:
-        """Durable when it returns. Conflict, LeaseLost, KeyTaken: nothing was written."""
+        """Durable when it returns. Conflict, LeaseLost, KeyTaken, Woken: nothing was written."""
         ...
 
     def submit(self, work: Append) -> Callable[[], None]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from holdfast.errors import Conflict, LeaseLost, NotFound
-from holdfast.store.base import Append
+from holdfast.errors import Conflict, LeaseLost, NotFound, Woken
+from holdfast.store.base import Append, RowChange
 
 
 class Standing(NamedTuple):
@@ -19,7 +19,9 @@ class Standing(NamedTuple):
     head: int
     hash: bytes = b""
     key: int = 0
-    """The store's own name for the run, where it has one."""
+    """The store's own name for the run."""
+    woken: int = 0
+    """How often the run was woken."""
 
 
 _new: Final = tuple.__new__
@@ -34,28 +36,39 @@ def refusals(
     """Which appends of a batch must not be written, and why; None for the others. And where the logs
     stand that the others make longer, when they are written.
 
-    The epoch must be the run's current one, and the log must end where the caller believes. One refusal
-    fails only its own append (and later ones of the same run, which were built upon it). `claim_key` is
-    asked to take the key of an append that passes so far and has one; its refusal counts like the others.
+    The epoch must be the run's current one, the log must end where the caller believes, and a run that is
+    suspended must not have been woken since. One refusal fails only its own append (and later ones of the
+    same run, which were built on it). `claim_key` is asked to take the key of an append that passes so far
+    and has one; its refusal counts like the others.
     """
     ends: dict[str, Standing] = {}
     refused: list[Exception | None] = []
+    wakes: dict[str, int] = {}  # by appends of this batch that come before
     for work in batch:
         run_id = work.run_id
         at = ends.get(run_id) or standing.get(run_id)
         if at is None:
             refused.append(NotFound(f"there is no run {run_id!r}"))
             continue
-        epoch, head, end, key = at
+        epoch, head, end, key, woken = at
         if work.epoch is not None and work.epoch != epoch:
             refused.append(LeaseLost(run_id, work.epoch, epoch))
         elif work.after != head or (work.before and end and work.before != end):
             refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
+        elif work.change is not None and not _may_settle(work.change, woken + wakes.get(run_id, 0)):
+            refused.append(Woken(run_id))
         elif work.claims_key and claim_key and (error := claim_key(work)):
             refused.append(error)
         else:
+            if work.change is not None:
+                for other in work.change.wakes:
+                    wakes[other] = wakes.get(other, 0) + 1
             if work.records:
                 last = work.records[-1]
-                ends[run_id] = _new(Standing, (epoch, last[0], last[5], key))
+                ends[run_id] = _new(Standing, (epoch, last[0], last[5], key, woken))
             refused.append(None)
     return refused, ends
+
+
+def _may_settle(change: RowChange, woken: int) -> bool:
+    return change.woken is None or change.woken == woken

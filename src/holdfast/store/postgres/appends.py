@@ -148,11 +148,15 @@ class Appends:
             ids, hashes, datas = zip(*kept, strict=True)
             db.execute(self._q["insert_blobs"], (texts(ids), texts(hashes), blobs(datas)))
         settled = [
-            (i, c.status, c.due_at, c.waiting_for) for i, c in changes if c.status is not None
+            (i, c.status, c.due_at, c.waiting_for, c.woken)
+            for i, c in changes
+            if c.status is not None
         ]
         if settled:
             fields = [list(field) for field in zip(*settled, strict=True)]
-            db.execute(self._q["settle"], (self._fixed_now(), *fields))
+            done = db.execute(self._q["settle"], (self._fixed_now(), *fields))
+            if any(c.woken is not None for _, c in changes) and len(done.fetchall()) < len(settled):
+                return False
         if woken:
             db.execute(self._q["wake"], (self._fixed_now(), woken))
         return True

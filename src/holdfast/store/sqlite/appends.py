@@ -144,8 +144,10 @@ class Appends:
         if len(self._ends) >= 100_000:
             self._ends.clear()
         for work in batch:
-            if work.change is not None:  # its row has been changed: to be read again
-                ends.pop(work.run_id, None)
+            if work.change is not None:  # these rows have been changed: to be read again
+                for run_id in (work.run_id, *work.change.wakes):
+                    ends.pop(run_id, None)
+                    self._ends.pop(run_id, None)
         self._ends.update(ends)
 
     def forget(self, run_id: str) -> None:
@@ -245,8 +247,8 @@ def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, Standin
     rows: list[tuple[Any, ...]] = db.execute(
         _Q["fence_one" if alone else "fence"], params
     ).fetchall()
-    for run_id, key, epoch, head, hash_ in rows:
-        found[run_id] = Standing(epoch, head, hash_, key)
+    for run_id, key, epoch, head, hash_, woken in rows:
+        found[run_id] = Standing(epoch, head, hash_, key, woken)
 
 
 def insert_events(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -23,7 +23,7 @@ RETURNING id;
 
 -- name: standing
 -- Where logs stand. Without locks: epochs and logs only grow, so what was refused stays refused.
-SELECT r.id, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, '')
+SELECT r.id, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, ''), r.key, r.woken
 FROM holdfast.runs r
 LEFT JOIN LATERAL (SELECT e.seq, e.hash FROM holdfast.events e
                    WHERE e.run = r.key ORDER BY e.seq DESC LIMIT 1) e ON true
@@ -53,18 +53,24 @@ SELECT %s::text, r.key, %s::bigint FROM holdfast.runs r WHERE r.id = %s::text
 ON CONFLICT DO NOTHING RETURNING 1;
 
 -- name: settle
--- Workers end their leases with a new status.
+-- Workers end their leases with a new status; where a count of wake-ups is given, only if it is still that.
 UPDATE holdfast.runs r
 SET status = s.status, due_at = s.due_at, waiting_for = s.waiting_for, owner = '', claims = 0,
     updated_at = holdfast.clock(%s::bigint)
-FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[]) AS s (id, status, due_at, waiting_for)
-WHERE r.id = s.id;
+FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
+     AS s (id, status, due_at, waiting_for, woken)
+WHERE r.id = s.id AND (s.woken IS NULL OR s.woken = r.woken)
+RETURNING r.id;
 
 -- name: wake
--- Something came for runs that wait. A running one will see it in its log.
-UPDATE holdfast.runs r SET status = 'pending', due_at = c.now, updated_at = c.now
+-- Something came for these runs. It always counts; only a run that no worker holds becomes due by it.
+UPDATE holdfast.runs r
+SET woken = r.woken + 1,
+    due_at = CASE WHEN r.status IN ('waiting', 'pending') THEN c.now ELSE r.due_at END,
+    updated_at = CASE WHEN r.status IN ('waiting', 'pending') THEN c.now ELSE r.updated_at END,
+    status = CASE WHEN r.status = 'waiting' THEN 'pending' ELSE r.status END
 FROM (SELECT holdfast.clock(%s::bigint) AS now) c
-WHERE r.id = ANY(%s::text[]) AND r.status IN ('waiting', 'pending');
+WHERE r.id = ANY(%s::text[]);
 
 -- name: create_run
 -- A new run with its first events and blobs, unless the id is taken; no row then.
@@ -78,7 +84,7 @@ WITH made AS (
   FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
   ON CONFLICT (id) DO NOTHING
   RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-            input_digest, code_version, parent, priority, key
+            input_digest, code_version, parent, priority, key, woken
 ), logged AS (
   INSERT INTO holdfast.events (run, seq, time, epoch, kind, data, hash)
   SELECT made.key, e.* FROM made, unnest(%(seqs)s::bigint[], %(times)s::bigint[], %(epochs)s::bigint[],
@@ -97,7 +103,7 @@ SELECT made.*, CASE WHEN made.status = 'pending' THEN pg_notify(%(channel)s::tex
 -- name: run
 -- One run by its id.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
@@ -114,7 +120,7 @@ FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
 WHERE r.id = %(id)s::text
   AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
-          r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key;
+          r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;
 
 -- name: lock_names
 -- Those who count and then take do so one after the other, until the end of the transaction.
@@ -159,17 +165,17 @@ WITH wanted AS MATERIALIZED (
   FROM chosen, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
   WHERE r.key = chosen.key
   RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at,
-            r.waiting_for, r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key,
+            r.waiting_for, r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken,
             chosen.rank AS rank
 )
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM taken ORDER BY rank, key;
 
 -- name: claimed_by
 -- What a claim took whose answer was lost.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs
 WHERE claim_token = %(token)s::bigint AND owner = %(worker)s::text AND status = 'running'
   AND (%(id)s::text IS NULL OR id = %(id)s::text)
@@ -233,7 +239,7 @@ WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.ki
 
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs
 WHERE (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)
   AND (%(created_after)s::bigint IS NULL OR created_at >= %(created_after)s::bigint)
@@ -242,7 +248,7 @@ ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: list_by_status
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs
 WHERE status = %(status)s::text
   AND (%(agent)s::text = '' OR agent = %(agent)s::text)
@@ -254,7 +260,7 @@ ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: list_by_agent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs
 WHERE agent = %(agent)s::text
   AND (%(parent)s::text = '' OR parent = %(parent)s::text)
@@ -265,7 +271,7 @@ ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: list_by_parent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs
 WHERE parent = %(parent)s::text AND parent <> ''
   AND (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)

@@ -11,7 +11,7 @@ ON CONFLICT (id) DO NOTHING RETURNING key;
 -- name: run
 -- One run by its id.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM runs WHERE id = ?;
 
 -- name: run_key
@@ -19,12 +19,12 @@ SELECT key FROM runs WHERE id = ?;
 
 -- name: fence
 -- What an append is checked against, for the runs of a batch (a JSON list of ids).
-SELECT r.id, r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
+SELECT r.id, r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x''), r.woken
 FROM json_each(?) AS k JOIN runs r ON r.id = k.value
 LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1);
 
 -- name: fence_one
-SELECT r.id, r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x'')
+SELECT r.id, r.key, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, x''), r.woken
 FROM runs r
 LEFT JOIN events e ON e.rowid = (SELECT rowid FROM events WHERE run = r.key ORDER BY seq DESC LIMIT 1)
 WHERE r.id = ?;
@@ -50,13 +50,19 @@ UPDATE runs SET status = :status, due_at = :due_at, waiting_for = :waiting_for, 
 WHERE key = :key;
 
 -- name: wake
--- Something came for a run that waits. A running one will see it in its log.
-UPDATE runs SET status = 'pending', due_at = :now, updated_at = :now
-WHERE key = :key AND status IN ('waiting', 'pending');
+-- Something came for a run. It always counts; only a run that no worker holds becomes due by it.
+UPDATE runs SET woken = woken + 1,
+                due_at = CASE WHEN status IN ('waiting', 'pending') THEN :now ELSE due_at END,
+                updated_at = CASE WHEN status IN ('waiting', 'pending') THEN :now ELSE updated_at END,
+                status = CASE WHEN status = 'waiting' THEN 'pending' ELSE status END
+WHERE key = :key;
 
 -- name: wake_by_id
-UPDATE runs SET status = 'pending', due_at = :now, updated_at = :now
-WHERE id = :id AND status IN ('waiting', 'pending');
+UPDATE runs SET woken = woken + 1,
+                due_at = CASE WHEN status IN ('waiting', 'pending') THEN :now ELSE due_at END,
+                updated_at = CASE WHEN status IN ('waiting', 'pending') THEN :now ELSE updated_at END,
+                status = CASE WHEN status = 'waiting' THEN 'pending' ELSE status END
+WHERE id = :id;
 
 -- name: claim
 -- Take runs (a JSON list of keys) that nobody holds, due or not. The condition and the change are one
@@ -71,7 +77,7 @@ UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at =
 WHERE key IN (SELECT value FROM json_each(:keys))
   AND (+status IN ('pending', 'waiting') OR (+status = 'running' AND +due_at <= :now))
 RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-          input_digest, code_version, parent, priority, key;
+          input_digest, code_version, parent, priority, key, woken;
 
 -- name: due
 -- Runs of one agent and version whose time has come, in the order in which they are served. (A
@@ -110,7 +116,7 @@ WHERE run = (SELECT key FROM runs WHERE id = ?) AND kind = 'run_restarted';
 
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM runs
 WHERE (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
   AND (:created_before IS NULL OR created_at < :created_before)
@@ -118,7 +124,7 @@ ORDER BY key DESC LIMIT :limit;
 
 -- name: list_by_status
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM runs
 WHERE status = :status AND (:agent = '' OR agent = :agent) AND (:parent = '' OR parent = :parent)
   AND (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
@@ -127,7 +133,7 @@ ORDER BY key DESC LIMIT :limit;
 
 -- name: list_by_agent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM runs
 WHERE agent = :agent AND (:parent = '' OR parent = :parent)
   AND (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
@@ -136,7 +142,7 @@ ORDER BY key DESC LIMIT :limit;
 
 -- name: list_by_parent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key
+       input_digest, code_version, parent, priority, key, woken
 FROM runs
 WHERE parent = :parent AND parent <> ''
   AND (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)

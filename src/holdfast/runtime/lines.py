@@ -1,0 +1,648 @@
+"""The tasks of an async agent: what each is doing, in which order they continue, and when all of them wait.
+
+Each task of an agent is a *line* of execution with a branch of its own in the log. The order in which lines
+continue decides races, so it is fixed by the log:
+
+- Outcomes are handed to the code in the order of the log, one at a time. Between two of them the code runs
+  until every line is blocked. Live execution and replay use the same rule, so both decide alike.
+- Nothing new begins before every recorded outcome has been handed over.
+- A line that has to wait is parked inside its await. No exception passes through the code of the agent, so a
+  `TaskGroup` does not take it for a failure. The run is suspended when every line is parked or waits for other
+  lines: first the suspension is committed, then the tasks are unwound, when nothing can be recorded any more.
+
+Whether the code is blocked is seen from what its coroutines await (`Line`). What one task tells another passes
+through a few callbacks of the event loop; `HOPS` is how many turns of the loop it may take.
+
+Not here: making tasks (`tasks.py`), what a call is (`flow.py`), when a wait is over (`core/waits.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.core.policy import MICROSECONDS
+from holdfast.errors import Abandon, CallFailed, Suspend
+
+if TYPE_CHECKING:
+    from holdfast.core.replay import Place
+    from holdfast.core.waits import OpenWait
+    from holdfast.runtime.context import Branch
+    from holdfast.runtime.session import Session
+
+HOPS: Final = {"call": 1, "await": 2, "end": 4}
+"""How many turns of the loop pass before the code counts as blocked: after a line has made a call, has begun to
+await something else, or has ended (a `gather` inside a `shield` passes its result on in four)."""
+
+OTHER_CODE_SECONDS: Final = 600.0
+"""How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
+
+_JOINS: Final = frozenset(("TaskGroup.__aexit__", "_wait", "wait", "wait_for", "_wait_for_one"))
+"""Coroutines of asyncio that wait for tasks, by their qualified names."""
+
+
+class Doing(enum.Enum):
+    """What a line is doing."""
+
+    RUNNING = "running the agent's code"
+    CALLING = "in a step, a tool or a commit"
+    ASKING = "waiting for its turn"
+    PARKED = "waiting for something that the log will bring"
+    JOINING = "waiting for other lines"
+    OUTSIDE = "waiting for something that Holdfast does not know"
+    ENDED = "ended"
+
+
+class Turn:
+    """One outcome that is to be handed to the code, or a call that is to begin."""
+
+    __slots__ = ("attempted", "granted", "is_cut", "line", "lines", "places", "seq", "waiter")
+
+    def __init__(self, lines: Lines, line: Line | None) -> None:
+        self.lines, self.line = lines, line
+        self.seq: int | None = None
+        self.granted = False
+        self.is_cut = False
+        self.places: Sequence[Place] = ()
+        self.attempted: object = ""
+        self.waiter: asyncio.Future[None] | None = None
+
+    def accepted(self, seq: int) -> None:
+        """The outcome is in the log, as this event."""
+        self.seq = seq
+
+    def drop(self) -> None:
+        """There is no outcome: its batch has failed."""
+        self.lines.drop(self)
+
+
+class Line(Coroutine[Any, Any, Any]):
+    """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
+
+    __slots__ = ("_coro", "_finished", "cancel_due", "in_call", "lines", "state", "task")
+
+    def __init__(self, lines: Lines, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro, self.lines = coro, lines
+        self.state = Doing.OUTSIDE
+        self.in_call = False
+        """Whether it is inside a call or wait of Holdfast: then no code of the agent runs in it."""
+        self.cancel_due = False
+        """It was cancelled while an outcome was on its way to it: it hears of that at its next await."""
+        self.task: asyncio.Task[Any] | None = None
+        self._finished: BaseException | None = None
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coro.send, value)
+
+    def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
+        raised = error if isinstance(error, BaseException) else (value or error())
+        if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
+            raised = self.lines.suspension  # the run leaves memory: no code is being cancelled
+        if self._finished is not None:
+            self._end()
+            raise self._finished
+        return self._step(self._coro.throw, raised)
+
+    def close(self) -> None:
+        self._coro.close()
+        self._end()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise RuntimeError("a line is driven by its task")
+
+    def _step(self, resume: Callable[[Any], Any], value: Any) -> Any:
+        lines = self.lines
+        outer, lines.current = lines.current, self
+        if not self.in_call:
+            self.runs()
+        try:
+            awaited = resume(value)
+        except Suspend as signal:
+            if lines.suspension is not None:
+                self._end()
+                raise
+            # Out of a thread that had to wait: the task stays until the run leaves memory.
+            self._finished = signal
+            self._blocked(Doing.PARKED)
+            awaited = lines.loop.create_future()
+            awaited._asyncio_future_blocking = True
+            return awaited
+        except BaseException:  # also how a coroutine returns
+            self._end()
+            raise
+        finally:
+            lines.current = outer
+        self._deliver_cancellation()
+        if not self.in_call:
+            self._blocked(self._classify(awaited))
+        elif self.state is Doing.RUNNING:
+            self._blocked(Doing.CALLING)
+        return awaited
+
+    def runs(self) -> None:
+        """From here on the agent's code runs in this line."""
+        if self.state is not Doing.RUNNING:
+            self.state = Doing.RUNNING
+            self.lines.running += 1
+            self.lines.moves += 1
+
+    def does(self, what: Doing) -> None:
+        """Inside a call: what it waits for next."""
+        if self.state is Doing.RUNNING:
+            self.lines.running -= 1
+        self.state = what
+        self.lines.settle(HOPS["call"])
+        if self.lines.is_over:
+            self.lines.notify()
+
+    def _blocked(self, how: Doing) -> None:
+        if self.state is Doing.RUNNING:
+            self.lines.running -= 1
+        self.state = how
+        self.lines.settle(HOPS["call" if how is Doing.CALLING else "await"])
+        if self.lines.is_over:
+            self.lines.notify()
+
+    def _end(self) -> None:
+        if self.state is Doing.ENDED:
+            return
+        if self.state is Doing.RUNNING:
+            self.lines.running -= 1
+        self.state = Doing.ENDED
+        self.lines.members.discard(self)
+        self.lines.settle(HOPS["end"])
+        if self.lines.is_over:
+            self.lines.notify()
+
+    def _deliver_cancellation(self) -> None:
+        """As asyncio does: a task that is to be cancelled is so at its next await."""
+        if self.cancel_due:
+            self.cancel_due = False
+            if self.task is not None and self.task.cancelling():
+                self.task.uncancel()
+                self.task.cancel()
+
+    def _classify(self, awaited: Any) -> Doing:
+        if isinstance(awaited, asyncio.Task):
+            return Doing.JOINING if self.lines.owns(awaited) else Doing.OUTSIDE
+        children = getattr(awaited, "_children", None)  # of asyncio.gather
+        if children is not None:
+            ours = all(child.done() or self.lines.owns(child) for child in children)
+            return Doing.JOINING if ours else Doing.OUTSIDE
+        inner: Any = self._coro
+        while (below := getattr(inner, "cr_await", None)) is not None and hasattr(below, "cr_code"):
+            inner = below
+        name = getattr(getattr(inner, "cr_code", None), "co_qualname", "")
+        return Doing.JOINING if name in _JOINS else Doing.OUTSIDE
+
+    def __getattr__(self, name: str) -> Any:
+        """What asyncio and debuggers show of a coroutine: its name, frame and code."""
+        return getattr(self._coro, name)
+
+
+class Lines:
+    """The lines of one run. Used on its event loop, but for what says otherwise."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.agent: asyncio.Task[Any] | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.members: set[Line] = set()
+        self.current: Line | None = None
+        self.running = 0
+        """How many lines run the agent's code."""
+        self.moves = 0
+        """Grows whenever a line begins to run the agent's code."""
+        self.suspension: Suspend | None = None
+        """The run is suspended in the log: its tasks are being unwound."""
+        self.is_over = False
+        self._asking: dict[Place, Turn] = {}
+        self._outcomes: deque[Turn] = deque()
+        self._held: list[Turn] = []
+        self._parked: dict[Place, asyncio.Future[None]] = {}
+        self._hops = 0
+        self._is_ticking = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._wants_to_leave = False
+        self._perhaps_failed: list[tuple[asyncio.Task[Any], Branch, int]] = []
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────
+
+    def line(self, coro: Coroutine[Any, Any, Any]) -> Line:
+        """A line for a task that is about to be made. It counts as running: its task will be."""
+        made = Line(self, coro)
+        self.members.add(made)
+        made.runs()
+        return made
+
+    def watch(self, task: asyncio.Task[Any], branch: Branch, parent: Branch) -> None:
+        """A task that the agent has just started, its branch, and the one that it was started from."""
+        started_at = parent.index
+        self.tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self.tasks.discard(task)
+            if branch.call_failed and not task.cancelled():
+                self._perhaps_failed.append((task, parent, started_at))
+
+        task.add_done_callback(ended)
+
+    def failed_with(self, error: CallFailed) -> tuple[int, ...]:
+        """Steps that ended other tasks, after whose start the code has called nothing more.
+
+        Code that awaits several at once is told of one failure; resumed, it should not have to fail
+        once for each. Where it continued after a failure, that failure is part of what it did.
+        """
+        told = [task.exception() for task, parent, at in self._perhaps_failed if parent.index == at]
+        steps = {x.step for x in told if isinstance(x, CallFailed) and x.step}
+        return tuple(sorted({*steps, *error.also} - {error.step}))
+
+    def owns(self, task: asyncio.Future[Any]) -> bool:
+        """Whether this is a task of the agent."""
+        return task in self.tasks or task is self.agent
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is only one line, and nothing on its way to it."""
+        return len(self.members) <= 1 and not self._hops
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[Line | None]:
+        """The current line is inside a call until the block ends."""
+        line = self.current
+        if self.is_over and self.suspension is None:
+            raise asyncio.CancelledError("the agent's code has ended")
+        if line is None or line.in_call:
+            yield None  # in a task that the agent did not make
+            return
+        line.in_call = True
+        try:
+            yield line
+        finally:
+            line.in_call = False
+            if line.state is not Doing.ENDED:
+                line.runs()
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────
+
+    def outcome(self) -> Turn | None:
+        """A turn for an outcome that is being written now: its place among all of them."""
+        line = self.current
+        if line is None:
+            return None
+        turn = Turn(self, line)
+        self._outcomes.append(turn)
+        return turn
+
+    def drop(self, turn: Turn) -> None:
+        """See `Turn.drop`; from any thread."""
+        with contextlib.suppress(ValueError):
+            self._outcomes.remove(turn)
+
+    async def take(self, turn: Turn) -> None:
+        """Wait until this outcome, which is in the log, may be handed to the code."""
+        if self._outcomes and self._outcomes[0] is turn and self._may_continue(turn):
+            self._outcomes.popleft()
+            return
+        await self._turn(turn)
+
+    async def take_recorded(self, places: Sequence[Place], *, is_cut: bool = False) -> None:
+        """Wait until the outcome that the log holds at these places is the next. If the code had stopped
+        waiting there, it gets no answer, and this ends when the code stops waiting again."""
+        journal, line = self.session.journal, self.current
+        entry = journal.entries.get(places[0])
+        if line is None or entry is None or journal.is_unbound(places[0], entry):
+            return
+        if self.is_alone and not is_cut:
+            return
+        turn = Turn(self, line)
+        turn.places, turn.is_cut = places, is_cut
+        for place in places:
+            self._asking[place] = turn
+        try:
+            await self._turn(turn)
+        finally:
+            for place in places:
+                self._asking.pop(place, None)
+
+    async def begin(self, attempted: object) -> None:
+        """Wait until something new may begin: every recorded outcome has been handed over."""
+        line = self.current
+        if line is None or self.is_alone:
+            return
+        recorded = self._next_recorded()
+        if recorded is None or self._may_add_before(recorded):
+            return
+        turn = Turn(self, line)
+        turn.attempted = attempted
+        self._held.append(turn)
+        try:
+            await self._turn(turn, keep=False)
+        finally:
+            if turn in self._held:
+                self._held.remove(turn)
+
+    def _may_add_before(self, recorded: tuple[int, Place]) -> bool:
+        """Whether a person has accepted new steps among what was recorded until then."""
+        return recorded[0] < self.session.journal.accepted
+
+    async def _turn(self, turn: Turn, *, keep: bool = True) -> None:
+        """Wait for a turn. A cancellation does not take back an outcome: it is delivered afterwards."""
+        line, is_cancelled = turn.line, False
+        assert line is not None
+        while not (turn.granted or self.is_over):
+            turn.waiter = self.loop.create_future()
+            line.does(Doing.ASKING)
+            try:
+                await turn.waiter
+            except asyncio.CancelledError:
+                if not keep or turn.is_cut or self.session.is_ending:
+                    raise
+                is_cancelled = True
+            finally:
+                line.state = Doing.CALLING if line.state is Doing.ASKING else line.state
+        line.cancel_due = line.cancel_due or is_cancelled
+        if self.session.stopped is not None and not self.is_over:
+            raise self.session.stopped
+
+    def _may_continue(self, turn: Turn) -> bool:
+        """Whether the first of the outcomes that were written here may be handed over now."""
+        mine = turn.line is not None and turn.line.state is Doing.RUNNING
+        if self.running > mine or self._hops or turn.seq is None:
+            return False
+        recorded = self._next_recorded()
+        return recorded is None or recorded[0] > turn.seq or self._may_add_before(recorded)
+
+    def _next_recorded(self) -> tuple[int, Place] | None:
+        journal = self.session.journal
+        found = journal.next_outcome()
+        if not self.session.knows_all and (
+            found is None or journal.entries[found[1]].failed_finally
+        ):
+            self.session.read_all()  # what follows may still change it
+            found = journal.next_outcome()
+        return found
+
+    def _grant(self, turn: Turn) -> None:
+        turn.granted = True
+        if turn.line is not None and turn not in self._held:
+            turn.line.runs()
+        if turn.waiter is not None and not turn.waiter.done():
+            turn.waiter.set_result(None)
+
+    # ── when the code is blocked ─────────────────────────────────────────────────────────
+
+    def settle(self, hops: int) -> None:
+        """A line has stopped: see what is next when the code has had so many turns of the loop."""
+        is_single = len(self.members) <= 1 and not (self._asking or self._held or self._parked)
+        if is_single and not self._is_ticking and not self._hops:
+            return  # nothing has to be put in order
+        self._hops = max(self._hops, hops)
+        if not self._is_ticking and not self.running:
+            self._is_ticking = True
+            self.loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._is_ticking = False
+        if self.running or self.is_over:
+            return
+        if self._hops:
+            self._hops -= 1
+            self._is_ticking = True
+            self.loop.call_soon(self._tick)
+            return
+        self._advance()
+
+    def _advance(self) -> None:
+        """No code of the agent runs: hand over the next outcome, or let the run leave memory."""
+        recorded = self._next_recorded()
+        first = self._outcomes[0] if self._outcomes else None
+        if recorded is not None and self._may_add_before(recorded):
+            asked = self._first_asked()
+            if asked is not None:
+                self._grant(asked)
+                return
+        elif recorded is not None and not (
+            first is not None and first.seq is not None and first.seq < recorded[0]
+        ):
+            asked = self._asking.get(recorded[1])
+            if asked is not None and not asked.is_cut:
+                self._grant(asked)
+            elif not self._is_calling:
+                self._wait_for_code()
+            return
+        if self._held:
+            held, self._held = self._held, []
+            for turn in held:
+                turn.granted = True
+                if turn.waiter is not None and not turn.waiter.done():
+                    turn.waiter.set_result(None)
+            return
+        if first is not None:
+            if first.seq is not None and (first.waiter is not None or first.granted):
+                self._outcomes.popleft()
+                self._grant(first)
+            return  # it is on its way
+        if self._parked or any(x._finished for x in self.members):
+            self._leave_if_quiet()
+
+    @property
+    def _is_calling(self) -> bool:
+        return any(line.state is Doing.CALLING for line in self.members)
+
+    @property
+    def _awaits_the_unknown(self) -> bool:
+        return any(line.state is Doing.OUTSIDE for line in self.members)
+
+    def _leave_if_quiet(self) -> None:
+        if self._is_calling:
+            return
+        if self._awaits_the_unknown:
+            self._after_patience(self._leave)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._wants_to_leave = True
+        self.notify()
+
+    def _after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None:
+        """Do this if no line has moved for a while."""
+        moves = self.moves
+
+        def look() -> None:
+            self._patience = None
+            if not self.is_over and not self.running and self.moves == moves:
+                act()
+
+        if self._patience is not None:
+            self._patience.cancel()
+        patience = self.session.patience_us / MICROSECONDS if seconds is None else seconds
+        self._patience = self.loop.call_later(patience, look)
+
+    # ── when the code does not ask for what is recorded ──────────────────────────────────
+
+    def _wait_for_code(self) -> None:
+        """The next outcome in the log is not asked for, or the code had stopped waiting there.
+
+        Code that awaits something of its own (a timer) may still come to it. Otherwise it is other code.
+        """
+        recorded = self._next_recorded()
+        assert recorded is not None
+        cut = self._asking.get(recorded[1])
+        if self.session.only_replay is not None and cut is not None:
+            self._stop(Abandon(self.session.only_replay))
+        elif cut is not None:
+            self._after_patience(self._diverge, self._cut_seconds(recorded[1]))
+        elif self._awaits_the_unknown:
+            self._after_patience(self._diverge, OTHER_CODE_SECONDS)
+        else:
+            self._diverge()
+
+    def _first_asked(self) -> Turn | None:
+        """Of the recorded outcomes that the code asks for, the first in the log."""
+        entries = self.session.journal.entries
+        asked = [(entries[at].seq, turn) for at, turn in self._asking.items() if not turn.is_cut]
+        return min(asked, key=lambda x: x[0])[1] if asked else None
+
+    def _cut_seconds(self, place: Place) -> float:
+        """How long the code may take to stop waiting: as long as it took before, and some patience."""
+        entry = self.session.journal.entries[place]
+        took = entry.failures[-1].duration_us if entry.failures else 0
+        if entry.ended is not None:
+            took = max(0, entry.ended_at - entry.wait_at)
+        return (2 * took + self.session.patience_us) / MICROSECONDS + OTHER_CODE_SECONDS
+
+    def _diverge(self) -> None:
+        recorded = self._next_recorded()
+        if recorded is not None:
+            attempted = str(self._held[0].attempted) if self._held else "nothing"
+            self._stop(self.session.not_asked(recorded[1], attempted))
+
+    def _stop(self, signal: BaseException) -> None:
+        """Every line that waits for its turn gets this signal."""
+        self.session.stop(signal)
+        for turn in (*self._asking.values(), *self._held):
+            if not turn.granted:
+                self._grant(turn)
+
+    # ── waiting and leaving ──────────────────────────────────────────────────────────────
+
+    async def park(self, wait: OpenWait, signal: Suspend) -> None:
+        """Wait until the log has brought what is waited for; or for ever, if the run leaves memory."""
+        session, line = self.session, self.current
+        session.waits[wait.place], session.suspensions[wait.place] = wait, signal
+        waiter = self._parked[wait.place] = self.loop.create_future()
+        timer = self._wake_at(wait.until)
+        if line is not None:
+            line.does(Doing.PARKED)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self._parked[wait.place]
+            if self.suspension is None:
+                session.waits.pop(wait.place, None)
+                session.suspensions.pop(wait.place, None)
+            if line is not None and line.state is Doing.PARKED:
+                line.state = Doing.CALLING
+
+    def _wake_at(self, until: int | None) -> asyncio.TimerHandle | None:
+        if until is None:
+            return None
+        left = max(0, until - self.session.store.now()) / MICROSECONDS
+        return self.loop.call_later(left + 0.001, self.look_again)
+
+    def look_again(self, ended: Sequence[str] = ()) -> bool:
+        """Wake the lines whose wait is over; whether there were any."""
+        session, now = self.session, self.session.store.now()
+        woken = [
+            waiter
+            for place, waiter in self._parked.items()
+            if not waiter.done() and session.waits[place].is_over(session.journal, now, ended)
+        ]
+        for waiter in woken:
+            waiter.set_result(None)
+        return bool(woken)
+
+    def look_again_soon(self, ended: Sequence[str] = ()) -> None:
+        """The same from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self.look_again, ended)
+
+    # ── the whole agent ──────────────────────────────────────────────────────────────────
+
+    async def supervise(self, suspend: Callable[[], Awaitable[Suspend | None]]) -> Any:
+        """Wait for the agent's own line, and suspend the run when all of it waits. The agent's result."""
+        agent = self.agent
+        assert agent is not None
+        agent.add_done_callback(lambda _: self.notify())
+        while not agent.done():
+            if not self._wants_to_leave:
+                self._changed = self.loop.create_future()
+                await self._changed
+                continue
+            self._wants_to_leave = False
+            signal = await suspend()
+            if signal is not None:
+                await self.unwind(signal)
+                raise signal
+        return agent.result()
+
+    def notify(self) -> None:
+        changed = self._changed
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+
+    async def unwind(self, signal: Suspend) -> None:
+        """The run is suspended: end its tasks. What they do now is not recorded."""
+        self.suspension, self.is_over = signal, True
+        self.session.stop(signal)
+        await self._cancel_all()
+
+    async def finish(self) -> None:
+        """The agent's code has returned: what it started and did not wait for is part of the run too."""
+        while left := {task for task in self.tasks if not task.done()}:
+            await asyncio.wait(left)
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """The code has failed or was stopped: calls that are under way come to their end, and none begins."""
+        self.is_over = True
+        for turn in (*self._asking.values(), *self._outcomes):
+            if not turn.is_cut and not at_once:
+                self._grant(turn)
+        while not at_once and (self._is_calling or self.running):
+            self._changed = self.loop.create_future()
+            await self._changed
+        await asyncio.sleep(0)  # for the callbacks of tasks that have just ended
+        await self._cancel_all()
+
+    async def _cancel_all(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        mine = self.tasks if self.agent is None else {*self.tasks, self.agent}
+        while left := {task for task in mine if not task.done()}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1.0)
+            mine = self.tasks if self.agent is None else {*self.tasks, self.agent}
+        for task in mine:
+            if not task.cancelled():
+                task.exception()  # it has been seen
+
+    def cancel(self) -> None:
+        """Cancel the agent at the await that it is in. From any thread."""
+        if self.agent is not None:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop is closed: there is nothing to cancel
+                self.loop.call_soon_threadsafe(self.agent.cancel)

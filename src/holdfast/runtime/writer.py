@@ -1,0 +1,311 @@
+"""Write a run's log: batches of events, in the order in which they were built.
+
+Branches of a run commit at the same time, and each batch is chained to the one before it. If another process
+has appended an event, the first batch is refused, and so is every batch behind it. They are then sent again in
+the same order, so that no effect is recorded before what it rests on:
+
+    buffered -> sent -> committed
+                 |  ^
+                 v  | rebuilt in order, when no batch is on its way
+               refused -> failed: its recheck says no; what it had buffered goes to the next batch
+
+One lock covers sealing a batch and giving it to the store, so the order in the log is the order of sealing.
+
+Not here: reading the log (`session.py`), waiting for a batch (`drivers.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.core import events as e
+from holdfast.core import log
+from holdfast.core.events import Event
+from holdfast.core.log import Blob
+from holdfast.errors import (
+    Abandon,
+    Conflict,
+    HoldfastError,
+    KeyTaken,
+    RunWaiting,
+    Signal,
+    StoreError,
+    Woken,
+)
+from holdfast.store.base import Append, RowChange
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+_OWN_REFUSALS: Final = (Conflict, KeyTaken, Woken)
+"""Errors that say something about one batch, and nothing about the store or the lease."""
+
+Submit = Callable[[Append], Any]
+"""Gives an append to the store; returns what its caller waits for."""
+
+
+class BatchState(enum.Enum):
+    """Where a batch is on its way into the log."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    REFUSED = "refused"
+    COMMITTED = "committed"
+    FAILED = "failed"
+
+
+class Commit(msgspec.Struct, eq=False):
+    """Events to make durable, with what changes in the same transaction."""
+
+    events: Sequence[Event]
+    change: RowChange | None = None
+    blobs: Sequence[Blob] = ()
+    claims_key: str = ""
+    urgent: bool = False
+    is_receipt: bool = False
+    """A receipt is recorded even if the run has been stopped since its call began."""
+    is_outcome: bool = False
+    """The agent's code is given what these events record: it gets its turn in the order of the log."""
+    recheck: Callable[[Session], None] | None = None
+    """Asked before the batch is sent again. If it raises a Signal, the batch fails with that."""
+    rebuilds: bool = True
+    """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
+
+
+class Batch:
+    """A commit on its way: its events, those that were buffered before it, and what came of it."""
+
+    __slots__ = (
+        "buffered",
+        "buffered_blobs",
+        "commit",
+        "error",
+        "records",
+        "state",
+        "submit",
+        "ticket",
+        "turn",
+        "waiters",
+        "work",
+    )
+
+    def __init__(
+        self,
+        commit: Commit,
+        buffered: Sequence[Event],
+        buffered_blobs: Sequence[Blob],
+        submit: Submit | None,
+    ) -> None:
+        self.commit, self.submit = commit, submit
+        self.buffered, self.buffered_blobs = buffered, buffered_blobs
+        self.state = BatchState.QUEUED
+        self.work: Append | None = None
+        self.records: Sequence[log.Record] = ()
+        self.ticket: Any = None
+        self.error: BaseException | None = None
+        self.turn: Any = None
+        self.waiters: list[Callable[[], None]] = []
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """All of its events, in the order of its records."""
+        return [*self.buffered, *self.commit.events] if self.buffered else self.commit.events
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is in the log, or will never be."""
+        return self.state is BatchState.COMMITTED or self.state is BatchState.FAILED
+
+    @property
+    def seq(self) -> int:
+        """The seq of its last event."""
+        return self.records[-1].seq if self.records else -1
+
+
+class LogWriter:
+    """The batches of one run that are on their way, and the events that wait for the next one."""
+
+    def __init__(self, session: Session, mutex: threading.RLock) -> None:
+        self._session, self._mutex = session, mutex
+        self.head = log.origin(session.run_id)
+        """What the next batch is chained to."""
+        self.first: list[Event] = []
+        """Facts of the run's own life; they are recorded before what its code noted."""
+        self.noted: list[Event] = []
+        self.noted_blobs: list[Blob] = []
+        self._queue: deque[Batch] = deque()
+        self._on_their_way = 0
+        self._must_rebuild = False
+        self._broken: BaseException | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is on its way."""
+        return not self._queue
+
+    def in_flight(self, kind: type[Event]) -> list[Any]:
+        """Events of this kind that are sealed, and not known to be durable yet."""
+        return [x for batch in self._queue for x in batch.events if isinstance(x, kind)]
+
+    def buffer(self, event: Event, blobs: Sequence[Blob] = ()) -> None:
+        """Record an event with the next batch, before that batch's own."""
+        self.noted.append(event)
+        self.noted_blobs.extend(blobs)
+
+    def discard(self) -> None:
+        """Forget what the code noted and no batch holds yet."""
+        self.noted, self.noted_blobs = [], []
+
+    def commit(self, commit: Commit, submit: Submit | None, turn: Any = None) -> Batch:
+        """Seal what is buffered and these events, and give them to the store.
+
+        Without `submit` the caller commits `batch.work` itself, in a transaction of its own.
+        """
+        with self._mutex:
+            if not commit.is_receipt:
+                self._session.check_alive()
+            self._session.read_all()
+            if self.noted or self.first:
+                batch = Batch(commit, [*self.first, *self.noted], self.noted_blobs, submit)
+                self.first, self.noted, self.noted_blobs = [], [], []
+            else:
+                batch = Batch(commit, (), (), submit)
+            batch.turn = turn() if turn is not None and commit.is_outcome else None
+            self._queue.append(batch)
+            if not self._must_rebuild:
+                self._send(batch)
+            return batch
+
+    def _send(self, batch: Batch) -> None:
+        commit, before, session = batch.commit, self.head, self._session
+        self.head, records = log.seal(
+            before, batch.events, epoch=session.epoch, time=session.store.now()
+        )
+        batch.records = records
+        blobs = [*batch.buffered_blobs, *commit.blobs] if batch.buffered_blobs else commit.blobs
+        batch.work = Append(
+            session.run_id,
+            before.seq,
+            records,
+            session.epoch,
+            commit.change,
+            blobs,
+            commit.claims_key,
+            commit.urgent,
+            before.hash,
+        )
+        if batch.submit is not None:
+            try:
+                batch.ticket = batch.submit(batch.work)
+            except (
+                HoldfastError
+            ) as error:  # refused before it was queued, for example a closed store
+                self._must_rebuild = True
+                self._broken = error
+                self._fail(batch, error)
+                return
+        batch.state = BatchState.SENT
+        self._on_their_way += 1
+
+    def accepted(self, batch: Batch) -> None:
+        """The store has committed this batch, and so every batch that it is chained to."""
+        with self._mutex:
+            if batch.state is not BatchState.SENT:
+                return  # a later one was accepted first
+            while True:
+                first = self._queue.popleft()
+                first.state = BatchState.COMMITTED
+                self._on_their_way -= 1
+                self._session.recorded_own(first)
+                if first is batch:
+                    break
+            self._rebuild_if_due()
+
+    def refused(self, batch: Batch, error: BaseException) -> None:
+        """The store has not written this batch. If it was the last on its way, all are rebuilt."""
+        with self._mutex:
+            if batch.state is not BatchState.SENT:
+                return
+            self._on_their_way -= 1
+            self._must_rebuild = True
+            if isinstance(error, Conflict) and batch.commit.rebuilds:
+                batch.state = BatchState.REFUSED
+            else:
+                if isinstance(error, StoreError) and not isinstance(error, _OWN_REFUSALS):
+                    self._broken = error
+                self._fail(batch, error)
+            self._rebuild_if_due()
+
+    def on_resend(self, batch: Batch, notify: Callable[[], None]) -> bool:
+        """Call `notify` when this batch is sent again or has failed; False if that is so already."""
+        with self._mutex:
+            if batch.state not in (BatchState.QUEUED, BatchState.REFUSED):
+                return False
+            batch.waiters.append(notify)
+            return True
+
+    # ── rebuilding ───────────────────────────────────────────────────────────────────────
+
+    def _rebuild_if_due(self) -> None:
+        if not self._must_rebuild or self._on_their_way:
+            return
+        self._must_rebuild = False
+        try:
+            if self._broken is not None:
+                raise self._broken
+            self._session.refresh()
+            self._refuse_if_ended()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, every owner must hear of it
+            for batch in list(self._queue):
+                self._fail(batch, error)
+            self.head = self._session.read_head
+            return
+        self.head = self._session.read_head
+        for batch in list(self._queue):
+            self._recheck(batch)
+        for batch in list(self._queue):
+            self._send(batch)
+            self._notify(batch)
+
+    def _refuse_if_ended(self) -> None:
+        session = self._session
+        if session.journal.terminal is not None:
+            ended = RunWaiting(session.run_id, "nothing: it has ended", "look at it")
+            raise session.stop(Abandon(ended))
+
+    def _recheck(self, batch: Batch) -> None:
+        try:
+            if batch.commit.recheck is not None:
+                batch.commit.recheck(self._session)
+        except (Signal, StoreError) as error:
+            self._fail(batch, error)
+
+    def _fail(self, batch: Batch, error: BaseException) -> None:
+        """Take a batch out. What was buffered before it is still the run's: the next batch records it."""
+        place = self._queue.index(batch)
+        del self._queue[place]
+        batch.state, batch.error = BatchState.FAILED, error
+        if batch.turn is not None:
+            batch.turn.drop()
+        if place < len(self._queue):
+            heir = self._queue[place]
+            heir.buffered = [*batch.buffered, *heir.buffered]
+            heir.buffered_blobs = [*batch.buffered_blobs, *heir.buffered_blobs]
+        else:
+            claims = [x for x in batch.buffered if isinstance(x, e.RunClaimed)]
+            self.first = [*claims, *self.first]
+            self.noted = [*(x for x in batch.buffered if x not in claims), *self.noted]
+            self.noted_blobs = [*batch.buffered_blobs, *self.noted_blobs]
+        self._notify(batch)
+
+    @staticmethod
+    def _notify(batch: Batch) -> None:
+        waiters, batch.waiters = batch.waiters, []
+        for notify in waiters:
+            notify()
