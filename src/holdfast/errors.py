@@ -424,7 +424,14 @@ class Diverged(HoldfastError):
     """The code asks for something else than the log holds. Nothing new has been executed."""
 
     def __init__(
-        self, run_id: str, where: str, recorded: str, attempted: str, *, adds: bool = False
+        self,
+        run_id: str,
+        where: str,
+        recorded: str,
+        attempted: str,
+        *,
+        adds: bool = False,
+        forked_from: str = "",
     ) -> None:
         self.run_id, self.where = run_id, where
         self.recorded, self.attempted = recorded, attempted
@@ -433,6 +440,12 @@ class Diverged(HoldfastError):
         accept = (
             f"  - make what was added, now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
             if adds
+            else ""
+        )
+        fork = (
+            f"  - this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
+            "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork; or\n"
+            if forked_from
             else ""
         )
         super().__init__(
@@ -444,6 +457,7 @@ class Diverged(HoldfastError):
             "  - put the old code back and resume; or\n"
             f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
             f"{accept}"
+            f"{fork}"
             f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
         )
 

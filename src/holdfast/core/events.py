@@ -157,6 +157,8 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     policy: Inherited | None = (
         None  # what its parents require; None if it has none, or they nothing
     )
+    ancestors: tuple[str, ...] = ()  # of a fork of a fork: those before `forked_from`, oldest first
+    inherited_events: int = 0  # how many of the events that follow are those of `forked_from`
 
     def __post_init__(self) -> None:
         for name, limit in self.budget.items():

@@ -28,7 +28,7 @@ from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import RunState
-from holdfast.core.values import canonical_flat
+from holdfast.core.values import canonical_flat, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
@@ -78,7 +78,7 @@ from holdfast.runtime.outcome import (
     secrets_of,
     spent_by_child,
 )
-from holdfast.runtime.session import place_name
+from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.writer import Batch, Commit
 from holdfast.store.base import RESERVED
 
@@ -151,8 +151,9 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
             return (yield from replay(asked, settled))
         entry = _match(asked)
     approval = None
-    if asked.spec.risk in session.lineage.policy.approve:
-        approval = yield from _approval(asked, entry)
+    gated = asked.spec.risk in session.lineage.policy.approve
+    if gated or (entry is not None and entry.wait is not None):
+        approval = yield from _approval(asked, entry, gated)
     try:
         return (yield from _attempts(asked, entry, approval))
     except CutOff as cut:  # between two attempts, or while it waited for its turn
@@ -198,7 +199,7 @@ def _match(asked: Asked) -> Entry | None:
     session = branch.session
     left = None
     if session.journal.left:
-        left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
+        left = session.journal.done_before(branch.path, partial(_is_same, asked))
     if left is not None:
         branch.give_back(asked.index)
         asked.index = left[0]
@@ -254,7 +255,18 @@ def _is_same(asked: Asked, entry: Entry) -> bool:
     if other or (entry.name and entry.name != asked.spec.name):
         return False
     recorded = entry.args_digest
-    return not recorded or recorded == asked.digest
+    if not recorded or recorded == asked.digest:
+        return True
+    return asked.session.journal.is_inherited(entry) and _is_same_for_fork(asked, entry)
+
+
+def _is_same_for_fork(asked: Asked, entry: Entry) -> bool:
+    """Whether an inherited call differs from this one only in the run's id."""
+    session = asked.session
+    lineage, args = session.journal.lineage, entry.args
+    if args is None:
+        return entry.args_digest in lineage.possible_digests(asked.args)
+    return lineage.is_same_value(decode(session.unwrap(args)), decode(asked.args))
 
 
 def recorded(asked: Asked, entry: Entry) -> Any:
@@ -296,19 +308,24 @@ def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
 # ── approval ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _approval(asked: Asked, entry: Entry | None) -> Flow:
+def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     """For a risk that needs a person: the seq of an approval of exactly these arguments.
 
     It counts once (the intent that names it is committed in the same transaction), for these very
     bytes, and not after it has expired.
+
+    A request that is recorded counts even if the code no longer asks (it is not `gated`): a rejection is
+    an outcome, an approval is used, and without a decision the call is not made.
     """
     spec, session = asked.spec, asked.session
     policy = session.lineage.policy
-    used = entry is not None and entry.intent is not None
-    if asked.undoes or used:
+    if asked.undoes or (entry is not None and _intent_of_this_run(session, entry) is not None):
         return None
-    anew = entry is not None and entry.granted and entry.wait_seq < entry.granted_seq
-    if entry is None or entry.wait is None or anew:
+    if entry is None or entry.wait is None or _asks_again(session, entry):
+        if entry is not None and not gated:
+            if _was_rejected(entry):
+                raise _gate_removed(asked, "rejected")
+            return None
         until = None
         if policy.approval_ttl is not None:
             until = session.store.now() + microseconds(policy.approval_ttl, "approval_ttl")
@@ -346,6 +363,8 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
         yield from _reject(asked, "the approval was not given and used in time")
     if decision is not None:
         return entry.approval_seq
+    if not gated:
+        raise _gate_removed(asked, "not decided")
     signal = Suspend(
         f"approval of {spec.name}",
         f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
@@ -353,6 +372,32 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     )
     yield from park(session, OpenWait(asked.place, "approval", until), signal)
     return None
+
+
+def _gate_removed(asked: Asked, status: str) -> BaseException:
+    """The log has a request for approval of this call that gives no right to make it, and the code no
+    longer asks."""
+    recorded = f"a request for approval of {asked}, which was {status}"
+    return asked.session.diverged(asked.where, recorded, f"{asked} without approval")
+
+
+def _was_rejected(entry: Entry) -> bool:
+    return bool(entry.failures) and entry.failures[-1].error.type == Rejected.__name__
+
+
+def _asks_again(session: Session, entry: Entry) -> bool:
+    """Whether the recorded request is over: the run failed since and was resumed, or the request is that of
+    the run that this one was forked from."""
+    if session.journal.lineage.is_inherited(entry.wait_seq):
+        return True
+    return entry.granted and entry.wait_seq < entry.granted_seq
+
+
+def _intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
+    """The recorded intent, unless a fork inherited it: that one's key and approval are another run's."""
+    if session.journal.lineage.is_inherited(entry.intent_seq):
+        return None
+    return entry.intent
 
 
 def _reject(asked: Asked, why: str) -> Flow:
@@ -481,16 +526,17 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     step = step or session.next_step()
     digest = asked.digest
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{digest}"
-    if entry is not None and entry.intent is not None and entry.intent.key != key:
+    before = None if entry is None else _intent_of_this_run(session, entry)
+    if before is not None and before.key != key:
         raise session.diverged(
             asked.where,
-            f"{asked} under the key {entry.intent.key!r}",
+            f"{asked} under the key {before.key!r}",
             f"{asked} under the key {key!r}",
         )
     value, blobs = session.wrap(asked.args)
     until = None
     if spec.key_ttl is not None:
-        first = entry.first_intent_at if entry else 0
+        first = entry.first_intent_at if entry is not None and before is not None else 0
         until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
         if entry is not None and entry.failures and first and session.store.now() >= until:
             yield from doubt(asked, step, number - 1, "the receiver may have forgotten its key")
@@ -513,8 +559,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
         undoes=asked.undoes,
         child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
     )
-    holds_key = entry is not None and entry.intent is not None
-    claims = "" if holds_key else asked.own_key
+    claims = "" if before is not None else asked.own_key
     try:
         yield from commit(
             session,

@@ -37,6 +37,7 @@ from holdfast.errors import Abandon, CallFailed, InvalidInput, Signal, UnknownSt
 from holdfast.runtime import requests
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch
+from holdfast.runtime.effects import Draw
 from holdfast.runtime.lineage import use_of
 from holdfast.runtime.memory import Messages, Place, State
 from holdfast.runtime.models import fields_of
@@ -63,8 +64,14 @@ class RunBase(Place):
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """The run's id. A fork has its own, and may pass it where the recorded calls have the other."""
         return self._session.run_id
+
+    @property
+    def origin_id(self) -> str:
+        """The id of the run that this one was forked from (of the first, if that was a fork too), else its
+        own. For values that are computed from an id and must be the same in a fork."""
+        return self._session.journal.lineage.origin_id
 
     # ── position ─────────────────────────────────────────────────────────────────────────
 
@@ -307,6 +314,11 @@ class RunBase(Place):
 
     # ── time and chance ──────────────────────────────────────────────────────────────────
 
+    def _drawn(self, name: str, make: Callable[[], Any]) -> Any:
+        here = self._here
+        draw = self._session.stood_in(Draw(self._session, name, here.path, here.index, make))
+        return self._recorded(name, draw.make)
+
     def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
         value, blobs = self._value(make())
@@ -317,16 +329,16 @@ class RunBase(Place):
 
     def now(self) -> datetime.datetime:
         """The time, read once: the same on every replay."""
-        us = self._recorded("now", self._session.store.now)
+        us = self._drawn("now", self._session.store.now)
         return datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC)
 
     def random(self) -> float:
         """A number in [0, 1), drawn once."""
-        return float(self._recorded("random", random.SystemRandom().random))
+        return float(self._drawn("random", random.SystemRandom().random))
 
     def uuid(self) -> uuid.UUID:
         """A random UUID, drawn once."""
-        return uuid.UUID(self._recorded("uuid", lambda: str(uuid.uuid4())))
+        return uuid.UUID(self._drawn("uuid", lambda: str(uuid.uuid4())))
 
     def patched(self, name: str) -> bool:
         """Whether this run goes the new way: true for runs that had not come this far when the code

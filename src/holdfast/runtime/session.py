@@ -561,7 +561,12 @@ class Session:
         self, where: str, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
         """The code asks for something else than the log holds."""
-        return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted, adds=adds)))
+        created = self.journal.created
+        forked_from = "" if created is None else created.forked_from
+        error = Diverged(
+            self.run_id, where, recorded, attempted, adds=adds, forked_from=forked_from
+        )
+        return self.stop(Abandon(error))
 
     def not_asked(self, place: Place, attempted: str) -> BaseException:
         """The code does not ask for what is recorded at this place."""
@@ -573,13 +578,7 @@ class Session:
             return f"the end of iteration {entry.iteration.iteration}"
         if entry.is_wait and entry.wait is not None:
             return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
-        args: Value | None = None
-        if entry.intent is not None:
-            args = entry.intent.args
-        elif entry.done is not None:
-            args = entry.done.args
-        elif entry.failures:
-            args = entry.failures[-1].args
+        args = entry.args
         text = (
             self.unwrap(args).decode()
             if args is not None
