@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.agents.models.base import AsyncModel, Model, OnText, Prompt, Reply, ToolRequest
+from holdfast.agents.models.finish import Finish, check_complete, finish_of
 from holdfast.agents.schemas import ToolUse, WrongArguments, tool_uses
 from holdfast.core import dialogue, values
 from holdfast.core.events import Usage
@@ -34,6 +35,7 @@ from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.errors import (
     CallFailed,
     InvalidInput,
+    ModelIncomplete,
     ModelRefused,
     ModelUnavailable,
     NotStorable,
@@ -49,7 +51,6 @@ MAX_TURNS: Final = 30
 CONTEXT_TOKENS: Final = 100_000
 OBSERVATION_CHARS: Final = 20_000
 MODEL_RETRY: Final = Retry(attempts=6, initial=1.0, max_delay=60.0, retry_on=(ModelUnavailable,))
-_ENDED_WELL: Final = frozenset({"", "stop", "end_turn", "stop_sequence", "tool_calls", "tool_use"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class LLMAgent:
         self._max_turns, self._on_reject = max_turns, on_reject
         self._on_text, self._keep_last, self._counter = on_text, keep_last, counter
         self._max_observation_chars = max_observation_chars
-        never = (*retry.give_up_on, ModelRefused, InvalidInput)
+        never = (*retry.give_up_on, ModelRefused, ModelIncomplete, InvalidInput)
         self._retry = dataclasses.replace(retry, give_up_on=never)
         described = [dataclasses.asdict(use.schema) for use in self._tools.values()]
         self._tools_tokens = counter.count(values.encode(described).decode())
@@ -171,20 +172,17 @@ class LLMAgent:
         said.add(Role.USER, goal)
         for turn in range(1, self._max_turns + 1):
             reply: Reply = yield _Ask(turn)
+            if reply.tool_calls:
+                check_complete(reply)  # versions before 0.2 recorded answers that were cut off
             said.add(_message(reply))
-            if reply.finish not in _ENDED_WELL:
-                run.log(
-                    f"the model's answer of turn {turn} ended with {reply.finish!r}",
-                    level="warning",
-                )
             if reply.estimated:
                 run.log(
                     f"the provider reported no usage for turn {turn}; it is estimated",
                     level="warning",
                 )
+            if finish_of(reply) is Finish.PAUSED:
+                continue  # the provider wants the turn back as it is, and continues it
             if not reply.tool_calls:
-                if not reply.text:
-                    run.log(f"the model said nothing in turn {turn}", level="warning")
                 return reply.text
             names = [call.name for call in reply.tool_calls]
             run.decide(f"turn {turn}", names, why=reply.text, options=tuple(self._tools))
@@ -244,14 +242,14 @@ class LLMAgent:
             @declared
             async def ask_async(turn: int) -> Reply:
                 shown = self._fitted(run)
-                return self._counted(await model.answer(self._prompt(shown, turn)), shown)
+                return self._checked(await model.answer(self._prompt(shown, turn)), shown)
 
             return ask_async
 
         @declared
         def ask(turn: int) -> Reply:
             shown = self._fitted(run)
-            return self._counted(model.answer(self._prompt(shown, turn)), shown)
+            return self._checked(model.answer(self._prompt(shown, turn)), shown)
 
         return ask
 
@@ -263,6 +261,12 @@ class LLMAgent:
     def _prompt(self, shown: dialogue.Fitted, turn: int) -> Prompt:
         tools = tuple(use.schema for use in self._tools.values())
         return Prompt(shown.messages, tools, turn, self._on_text)
+
+    def _checked(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
+        """The reply as it is recorded. One that is not complete fails the step, so a resume asks again."""
+        counted = self._counted(reply, shown)
+        check_complete(counted)
+        return counted
 
     def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
@@ -346,7 +350,8 @@ async def _called(fn: Callable[..., Any], is_async: bool, **arguments: Any) -> A
 def _message(reply: Reply) -> Message:
     """What the model said, as a message of the dialogue."""
     calls = tuple(ToolCall(c.id, c.name, _arguments(c.arguments)) for c in reply.tool_calls)
-    return Message(Role.ASSISTANT, reply.text, tool_calls=calls)
+    metadata = None if reply.kept is None else dialogue.keep(reply.kept.format, reply.kept.blocks)
+    return Message(Role.ASSISTANT, reply.text, metadata=metadata, tool_calls=calls)
 
 
 def _arguments(text: str) -> Any:

@@ -317,11 +317,7 @@ class Draft:
     def _succeeded(self, x: e.CallSucceeded) -> None:
         seq, time = self.seq, self.updated_at
         if x.usage is not None:
-            self.usage = Usage(
-                self.usage.input_tokens + x.usage.input_tokens,
-                self.usage.output_tokens + x.usage.output_tokens,
-                self.usage.cost_usd + x.usage.cost_usd,
-            )
+            self._add_usage(x.usage)
         if self.open.waits:  # a step that needed a yes has no intent
             self.open.waits.pop((x.branch, x.index), None)
         if not self.keep_calls:
@@ -344,6 +340,13 @@ class Draft:
         if call.undoes:
             self._mark_undone(call.undoes)
 
+    def _add_usage(self, used: Usage) -> None:
+        self.usage = Usage(
+            self.usage.input_tokens + used.input_tokens,
+            self.usage.output_tokens + used.output_tokens,
+            self.usage.cost_usd + used.cost_usd,
+        )
+
     def _store_call(self, call: Call, *, seq: int, time: int | None, **changes: Any) -> None:
         self.open.calls[call.branch, call.index] = msgspec.structs.replace(
             call, last_seq=seq, ended_at=time, **changes
@@ -357,6 +360,8 @@ class Draft:
 
     def _attempt_failed(self, x: e.CallFailed) -> None:
         seq, time = self.seq, self.updated_at
+        if x.usage is not None:
+            self._add_usage(x.usage)
         call = self._receipt(x)
         self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
         last = msgspec.structs.replace(

@@ -672,6 +672,7 @@ def _failed(
         wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
         asked_us = microseconds(getattr(error, "retry_after", None) or 0, "retry_after")
         retry_at = now + max(wait_us, asked_us)
+    usage = getattr(error, "usage", None)
     receipt = failed_receipt(
         asked,
         info,
@@ -680,6 +681,7 @@ def _failed(
         attempt=number,
         retry_at=retry_at,
         duration_us=now - started,
+        usage=usage if isinstance(usage, Usage) else None,
     )
     yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked)
     if retry_at is not None:

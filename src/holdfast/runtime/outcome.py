@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import values
-from holdfast.core.events import ErrorInfo, Value
+from holdfast.core.events import ErrorInfo, Usage, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
     CallFailed,
@@ -93,6 +93,7 @@ def failed_receipt(
     retry_at: int | None = None,
     duration_us: int = 0,
     cut: bool = False,
+    usage: Usage | None = None,
 ) -> e.CallFailed:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
     args, digest = (None, "") if has_intent else kept_args(asked)
@@ -109,6 +110,7 @@ def failed_receipt(
         retry_at=retry_at,
         duration_us=duration_us,
         cut=cut,
+        usage=usage,
     )
 
 
