@@ -9,6 +9,7 @@ This module declares loops and drives them through the flow of `runtime`; it doe
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterable
@@ -91,7 +92,8 @@ def _params(fn: Callable[..., Any]) -> tuple[Params, type[AgentState]]:
     own = list(inspect.signature(fn).parameters.values())
     if len(own) < 2 or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in own[:2]):
         raise InvalidInput(f"loop {name} must take the run and its state: def {name}(run, state)")
-    hints = Params.of(fn).types
+    declared_params = Params.of(fn)
+    hints = declared_params.types
     kind = hints.get(own[1].name, AgentState)
     if not (isinstance(kind, type) and issubclass(kind, AgentState)):
         raise InvalidInput(f"the state of loop {name} must be an AgentState, not {kind!r}")
@@ -104,9 +106,14 @@ def _params(fn: Callable[..., Any]) -> tuple[Params, type[AgentState]]:
 
     goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     entry.__signature__ = inspect.Signature([goal, *own[2:]])  # type: ignore[attr-defined]
+    extra_names = [p.name for p in own[1:]]
     extra = {p.name: hints[p.name] for p in own[2:] if p.name in hints}
     entry.__annotations__ = {"goal": str | kind, **extra, "return": kind}
-    return Params.of(entry), kind
+    made = Params.of(entry)
+    missing = {
+        n: why for n, why in declared_params.unresolved.items() if n in (*extra_names, "return")
+    }
+    return dataclasses.replace(made, unresolved=missing), kind
 
 
 class _Loop:

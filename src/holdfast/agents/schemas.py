@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.annotations import description as description_of
 from holdfast.runtime.declare import AgentSpec, CallSpec, spec_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -130,7 +131,9 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
     types = {name: spec.params.types.get(name, Any) for name in shown}
     schemas, defs = _schemas(types, f"{owner}: tool {spec.name}")
     properties = {
-        name: _with_default(_described(schemas[name], said.get(name, "")), p.default)
+        name: _with_default(
+            _described(schemas[name], description_of(types[name]) or said.get(name, "")), p.default
+        )
         for name, p in shown.items()
     }
     required = [name for name, p in shown.items() if p.default is p.empty]
@@ -149,7 +152,7 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
 
 def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The schema of each type, and the definitions that they share."""
-    plain = {name: t for name, t in types.items() if not values.mentions_pydantic(t)}
+    plain = {name: t for name, t in types.items() if not _is_pydantics(t)}
     try:
         made, defs = msgspec.json.schema_components(plain.values(), ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
@@ -161,6 +164,10 @@ def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[
         schemas[name] = _pydantic_schema(types[name])
         defs |= schemas[name].pop("$defs", {})
     return schemas, defs
+
+
+def _is_pydantics(declared: Any) -> bool:
+    return values.mentions_pydantic(declared) or values.has_pydantic_metadata(declared)
 
 
 def _pydantic_schema(declared: Any) -> dict[str, Any]:

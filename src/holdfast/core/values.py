@@ -510,7 +510,7 @@ class Codec:
             raise
         except (ValueError, RecursionError, NotImplementedError) as error:  # msgspec's
             raise NotStorable(
-                f"it does not read back as the declared type {_type_name(self.declared)}: {error}",
+                f"it does not read back as the declared type {_type_name(self.declared)}: {_said(error)}",
                 path=_path_in(error),
             ) from None
 
@@ -551,6 +551,8 @@ def is_pydantic_model(declared: Any) -> bool:
 
 
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    if has_pydantic_metadata(declared):
+        return _pydantic_decoder(declared)
     try:
         return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec, of types it cannot read
@@ -561,6 +563,24 @@ def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
             f"the declared type {_type_name(declared)} cannot be read back from JSON ({error}); "
             "declare a plainer type"
         ) from None
+
+
+def _pydantic_decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """For constraints that only pydantic knows. Strict: a text is not taken for a number."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None:
+        raise NotStorable(
+            f"the declared type {_type_name(declared)} has constraints that pydantic checks, which is not "
+            "installed; use msgspec.Meta instead"
+        )
+    try:
+        adapter = pydantic.TypeAdapter(declared)
+    except (TypeError, NameError, RuntimeError) as error:  # pydantic, of types it cannot read
+        raise NotStorable(
+            f"pydantic cannot read the declared type {_type_name(declared)}: {error}"
+        ) from None
+    strict = None if mentions_pydantic(declared) else True  # a model has its own configuration
+    return lambda data: adapter.validate_json(bytes(data), strict=strict)
 
 
 def _read_foreign(kind: type[Any], data: Any) -> Any:
@@ -575,6 +595,62 @@ def _read_foreign(kind: type[Any], data: Any) -> Any:
 def mentions_pydantic(declared: Any) -> bool:
     """Whether a pydantic model is, or is inside, the declared type."""
     return is_pydantic_model(declared) or any(map(mentions_pydantic, typing.get_args(declared)))
+
+
+_PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
+
+
+def has_pydantic_metadata(declared: Any) -> bool:
+    """Whether `Annotated` metadata that pydantic checks is somewhere in the declared type."""
+    return any(
+        type(found).__module__.partition(".")[0] in _PYDANTIC
+        or hasattr(found, "__get_pydantic_core_schema__")
+        for found in metadata_in(declared)
+    )
+
+
+def is_constrained(declared: Any) -> bool:
+    """Whether the declared type demands more of a value than to be of a type."""
+    return has_pydantic_metadata(declared) or any(
+        isinstance(found, msgspec.Meta) for found in metadata_in(declared)
+    )
+
+
+def metadata_in(declared: Any, seen: tuple[Any, ...] = ()) -> list[Any]:
+    """The `Annotated` metadata in a declared type, also of the fields of dataclasses and structs.
+
+    Not of pydantic models: they check themselves when they are made.
+    """
+    if any(declared is known for known in seen):
+        return []
+    seen = (*seen, declared)
+    found = list(getattr(declared, "__metadata__", ())) if _is_annotated(declared) else []
+    for part in (*typing.get_args(declared)[: 1 if found else None], *_field_types(declared)):
+        found += metadata_in(part, seen)
+    return found
+
+
+def _is_annotated(declared: Any) -> bool:
+    return typing.get_origin(declared) is typing.Annotated
+
+
+def _field_types(declared: Any) -> list[Any]:
+    kind = typing.get_origin(declared) or declared
+    if not isinstance(kind, type) or not (
+        dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    ):
+        return []
+    try:
+        return list(typing.get_type_hints(kind, include_extras=True).values())
+    except (NameError, TypeError):  # what cannot be resolved is refused when it is read
+        return []
+
+
+def _said(error: BaseException) -> str:
+    """What a validation error says, without the value, which may be a secret (pydantic shows it)."""
+    if isinstance(error, ValueError) and hasattr(error, "errors"):
+        return "; ".join(str(found["msg"]) for found in error.errors())
+    return str(error)
 
 
 def _path_in(error: BaseException) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from holdfast.core.parts import text, texts
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.annotations import Annotations, annotations_of, misplaced
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.options import (
     AGENT,
@@ -73,6 +74,10 @@ class Params:
     """Whether all of them are ASCII."""
     exactly: int
     """How many arguments by position are all there are; -1 if some cannot be given so."""
+    constrained: tuple[str, ...] = ()
+    """Those whose annotations demand more than a type; checked before a call."""
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+    """Annotations that could not be resolved, and why."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
@@ -81,6 +86,9 @@ class Params:
         signature = signature.replace(parameters=parameters)
         kinds = {p.kind for p in parameters}
         names = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        given = [p.name for p in parameters if p.name not in HIDDEN]
+        found = annotations_of(fn)
+        types = _types(found, parameters)
         return cls(
             signature=signature,
             names=names,
@@ -88,11 +96,28 @@ class Params:
             hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
             simple=kinds
             <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
-            types=_types(fn, parameters),
+            types=types,
             all_names=frozenset(p.name for p in parameters),
             plain_names=all(p.name.isascii() for p in parameters),
             exactly=len(names) if len(names) == len(parameters) else -1,
+            constrained=tuple(n for n in given if values.is_constrained(types.get(n, Any))),
+            unresolved={n: w for n, w in found.unresolved.items() if n in (*given, "return")},
         )
+
+    def check_declared(self, name: str) -> None:
+        """InvalidInput for an annotation that says nothing here, and for a constraint in the wrong place."""
+        wrong = misplaced(self.signature.parameters.values())
+        if wrong:
+            raise InvalidInput(
+                f"{name}: the default of {wrong} is a Field, which is not a value; write "
+                f"{wrong}: Annotated[…, Field(…)]"
+            )
+        for parameter, why in self.unresolved.items():
+            what = "its result" if parameter == "return" else f"parameter {parameter}"
+            raise InvalidInput(
+                f"{name}: the annotation of {what} cannot be resolved ({why}); define or import what it "
+                "names before the function, and not only under TYPE_CHECKING"
+            )
 
     def by_name(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, to be called with what `bind` gives: every parameter by its name."""
@@ -149,27 +174,15 @@ def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Para
     ]
 
 
-def _types(fn: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+def _types(found: Annotations, parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
     """Declared types by name; of `*rest` and `**more` the types of what they collect."""
-    types = _hints(fn)
+    types = dict(found.types)
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
             types[p.name] = list[types.get(p.name, Any)]  # type: ignore[misc]
         elif p.kind is p.VAR_KEYWORD:
             types[p.name] = dict[str, types.get(p.name, Any)]  # type: ignore[misc]
     return types
-
-
-def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(fn)
-    except (
-        NameError,
-        TypeError,
-    ):  # a name that exists only for type checkers: treated as undeclared
-        return {
-            k: v for k, v in getattr(fn, "__annotations__", {}).items() if not isinstance(v, str)
-        }
 
 
 class _Known(NamedTuple):
@@ -219,7 +232,8 @@ class CallSpec:
             has_intent=self.effect != REPEATABLE,
             is_limited=self.rate is not None or self.max_running is not None,
             is_plain=self.effect == REPEATABLE
-            and (self.timeout, self.rate, self.max_running) == (None,) * 3,
+            and (self.timeout, self.rate, self.max_running) == (None,) * 3
+            and not self.params.constrained,
             is_flat=self.params.plain_names and not self.params.hidden and not self.redact,
         )
         for name, value in known._asdict().items():
@@ -242,6 +256,23 @@ class CallSpec:
         except UnicodeEncodeError:
             values.encode(shown, typed=True)  # says where
             raise
+
+    def wrong_argument(self, bound: Mapping[str, Any]) -> str:
+        """The first argument that its annotation forbids, and why; empty if there is none.
+
+        Never shows the value, which may be a secret.
+        """
+        for name in self.params.constrained:
+            value: Any = bound.get(name)
+            if hasattr(value, "get_secret_value"):
+                value = value.get_secret_value()
+            try:
+                if name in bound:
+                    codec_of(self.params.types[name]).decode(values.encode(value, typed=True))
+            except NotStorable as error:
+                where = "" if error.path == "$" else f" (at {error.path})"
+                return f"{self.name} was not called: {name!r} is wrong{where}: {error.reason}"
+        return ""
 
     def decode_args(self, data: bytes) -> dict[str, Any]:
         """Recorded arguments as the types their parameters declare."""
@@ -420,6 +451,7 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
 def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     name = _named(fn, options)
     params = Params.of(fn)
+    params.check_declared(name)
     returns = params.types.get("return", Any)
     try:
         codec = Codec(returns)
@@ -583,6 +615,7 @@ def agent_spec_of(
             f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
         )
     params = params or Params.of(fn, skip_first=True)
+    params.check_declared(name)
     check_agent(name, options)
     try:
         codec = Codec(params.types.get("return", Any))

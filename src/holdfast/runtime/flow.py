@@ -35,7 +35,6 @@ from holdfast.errors import (
     KeyTaken,
     NotDurable,
     NotStorable,
-    Rejected,
     RunWaiting,
     StoreError,
     Suspend,
@@ -110,6 +109,8 @@ def proceed(asked: Asked, entry: Entry | None) -> Flow:
         if settled is not None:
             return recorded(asked, settled)
         entry = _match(asked)
+    if asked.spec.params.constrained and not asked.undoes:
+        yield from _check_args(asked, entry)
     approval = None
     if asked.spec.risk in session.setting.approve:
         approval = yield from _approval(asked, entry)
@@ -334,12 +335,24 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
 
 
 def _reject(asked: Asked, why: str) -> Flow:
-    spec, session = asked.spec, asked.session
-    error = ErrorInfo("Rejected", why, effect="none")
+    yield from _refuse(asked, ErrorInfo("Rejected", why, effect="none"))
+
+
+def _check_args(asked: Asked, entry: Entry | None) -> Flow:
+    """Before approval and intent: arguments that the annotations forbid fail the call, which was not made."""
+    if entry is None or entry.intent is None:
+        wrong = asked.spec.wrong_argument(asked.bound)
+        if wrong:
+            yield from _refuse(asked, ErrorInfo("InvalidInput", wrong, effect="none"))
+
+
+def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
+    """Record that the call was not made and why, and raise it."""
+    session = asked.session
     step = session.next_step()
     yield from commit(session, [failed_receipt(asked, error, step)])
     session.journal.forget(asked.branch.path, asked.index)
-    raise Rejected(spec.name, "Rejected", why, step=step)
+    raise failure(asked.spec.name, error, 1, step)
 
 
 # ── attempts ─────────────────────────────────────────────────────────────────────────────────
