@@ -22,8 +22,9 @@ from holdfast.core import events as e
 from holdfast.core import jsonpatch, loop_state, values
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.events import Value, plain
-from holdfast.core.policy import Budget, Checkpoint
+from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
+from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.commit import check_budget, gate
 from holdfast.runtime.context import Branch
@@ -131,6 +132,7 @@ class _Loop:
         self.session, self.spec, self.run, self.root = session, spec, run, root
         self.kind, self.max_iterations = kind, max_iterations
         self.fn = whole(spec.fn, root) if spec.is_async else spec.fn
+        self.declared = session.setting
 
     def flow(self, kwargs: dict[str, Any]) -> Flow:
         """Apply the function until the state is done; the last state."""
@@ -163,7 +165,7 @@ class _Loop:
         )
 
         def make(index: int) -> e.IterationEnded:
-            data = Value(json=Raw(first.to_json()))
+            data = Value(json=Raw(first.stored()))
             return e.IterationEnded(index=index, iteration=0, phase=first.phase, state=data)
 
         recorded = yield from end_iteration(self.root, make, over=True)  # with the first commit
@@ -180,6 +182,7 @@ class _Loop:
             gate(session)  # a loop without calls must end when it is told to
             session.check_lease()
             check_budget(session, state.budget.limits())
+        require_approvals(session, self.declared, state.required_approvals)
         number = state.iteration + 1
         given = state.at_iteration(number)
         raw = yield Invoke(
@@ -202,6 +205,8 @@ class _Loop:
         def make(index: int) -> e.IterationEnded:
             now = session.store.now()
             new, taken, refused = returned.stamped(now), [], []
+            if self.run.budget.pressure:
+                new = new.with_flag(BUDGET_PRESSURE)
             for queued in session.queued():
                 new, why = loop_state.take_in(new, queued, time=now)
                 taken.append(queued.id)
@@ -224,8 +229,10 @@ class _Loop:
         """The state that the log holds; Diverged if the code now makes another one of it."""
         if recorded.delta is None:
             raise self.session.diverged("the end of an iteration", "no state", "a loop")
-        document = jsonpatch.apply(values.decode(before.to_json()), plain(recorded.delta))
+        document = jsonpatch.apply(values.decode(before.stored()), plain(recorded.delta))
         kept: AgentState = msgspec.convert(document, self.kind)
+        if BUDGET_PRESSURE in kept.memory.flags:  # raised when the iteration ended
+            returned = returned.with_flag(BUDGET_PRESSURE)
         if not recorded.taken and _timeless(kept) != _timeless(returned.stamped(kept.updated_at)):
             raise self.session.diverged(
                 f"the end of iteration {recorded.iteration}", _shown(kept), _shown(returned)
@@ -238,7 +245,7 @@ def _timeless(state: AgentState) -> AgentState:
 
 
 def _shown(state: AgentState) -> str:
-    text = state.to_json().decode()
+    text = state.stored().decode()
     return text if len(text) <= 200 else text[:199] + "…"
 
 

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from holdfast.core import canonical_state, values
 from holdfast.core import patch as patches
-from holdfast.core import values
 from holdfast.core.parts import (
     Artifact,
     Fact,
@@ -34,7 +34,7 @@ from holdfast.core.parts import (
     plan_of,
 )
 from holdfast.core.patch import StatePatch
-from holdfast.core.policy import Budget
+from holdfast.core.policy import RISKS, Budget
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, InvalidTransition, NotStorable
 
@@ -135,6 +135,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise InvalidInput(f"{what}.{name} must be {kind.__name__}, not {value!r}")
+        _risk_levels(self.constraints)
         force_setattr(self, "phase", _phase(self.phase))
         force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
         for name, type_ in _added_fields(type(self)):  # by a subclass: looked at and frozen too
@@ -191,6 +192,11 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         """The goal cannot be reached, and why; a loop fails here."""
         said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
         return self._to(Phase.ERROR, error=str(said))
+
+    @property
+    def required_approvals(self) -> tuple[str, ...]:
+        """The risk levels whose tools a person must approve, by its constraints. A loop enforces them."""
+        return _risk_levels(self.constraints)
 
     @property
     def is_over(self) -> bool:
@@ -283,16 +289,30 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     # ── as JSON ──────────────────────────────────────────────────────────────────────────
 
     def to_json(self) -> bytes:
-        """The state as it is kept."""
-        return values.encode_struct(self)
+        """The state as canonical JSON, with the fields of its own beside it; `from_json` reads it back."""
+        stored = values.decode(self.stored())
+        return values.encode(canonical_state.outside(stored, _added_names(type(self))))
 
     @classmethod
-    def from_json(cls: type[A], data: bytes) -> A:
-        """The state that was kept; NotStorable if these are not its bytes."""
+    def from_json(cls: type[A], data: bytes | str) -> A:
+        """The state that this canonical JSON describes (the stored form is read too).
+
+        InvalidInput, with the path, for what it does not know or cannot be.
+        """
+        given = values.decode(data.encode() if isinstance(data, str) else data)
+        if not isinstance(given, dict):
+            raise InvalidInput(f"an {cls.__name__} must be a JSON object, not {given!r}")
+        stored = canonical_state.inside(given, _added_names(cls))
+        canonical_state.check_known(stored, cls, given)
         try:
-            return msgspec.json.decode(data, type=cls)
-        except (ValueError, RecursionError) as error:
-            raise NotStorable(f"these bytes are no {cls.__name__}: {error}") from None
+            return msgspec.convert(stored, cls)
+        except msgspec.ValidationError as error:
+            said = canonical_state.path_given(str(error), given)
+            raise NotStorable(f"this is not an {cls.__name__}: {said}") from None
+
+    def stored(self) -> bytes:
+        """The state as it is kept in a log: its fields, and those of its parts."""
+        return values.encode_struct(self)
 
 
 _FIELDS: Final[tuple[tuple[str, type], ...]] = (
@@ -307,6 +327,31 @@ def _added_fields(kind: type[AgentState]) -> tuple[tuple[str, Any], ...]:
     """What a subclass has beside the fields of every AgentState."""
     own = AgentState.__struct_fields__
     return tuple((f.name, f.type) for f in msgspec.structs.fields(kind) if f.name not in own)
+
+
+def _added_names(kind: type[AgentState]) -> frozenset[str]:
+    return frozenset(name for name, _ in _added_fields(kind))
+
+
+_LEVELS: Final = "constraints.human_in_the_loop.required_for_risk_levels"
+
+
+def _risk_levels(constraints: Mapping[str, Any]) -> tuple[str, ...]:
+    """The risk levels that need a person, or InvalidInput: a typo must not pass for none."""
+    people = constraints.get("human_in_the_loop")
+    if people is None:
+        return ()
+    if not isinstance(people, dict) or set(people) - {"required_for_risk_levels"}:
+        raise InvalidInput(
+            f"constraints.human_in_the_loop must hold required_for_risk_levels and nothing else, not {people!r}"
+        )
+    levels = people.get("required_for_risk_levels", ())
+    if not isinstance(levels, list | tuple):
+        raise InvalidInput(f"{_LEVELS} must be a list of risk levels, not {levels!r}")
+    for i, level in enumerate(levels):
+        if level not in RISKS:
+            raise InvalidInput(f"{_LEVELS}[{i}] must be one of {', '.join(RISKS)}, not {level!r}")
+    return tuple(levels)
 
 
 def _changed(part: M, changes: Mapping[str, Any]) -> M:

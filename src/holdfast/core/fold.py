@@ -24,6 +24,7 @@ from holdfast.core.log import Record, read_event
 from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.patch import StatePatch
+from holdfast.core.policy import BUDGET_PRESSURE, budget_use
 from holdfast.core.state import (
     Attempt,
     Call,
@@ -164,6 +165,15 @@ class Draft:
         """Take one event in."""
         self.seq, self.updated_at = seq, time
         _APPLY[type(event)](self, event)
+        if self.budget and BUDGET_PRESSURE not in self.flags:
+            self._flag_pressure()
+
+    def _flag_pressure(self) -> None:
+        """Raise the flag when the budget runs low, by what the log holds: the same on every replay."""
+        elapsed = self.updated_at - self.created_at
+        use = budget_use(self.budget, steps=self.steps, elapsed_us=elapsed, usage=self.usage)
+        if use.pressure:
+            self.flags.append(BUDGET_PRESSURE)
 
     # the run's own life
 

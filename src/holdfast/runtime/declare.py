@@ -20,14 +20,13 @@ from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Type
 
 from holdfast.core import values
 from holdfast.core.parts import text, texts
-from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
+from holdfast.core.policy import NO_RETRY, RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.annotations import Annotations, annotations_of, misplaced
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.options import (
     AGENT,
-    RISKS,
     STEP,
     TOOL,
     check_agent,

@@ -30,7 +30,7 @@ from holdfast.core.events import Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
 from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
-from holdfast.core.policy import BudgetUse, budget_use
+from holdfast.core.policy import BudgetUse, budget_use, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import Abandon, CallFailed, InvalidInput, Signal, UnknownStage
@@ -242,8 +242,7 @@ class RunBase(Place):
             raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
         here, view, own = self._here, self._session.view(), self._loop_state()
         kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
-        limits = (self.budget.limits, own.budget.limits())
-        caps = [x[_ARTIFACTS_MAX] for x in limits if _ARTIFACTS_MAX in x]
+        cap = self.budget.limits.get(_ARTIFACTS_MAX)
         packed = pack(
             goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
             questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
@@ -254,7 +253,7 @@ class RunBase(Place):
             limit=sizes[0],
             measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
             unit="tokens" if max_tokens is not None else "bytes",
-            artifact_bytes_max=min(caps, default=None),
+            artifact_bytes_max=cap,
         )
         value, blobs = self._session.wrap(_SLICE.encode(packed))
         shown = self._session.note(
@@ -336,10 +335,13 @@ class RunBase(Place):
 
     @property
     def budget(self) -> BudgetUse:
-        """What is used and what is left."""
+        """What is used and what is left, of every budget that holds: the run's, and that of a loop's state."""
         session, created = self._session, self._session.journal.created
+        limits = created.budget if created else {}
+        if created is not None and created.loop:
+            limits = strictest(limits, self._loop_state().budget.limits())
         return budget_use(
-            created.budget if created else {},
+            limits,
             steps=session.steps,
             elapsed_us=session.store.now() - session.journal.created_at,
             usage=session.usage,
