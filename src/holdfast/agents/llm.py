@@ -42,6 +42,7 @@ from holdfast.errors import (
     OutOfTurns,
     Rejected,
 )
+from holdfast.runtime import templates
 from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
 from holdfast.runtime.enter import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
@@ -91,12 +92,13 @@ class LLMAgent:
 
     It runs, resumes and is approved like any `@agent`; inside another agent it is a child run. With an
     async tool or model it is an async agent. A tool that fails, or that a person rejects, is told to the
-    model (`on_reject="fail"`: a rejection ends the run). `on_text` is given the model's words while they
+    model (`on_reject="fail"`: a rejection ends the run). `instructions` and `message` (the user's first
+    message) are templates: `{input.goal}`, `{state.key}`, `{run.id}`; `{{` is a brace. The goal is not one. `on_text` is given the model's words while they
     come, and never on replay; after a stream that broke they come again from the beginning.
     """
 
     def __init__(
-        self, name: str, *, model: Model | AsyncModel, instructions: str = "",
+        self, name: str, *, model: Model | AsyncModel, instructions: str = "", message: str = "{input.goal}",
         tools: Iterable[Callable[..., Any]] = (), max_turns: int = MAX_TURNS,
         approve: Iterable[Risk] = (), approval_ttl: float | None = None,
         on_reject: Literal["tell", "fail"] = "tell", budget: Budget | None = None,
@@ -113,6 +115,7 @@ class LLMAgent:
             what,
             model=model,
             instructions=instructions,
+            message=message,
             budget=budget,
             retry=retry,
             counter=counter,
@@ -125,9 +128,11 @@ class LLMAgent:
             keep_last=keep_last,
             max_observation_chars=max_observation_chars,
         )
+        for option, template in (("instructions", instructions), ("message", message)):
+            templates.check(template, f"{what}: {option}", ["goal"])
         if on_reject not in ("tell", "fail"):
             raise InvalidInput(f"{what}: on_reject must be 'tell' or 'fail', not {on_reject!r}")
-        self._model, self._instructions = model, instructions
+        self._model, self._instructions, self._first_message = model, instructions, message
         self._tools = tool_uses(tools, what)
         self._max_turns, self._on_reject = max_turns, on_reject
         self._on_text, self._keep_last, self._counter = on_text, keep_last, counter
@@ -165,11 +170,12 @@ class LLMAgent:
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────
 
-    def _loop(self, run: RunBase, goal: str) -> _Loop:
+    def _loop(self, run: RunBase) -> _Loop:
         said = run.messages
         if self._instructions:
-            said.add(Role.SYSTEM, self._instructions)
-        said.add(Role.USER, goal)
+            kept = {"template": self._instructions} if "{state." in self._instructions else None
+            said.add(Role.SYSTEM, run.format(self._instructions), metadata=kept)
+        said.add(Role.USER, run.format(self._first_message))
         for turn in range(1, self._max_turns + 1):
             reply: Reply = yield _Ask(turn)
             if reply.tool_calls:
@@ -193,8 +199,8 @@ class LLMAgent:
             yield _EndTurn()
         raise OutOfTurns(self.__name__, self._max_turns)
 
-    def _run(self, run: Run, goal: str) -> str:
-        loop = self._loop(run, goal)
+    def _run(self, run: Run, goal: str) -> str:  # noqa: ARG002 (named in the first message)
+        loop = self._loop(run)
         wanted = next(loop)
         while True:
             done: Any = None
@@ -211,8 +217,8 @@ class LLMAgent:
             except StopIteration as over:
                 return str(over.value)
 
-    async def _run_async(self, run: AsyncRun, goal: str) -> str:
-        loop = self._loop(run, goal)
+    async def _run_async(self, run: AsyncRun, goal: str) -> str:  # noqa: ARG002
+        loop = self._loop(run)
         wanted = next(loop)
         while True:
             done: Any = None
@@ -254,8 +260,9 @@ class LLMAgent:
         return ask
 
     def _fitted(self, run: RunBase) -> dialogue.Fitted:
+        said = [_with_state(message, run) for message in run.messages.all()]
         return dialogue.fit(
-            run.messages.all(), self._max_tokens, keep_last=self._keep_last, counter=self._counter
+            said, self._max_tokens, keep_last=self._keep_last, counter=self._counter
         )
 
     def _prompt(self, shown: dialogue.Fitted, turn: int) -> Prompt:
@@ -354,6 +361,13 @@ def _message(reply: Reply) -> Message:
     return Message(Role.ASSISTANT, reply.text, metadata=metadata, tool_calls=calls)
 
 
+def _with_state(message: Message, run: RunBase) -> Message:
+    """Instructions that name the state, with the state as it is now; those that the run began with."""
+    metadata = message.metadata if message.role == Role.SYSTEM else None
+    template = metadata.get("template") if isinstance(metadata, dict) else None
+    return replace(message, content=run.format(template)) if isinstance(template, str) else message
+
+
 def _arguments(text: str) -> Any:
     """The arguments that a model wrote; its text, if that is no JSON object."""
     try:
@@ -374,6 +388,7 @@ _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
         lambda x: callable(getattr(x, "answer", None)) and not isinstance(x, type),
     ),
     "instructions": ("text", lambda x: isinstance(x, str)),
+    "message": ("text", lambda x: isinstance(x, str)),
     "budget": ("a Budget", lambda x: x is None or isinstance(x, Budget)),
     "retry": ("a Retry", lambda x: isinstance(x, Retry)),
     "counter": (

@@ -102,6 +102,11 @@ class State:
         except NotStorable as error:  # a patch from outside, or another model when it was set
             raise error.of(f"state.{key}") from None
 
+    def _for_template(self) -> dict[str, Any]:
+        """What was set, and the defaults of declared fields, as plain values."""
+        defaults = {name: values.lower(f.default, typed=True) for name, f in self._fields.items()}
+        return {**defaults, **self.all()}
+
     def _resolved(self, value: Any) -> Any:
         if isinstance(value, list) and any(isinstance(item, Value) for item in value):
             return values.FrozenList(self._resolved(item) for item in value)

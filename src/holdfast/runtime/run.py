@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import random
-import string
 import typing
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -34,7 +33,7 @@ from holdfast.core.policy import BudgetUse, budget_use, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import Abandon, CallFailed, InvalidInput, Signal, UnknownStage
-from holdfast.runtime import requests
+from holdfast.runtime import requests, templates
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch
 from holdfast.runtime.memory import Messages, Place, State
@@ -282,9 +281,7 @@ class RunBase(Place):
         first = next((m for m in messages if m.role == Role.USER), None)
         if first is not None:
             return dialogue.text_of(self._whole(first.content))
-        created = self._session.journal.created
-        given = None if created is None else values.decode(self._session.unwrap(created.input))
-        found = given.get("goal") if isinstance(given, dict) else None
+        found = self._input().get("goal")
         return found if isinstance(found, str) else ""
 
     def log(self, text: str, *, level: str = "info") -> None:
@@ -300,8 +297,25 @@ class RunBase(Place):
         )
 
     def format(self, template: str) -> str:
-        """Fill `{state.key}`, `{run.id}`, `{stage}` into a prompt or message."""
-        return _Template(self).format(template)
+        """Fill `{state.key}`, `{input.key}`, `{stage}` and `{run.id}` into a prompt or message.
+
+        A name that is not known is an error; `{{` and `}}` are braces.
+        """
+        known = {
+            "state": self.state._for_template(),
+            "input": self._input(),
+            "stage": self.stage,
+            "run": {"id": self.id},
+        }
+        declared = tuple(self.state._fields)
+        return templates.render(
+            _text(template, "run.format: the template"), known, declared=declared
+        )
+
+    def _input(self) -> dict[str, Any]:
+        created = self._session.journal.created
+        given = None if created is None else values.decode(self._session.unwrap(created.input))
+        return given if isinstance(given, dict) else {}
 
     # ── time and chance ──────────────────────────────────────────────────────────────────
 
@@ -492,25 +506,3 @@ class AsyncRun(RunBase):
             return await fn(item)
 
         return list(await asyncio.gather(*(one(item) for item in items)))
-
-
-class _Template(string.Formatter):
-    """`{state.key}` and friends, without reaching into Python objects."""
-
-    def __init__(self, run: RunBase) -> None:
-        self._run = run
-
-    def get_field(self, field_name: str, *_args: Any) -> tuple[Any, str]:
-        root, _, rest = field_name.partition(".")
-        if root == "stage" and not rest:
-            return self._run.stage, root
-        if field_name == "run.id":
-            return self._run.id, root
-        if root != "state" or not rest:
-            raise InvalidInput(
-                f"{{{field_name}}} is not known in a template; use {{state.key}}, {{stage}}, {{run.id}}"
-            )
-        value: Any = self._run.state.all()
-        for key in rest.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        return "" if value is None else value, root
