@@ -315,6 +315,12 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return values.encode_struct(self)
 
 
+class HeldState(AgentState, frozen=True, omit_defaults=True):
+    """The state of a loop whose own state is of another kind, which it holds as a plain value."""
+
+    value: Any = None
+
+
 _FIELDS: Final[tuple[tuple[str, type], ...]] = (
     ("memory", WorkingMemory),
     ("constraints", dict),

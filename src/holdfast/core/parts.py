@@ -27,6 +27,7 @@ from holdfast.core.values import FrozenDict, FrozenList
 from holdfast.errors import InvalidInput, NotStorable
 
 P = TypeVar("P")
+S = TypeVar("S", bound="Part")
 
 _AS_THEY_ARE = (FrozenDict, FrozenList, Value, type(None), bool, str)
 
@@ -90,6 +91,14 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
             for name, kind in plain.fields:
                 right = _as(kind, getattr(self, name), f"{type(self).__name__}.{name}")
                 force_setattr(self, name, right)
+
+    def replace(self: S, **changes: Any) -> S:
+        """The same part with these fields changed; it is checked like a new one."""
+        unknown = [name for name in changes if name not in self.__struct_fields__]
+        if unknown:
+            known = ", ".join(self.__struct_fields__)
+            raise InvalidInput(f"{type(self).__name__} has no field {unknown[0]}; it has {known}")
+        return msgspec.structs.replace(self, **changes)
 
 
 class _Plain(NamedTuple):

@@ -78,6 +78,7 @@ class State:
     __delitem__ = __delattr__
 
     def __contains__(self, key: str) -> bool:
+        self._check_declared(key)
         return key in self._session.state()
 
     def __repr__(self) -> str:
@@ -90,6 +91,7 @@ class State:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under this key, or `default`."""
+        self._check_declared(key)
         state = self._session.state()
         fields = self._fields
         if key not in state:
@@ -101,6 +103,12 @@ class State:
             return fields[key].read(value)
         except NotStorable as error:  # a patch from outside, or another model when it was set
             raise error.of(f"state.{key}") from None
+
+    def _check_declared(self, key: str) -> None:
+        if self._fields and key not in self._fields:
+            raise InvalidInput(
+                f"state.{key} is not declared; declared are {', '.join(self._fields)}"
+            )
 
     def _for_template(self) -> dict[str, Any]:
         """What was set, and the defaults of declared fields, as plain values."""
@@ -140,8 +148,7 @@ class State:
             )
         fields = self._fields
         try:
-            if fields and key not in fields:
-                raise InvalidInput(f"state.{key} is not declared; declared are {', '.join(fields)}")
+            self._check_declared(key)
             data = values.encode(value, typed=bool(fields))
             if fields and op != "delete":
                 fields[key].read(self._after(op, key, values.decode(data)))
