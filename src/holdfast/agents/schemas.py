@@ -114,6 +114,10 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
             f"{owner} was given {name}, which is not declared; decorate it with @tool, or with @step "
             "if it is safe to repeat, so that its calls are kept in the log"
         )
+    if isinstance(spec, CallSpec) and spec.is_method and not inspect.ismethod(fn):
+        raise InvalidInput(
+            f"{owner}: {spec.name} is a method; give it with its instance, as shop.{spec.name}"
+        )
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
             f"{owner}: models accept tool names of up to 64 letters, digits, _ and -; rename "
@@ -154,7 +158,9 @@ def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[
     """The schema of each type, and the definitions that they share."""
     plain = {name: t for name, t in types.items() if not _is_pydantics(t)}
     try:
-        made, defs = msgspec.json.schema_components(plain.values(), ref_template="#/$defs/{name}")
+        made, defs = msgspec.json.schema_components(
+            plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
+        )
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
         raise InvalidInput(
             f"{what} has a parameter that no JSON Schema describes: {error}"
@@ -164,6 +170,13 @@ def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[
         schemas[name] = _pydantic_schema(types[name])
         defs |= schemas[name].pop("$defs", {})
     return schemas, defs
+
+
+def _foreign_schema(declared: type) -> dict[str, Any]:
+    """For msgspec: the schema of a type that it does not know."""
+    if values.is_path(declared):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError  # what msgspec asks its hooks to raise
 
 
 def _is_pydantics(declared: Any) -> bool:

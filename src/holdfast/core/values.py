@@ -243,6 +243,8 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
         return str(value)
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         return _lower_time(value)
+    if hasattr(value, "__fspath__"):
+        return _lower_path(value)
     return _lower_record(value, depth)
 
 
@@ -260,6 +262,15 @@ def _lower_decimal(value: decimal.Decimal) -> str:
     if not value.is_finite():
         raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
     return str(value)
+
+
+def _lower_path(value: Any) -> Any:
+    path = value.__fspath__()
+    if not isinstance(path, str):
+        raise NotStorable(
+            f"{_name(value)} is a path of bytes; use pathlib.Path, whose path is text"
+        )
+    return path
 
 
 def _lower_time(value: datetime.date | datetime.time | datetime.timedelta) -> str:
@@ -550,6 +561,13 @@ def is_pydantic_model(declared: Any) -> bool:
     )
 
 
+def is_path(declared: Any) -> bool:
+    """Whether it is one of pathlib's classes (which does I/O, and is not imported here)."""
+    return isinstance(declared, type) and any(
+        base.__module__.partition(".")[0] == "pathlib" for base in declared.__mro__
+    )
+
+
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     if has_pydantic_metadata(declared):
         return _pydantic_decoder(declared)
@@ -587,8 +605,12 @@ def _read_foreign(kind: type[Any], data: Any) -> Any:
     """For msgspec: a value of a type that it does not know, from plain JSON."""
     if is_pydantic_model(kind):
         return kind.model_validate_json(_encode(data))
+    if is_path(kind):
+        if not isinstance(data, str):
+            raise ValueError(f"Expected a path as text, got {data!r}")
+        return kind(data)
     raise NotImplementedError(  # what msgspec asks its hooks to raise; `Codec.decode` says it in our words
-        f"{kind.__qualname__} is no dataclass, msgspec Struct or pydantic model"
+        f"{kind.__qualname__} is not a dataclass, msgspec Struct or pydantic model"
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ from holdfast.core.policy import NO_RETRY, RISKS, Budget, Checkpoint, Rate, Retr
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.annotations import Annotations, annotations_of, misplaced
+from holdfast.runtime.callables import as_function, takes_self
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.options import (
     AGENT,
@@ -35,6 +37,7 @@ from holdfast.runtime.options import (
     names,
     risks,
 )
+from holdfast.runtime.unawaited import checked, remember
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -213,6 +216,8 @@ class CallSpec:
     version: str = ""
     rate: Rate | None = None
     max_running: int | None = None
+    is_method: bool = False
+    """Whether its function takes an instance first, which is not one of its parameters."""
     body: Callable[..., Any] = field(init=False)
     """The function, to be called with its arguments by name."""
     has_intent: bool = field(init=False)
@@ -237,6 +242,10 @@ class CallSpec:
         )
         for name, value in known._asdict().items():
             object.__setattr__(self, name, value)
+
+    def bound_to(self, instance: Any) -> CallSpec:
+        """What is known of the method of this instance."""
+        return dataclasses.replace(self, fn=types.MethodType(self.fn, instance), is_method=False)
 
     def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and kept."""
@@ -419,22 +428,53 @@ Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]
 
 def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
     """A function of the same type that enters the call flow when it is called inside a run."""
+    call = _entry(spec, enter)
     if spec.is_async:
 
         @functools.wraps(fn)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await enter(spec, args, kwargs)
+            return await call(args, kwargs)
 
-        wrapper: Any = awaited
+        @functools.wraps(fn)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            coroutine = awaited(*args, **kwargs)
+            remember(spec.name, coroutine)
+            return coroutine
+
+        wrapper: Any = _marked_async(make)
     else:
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return enter(spec, args, kwargs)
+            return call(args, kwargs)
 
         wrapper = called
     setattr(wrapper, SPEC, spec)
     return typing.cast(F, wrapper)
+
+
+def _entry(
+    spec: CallSpec | AgentSpec, enter: Enter
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    if not isinstance(spec, CallSpec) or not spec.is_method:
+        return functools.partial(enter, spec)
+
+    def of_instance(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not args:
+            raise TypeError(f"{spec.name} is a method; call it on an instance")
+        return enter(spec.bound_to(args[0]), args[1:], kwargs)
+
+    return of_instance
+
+
+def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, known to asyncio and inspect as one whose result is awaited."""
+    mark = getattr(inspect, "markcoroutinefunction", None)
+    if mark is not None:  # Python 3.12
+        return typing.cast(Callable[..., Any], mark(fn))
+    code = fn.__code__  # in 3.11 only `inspect` reads this flag; a call is made by other means
+    fn.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
+    return fn
 
 
 def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
@@ -449,7 +489,8 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
 
 def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     name = _named(fn, options)
-    params = Params.of(fn)
+    is_method = takes_self(fn)
+    params = Params.of(fn, skip_first=is_method)
     params.check_declared(name)
     returns = params.types.get("return", Any)
     try:
@@ -466,6 +507,7 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
         params=params,
         is_async=inspect.iscoroutinefunction(fn),
         result=codec,
+        is_method=is_method,
         **options,
     )
 
@@ -512,6 +554,7 @@ class Declarations:
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            fn = as_function(fn, "@step", options.get("name"))
             hidden = [name for name in inspect.signature(fn).parameters if name in HIDDEN]
             if hidden:
                 raise InvalidInput(
@@ -553,6 +596,7 @@ class Declarations:
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            fn = as_function(fn, "@tool", options.get("name"))
             opts = dict(options)
             risk = opts.pop("risk", "external_action")
             if risk not in RISKS:
@@ -593,6 +637,7 @@ class Declarations:
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            fn = as_function(fn, "@agent", options.get("name"))
             return declared(fn, agent_spec_of(fn, dict(options)), self._enter)
 
         check_known("@agent", options, AGENT)
@@ -604,6 +649,20 @@ def _versions(name: str, continues: object) -> tuple[str, ...]:
     return names(f"agent {name}", "continues", given, "versions", "1")
 
 
+RUN_OPTIONS: Final = ("id", "wait", "priority")
+"""What `hf.run` and `hf.start` take for themselves: input of that name would never arrive."""
+
+
+def _check_names(name: str, params: Params) -> None:
+    for parameter in params.signature.parameters.values():
+        if parameter.name in RUN_OPTIONS and parameter.kind is not parameter.POSITIONAL_ONLY:
+            raise InvalidInput(
+                f"agent {name}: hf.run and hf.start have an option `{parameter.name}` of their own, so a parameter "
+                f"of that name could not be given; rename it, or take it by position only: "
+                f"def {name}(run, {parameter.name}, /)"
+            )
+
+
 def agent_spec_of(
     fn: Callable[..., Any], options: dict[str, Any], params: Params | None = None
 ) -> AgentSpec:
@@ -613,7 +672,13 @@ def agent_spec_of(
         raise InvalidInput(
             f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
         )
+    if takes_self(fn):
+        raise InvalidInput(
+            f"{name} is a method, and an agent cannot be one: a worker that resumes a run finds its agent by "
+            "name and has no instance; declare a function that makes or finds the instance"
+        )
     params = params or Params.of(fn, skip_first=True)
+    _check_names(name, params)
     params.check_declared(name)
     check_agent(name, options)
     try:
@@ -627,11 +692,12 @@ def agent_spec_of(
     options["approve"] = risks(f"agent {name}", options.get("approve", ()))
     options["continues"] = _versions(name, options.get("continues", ()))
     options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
+    is_async = inspect.iscoroutinefunction(fn)
     return AgentSpec(
         name=name,
-        fn=fn,
+        fn=fn if is_async else checked(fn),
         params=params,
-        is_async=inspect.iscoroutinefunction(fn),
+        is_async=is_async,
         result=codec,
         **options,
     )
