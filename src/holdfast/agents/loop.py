@@ -31,6 +31,7 @@ from holdfast.runtime.commit import check_budget, gate
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec, CallSpec, Params, Strategy, agent_spec_of, declared
 from holdfast.runtime.declare import spec_of as declared_as
+from holdfast.runtime.durations import Durations, measured
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.session import Session
@@ -184,14 +185,15 @@ class _Loop:
         require_approvals(session, self.declared, state.required_approvals)
         number = state.iteration + 1
         given = state.at_iteration(number)
-        raw = yield Invoke(
-            session,
-            self.fn,
-            kwargs,
-            root,
-            self.spec.is_async,
-            args=(self.run, self.states.shown(given)),
-        )
+        with measured() as durations:
+            raw = yield Invoke(
+                session,
+                self.fn,
+                kwargs,
+                root,
+                self.spec.is_async,
+                args=(self.run, self.states.shown(given)),
+            )
         session.check_alive()
         if root.waiting is not None:
             raise root.waiting  # the code caught it and went on
@@ -200,15 +202,16 @@ class _Loop:
                 f"loop {self.spec.name} must return a {self.states.kind.__name__}, not {raw!r} "
                 f"(iteration {number}); return the state itself for one more iteration"
             )
-        return (yield from self._end(state, self.states.returned(given, raw).at_iteration(number)))
+        returned = self.states.returned(given, raw).at_iteration(number)
+        return (yield from self._end(state, returned, durations))
 
-    def _end(self, before: AgentState, returned: AgentState) -> Flow:
+    def _end(self, before: AgentState, returned: AgentState, durations: Durations) -> Flow:
         session = self.session
         made: list[AgentState] = []
 
         def make(index: int) -> e.IterationEnded:
             now = session.store.now()
-            new, taken, refused = returned.stamped(now), [], []
+            new, taken, refused = returned.timed(durations).stamped(now), [], []
             if self.run.budget.pressure:
                 new = new.with_flag(BUDGET_PRESSURE)
             for queued in session.queued():
@@ -239,7 +242,8 @@ class _Loop:
         kept: AgentState = msgspec.convert(document, self.kind)
         if BUDGET_PRESSURE in kept.memory.flags:  # raised when the iteration ended
             returned = returned.with_flag(BUDGET_PRESSURE)
-        if not recorded.taken and _timeless(kept) != _timeless(returned.stamped(kept.updated_at)):
+        again = returned.stamped(kept.updated_at)
+        if not recorded.taken and _timeless(kept) != _timeless(again):
             raise self.session.diverged(
                 f"the end of iteration {recorded.iteration}", _shown(kept), _shown(returned)
             )
@@ -247,7 +251,10 @@ class _Loop:
 
 
 def _timeless(state: AgentState) -> AgentState:
-    return msgspec.structs.replace(state, created_at=0, updated_at=0)
+    """A state without what a loop fills in when an iteration ends."""
+    calls = tuple(msgspec.structs.replace(c, duration=0.0) for c in state.memory.tool_calls)
+    memory = msgspec.structs.replace(state.memory, tool_calls=calls)
+    return msgspec.structs.replace(state, memory=memory, created_at=0, updated_at=0)
 
 
 def _shown(state: AgentState) -> str:

@@ -297,8 +297,9 @@ def _knowledge(state: RunState) -> None:
     _section(
         "last shown to a model", [] if state.context is None else [text.compact(state.context)]
     )
-    messages = (*state.messages, *own.messages)
-    _section("messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in messages])
+    _section(
+        "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
+    )
     _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
                        for line in state.lines])  # fmt: skip
 

@@ -240,6 +240,21 @@ def text_of(content: Any) -> str:
     return values.encode(content).decode()
 
 
+def for_model(
+    messages: Sequence[Message],
+    *,
+    max_tokens: int | None,
+    keep_last: int,
+    shape: Shape,
+    counter: TokenCounter,
+) -> list[dict[str, Any]] | AnthropicPrompt:
+    """The dialogue as a provider's client takes it, without its oldest turns if it is too long."""
+    if shape not in ("openai", "anthropic"):
+        raise InvalidInput(f"shape must be 'openai' or 'anthropic', not {shape!r}")
+    shown = fit(messages, max_tokens, keep_last=keep_last, counter=counter).messages
+    return openai(shown) if shape == "openai" else anthropic(shown)
+
+
 def openai(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The dialogue as OpenAI's Chat Completions take it."""
     said = (message for turn in turns(messages) for message in turn.messages)

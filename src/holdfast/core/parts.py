@@ -157,7 +157,8 @@ class Role(enum.StrEnum):
 
 
 class ToolCall(Part, frozen=True, omit_defaults=True):
-    """A tool call that a model asked for, and what came of it. `duration` is in seconds.
+    """A tool call that a model asked for, and what came of it. `duration` is in seconds, `time` when it was
+    recorded.
 
     `arguments` are what the model sent: a dict, or its text when that was no JSON object.
     """
@@ -168,6 +169,7 @@ class ToolCall(Part, frozen=True, omit_defaults=True):
     result: Any = None
     error: str | None = None
     duration: float = 0.0
+    time: int = 0
 
     @classmethod
     def _user_values(cls) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
+from holdfast.runtime import durations
 from holdfast.runtime.commit import commit, gate, is_due, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.cutoff import record_cut
@@ -251,6 +252,7 @@ def recorded(asked: Asked, entry: Entry) -> Any:
     if done is not None:
         if done.unavailable:
             raise result_lost(asked, done.unavailable)
+        durations.note(asked.spec.name, done.duration_us)
         result = done.result
         return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
     resolved = entry.resolved
@@ -640,6 +642,8 @@ def receipt_of(
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(asked)
+    duration_us = session.store.now() - started
+    durations.note(spec.name, duration_us)
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
@@ -650,7 +654,7 @@ def receipt_of(
         digest=digest,
         args=args,
         attempt=number,
-        duration_us=session.store.now() - started,
+        duration_us=duration_us,
         usage=usage if isinstance(usage, Usage) else None,
         unavailable=unavailable,
     )

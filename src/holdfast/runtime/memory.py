@@ -249,10 +249,9 @@ class Messages:
         Kept are system messages, the first user message and the last `keep_last` turns (at least four);
         no tool call loses its answer. ContextTooLong if even these do not fit.
         """
-        if shape not in ("openai", "anthropic"):
-            raise InvalidInput(f"shape must be 'openai' or 'anthropic', not {shape!r}")
-        shown = dialogue.fit(self.all(), max_tokens, keep_last=keep_last, counter=counter).messages
-        return dialogue.openai(shown) if shape == "openai" else dialogue.anthropic(shown)
+        return dialogue.for_model(
+            self.all(), max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
+        )
 
     def __len__(self) -> int:
         return len(self.all())
