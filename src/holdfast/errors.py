@@ -26,7 +26,12 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── Rejected                     a person said no
 ├── ModelError                       a model's provider did not answer with a reply
 │   ├── ModelUnavailable             busy, down, too slow or cut off: trying again may help
-│   └── ModelRefused                 the request or the key is wrong: trying again will not help
+│   ├── ModelRefused                 the request or the key is wrong: trying again will not help
+│   │   └── ModelDeclined            the model refused to answer, or a filter blocked the answer
+│   └── ModelIncomplete              an answer came that is not complete; nothing of it was used
+│       ├── ModelCutOff              it was cut off by its length limit
+│       ├── ModelContextFull         the dialogue fills the model's context window
+│       └── ModelEmpty               it had neither text nor tool calls
 ├── OutOfTurns                       a model did not come to an answer in the turns it had
 ├── StoreError                       the place where the log lives
 │   ├── Conflict                     the log has grown since it was read
@@ -303,6 +308,50 @@ class ModelUnavailable(ModelError):
 
 class ModelRefused(ModelError):
     """The request or the key is wrong, or the account may not: trying again will not help."""
+
+
+class ModelDeclined(ModelRefused):
+    """The model refused to answer (`category` "refused"), or a filter blocked the answer ("filtered").
+
+    `usage` is what the provider charged for it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        category: str = "refused",
+        finish: str = "",
+        text: str = "",
+        usage: object = None,
+    ) -> None:
+        self.category, self.finish, self.text, self.usage = category, finish, text, usage
+        super().__init__(message)
+
+
+class ModelIncomplete(ModelError):
+    """An answer came that is not complete: nothing of it was used, and none of its tools was called.
+
+    `finish` is the reason that the provider gave, `text` what the model had said, `usage` what was charged.
+    """
+
+    def __init__(
+        self, message: str, *, finish: str = "", text: str = "", usage: object = None
+    ) -> None:
+        self.finish, self.text, self.usage = finish, text, usage
+        super().__init__(message)
+
+
+class ModelCutOff(ModelIncomplete):
+    """The answer was cut off by its length limit: raise max_output_tokens and resume the run."""
+
+
+class ModelContextFull(ModelIncomplete):
+    """The dialogue fills the model's context window: lower max_context_tokens and resume the run."""
+
+
+class ModelEmpty(ModelIncomplete):
+    """The answer had neither text nor tool calls: resume the run to ask again."""
 
 
 class OutOfTurns(HoldfastError):

@@ -312,6 +312,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     forks: int = 0
     cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
     spent: Spent | None = None  # of a child run
+    usage: Usage | None = None  # of an answer that was charged for and could not be used
 
 
 def args_digest(receipt: CallSucceeded | CallFailed) -> str:

@@ -24,6 +24,7 @@ from holdfast.core.log import Record, read_event
 from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.patch import StatePatch
+from holdfast.core.policy import BUDGET_PRESSURE, budget_use
 from holdfast.core.state import (
     Attempt,
     Call,
@@ -165,6 +166,15 @@ class Draft:
         """Take one event in."""
         self.seq, self.updated_at = seq, time
         _APPLY[type(event)](self, event)
+        if self.budget and BUDGET_PRESSURE not in self.flags:
+            self._flag_pressure()
+
+    def _flag_pressure(self) -> None:
+        """Raise the flag when the budget runs low, by what the log holds: the same on every replay."""
+        elapsed = self.updated_at - self.created_at
+        use = budget_use(self.budget, steps=self.steps, elapsed_us=elapsed, usage=self.usage)
+        if use.pressure:
+            self.flags.append(BUDGET_PRESSURE)
 
     # the run's own life
 
@@ -318,7 +328,7 @@ class Draft:
     def _succeeded(self, x: e.CallSucceeded) -> None:
         seq, time = self.seq, self.updated_at
         if x.usage is not None:
-            self.usage = added(self.usage, x.usage)
+            self._add_usage(x.usage)
         if x.spent is not None:
             self._spent(x.spent)
         if self.open.waits:  # a step that needed a yes has no intent
@@ -345,7 +355,10 @@ class Draft:
 
     def _spent(self, child: Spent) -> None:
         self.child_steps += child.steps
-        self.usage = added(self.usage, child.usage)
+        self._add_usage(child.usage)
+
+    def _add_usage(self, used: Usage) -> None:
+        self.usage = added(self.usage, used)
 
     def _store_call(self, call: Call, *, seq: int, time: int | None, **changes: Any) -> None:
         self.open.calls[call.branch, call.index] = msgspec.structs.replace(
@@ -362,6 +375,8 @@ class Draft:
         seq, time = self.seq, self.updated_at
         if x.spent is not None:
             self._spent(x.spent)
+        if x.usage is not None:
+            self._add_usage(x.usage)
         call = self._receipt(x)
         self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
         last = msgspec.structs.replace(

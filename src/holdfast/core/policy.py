@@ -19,8 +19,12 @@ N = TypeVar("N", int, float)
 MICROSECONDS: Final = 1_000_000
 SECONDS_MAX: Final = 100 * 366 * 86400
 """The longest wait, deadline or timeout: a hundred years. Longer is a mistake in units."""
+RISKS: Final = ("read", "write_local", "external_action")
+"""What a tool may do to the world, the least first."""
 PRESSURE: Final = 0.8
 """Above this share of any limit the run is under budget pressure."""
+BUDGET_PRESSURE: Final = "budget_pressure"
+"""The risk flag that is raised then."""
 
 
 def microseconds(seconds: object, what: str) -> int:
@@ -233,6 +237,15 @@ class BudgetUse:
             if name != "max_artifact_bytes_in_context" and over:
                 return f"{name} is {limit:g}, and {used:g} is used"
         return ""
+
+
+def strictest(*budgets: Mapping[str, float]) -> dict[str, float]:
+    """Limits from several sources as one budget: of each kind the lowest."""
+    found: dict[str, float] = {}
+    for limits in budgets:
+        for name, limit in limits.items():
+            found[name] = min(limit, found.get(name, limit))
+    return found
 
 
 def budget_use(limits: dict[str, float], *, steps: int, elapsed_us: int, usage: Usage) -> BudgetUse:

@@ -42,6 +42,7 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
+from holdfast.runtime import durations
 from holdfast.runtime.commit import commit, is_due, park, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.cutoff import record_cut
@@ -150,6 +151,8 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
         if settled is not None:
             return (yield from replay(asked, settled))
         entry = _match(asked)
+    if asked.spec.params.constrained and not asked.undoes:
+        yield from _check_args(asked, entry)
     approval = None
     gated = asked.spec.risk in session.lineage.policy.approve
     if gated or (entry is not None and entry.wait is not None):
@@ -282,6 +285,7 @@ def recorded(asked: Asked, entry: Entry) -> Any:
     if done is not None:
         if done.unavailable:
             raise result_lost(asked, done.unavailable)
+        durations.note(asked.spec.name, done.duration_us)
         result = done.result
         return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
     resolved = entry.resolved
@@ -401,11 +405,23 @@ def _intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
 
 
 def _reject(asked: Asked, why: str) -> Flow:
-    spec, session = asked.spec, asked.session
-    error = ErrorInfo("Rejected", why, effect="none")
+    yield from _refuse(asked, ErrorInfo("Rejected", why, effect="none"))
+
+
+def _check_args(asked: Asked, entry: Entry | None) -> Flow:
+    """Before approval and intent: arguments that the annotations forbid fail the call, which was not made."""
+    if entry is None or entry.intent is None:
+        wrong = asked.spec.wrong_argument(asked.bound)
+        if wrong:
+            yield from _refuse(asked, ErrorInfo("InvalidInput", wrong, effect="none"))
+
+
+def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
+    """Record that the call was not made and why, and raise it."""
+    session = asked.session
     step = session.next_step()
     yield from commit(session, [failed_receipt(asked, error, step)], is_outcome=True)
-    raise Rejected(spec.name, "Rejected", why, step=step)
+    raise failure(asked.spec.name, error, 1, step)
 
 
 # ── attempts ─────────────────────────────────────────────────────────────────────────────────
@@ -687,6 +703,8 @@ def receipt_of(
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(asked)
+    duration_us = session.store.now() - started
+    durations.note(spec.name, duration_us)
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
@@ -697,7 +715,7 @@ def receipt_of(
         digest=digest,
         args=args,
         attempt=number,
-        duration_us=session.store.now() - started,
+        duration_us=duration_us,
         usage=usage if isinstance(usage, Usage) and not is_child else None,
         unavailable=unavailable,
         spent=spent_by_child(asked, step) if is_child else None,
@@ -736,6 +754,7 @@ def _failed(
         wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
         asked_us = microseconds(getattr(error, "retry_after", None) or 0, "retry_after")
         retry_at = now + max(wait_us, asked_us)
+    usage = getattr(error, "usage", None)
     receipt = failed_receipt(
         asked,
         info,
@@ -744,6 +763,7 @@ def _failed(
         attempt=number,
         retry_at=retry_at,
         duration_us=now - started,
+        usage=usage if isinstance(usage, Usage) else None,
     )
     final = retry_at is None
     yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked, is_outcome=final)

@@ -11,10 +11,9 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from holdfast.core.policy import EXEMPTIONS, Budget, Rate, Retry, microseconds
+from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microseconds
 from holdfast.errors import InvalidInput
 
-RISKS: Final = ("read", "write_local", "external_action")
 ON_DOUBT: Final = ("wait", "retry", "fail")
 STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running")
 TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")

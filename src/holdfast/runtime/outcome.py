@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import values
-from holdfast.core.events import ErrorInfo, Spent, Value
+from holdfast.core.events import ErrorInfo, Spent, Usage, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
     CallFailed,
@@ -94,6 +94,7 @@ def failed_receipt(
     retry_at: int | None = None,
     duration_us: int = 0,
     cut: bool = False,
+    usage: Usage | None = None,
 ) -> e.CallFailed:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
     args, digest = (None, "") if has_intent else kept_args(asked)
@@ -111,6 +112,7 @@ def failed_receipt(
         duration_us=duration_us,
         cut=cut,
         spent=spent_by_child(asked, step) if asked.spec.effect == CHILD else None,
+        usage=usage,
     )
 
 

@@ -39,8 +39,21 @@ class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: str = "{}"
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """An answer's blocks as the provider sent them, which it wants back unchanged (signed thinking).
+
+    Sent only to models of the same `format`.
+    """
+
+    format: str
+    blocks: list[dict[str, Any]]
+
+
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a model answered: text, tool calls, or both. `usage` is what the provider reported."""
+    """What a model answered: text, tool calls, or both. `usage` is what the provider reported.
+
+    `finish` is the provider's reason why the answer ended; only a complete answer is used (`finish.py`).
+    """
 
     text: str = ""
     tool_calls: tuple[ToolRequest, ...] = ()
@@ -51,6 +64,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many earlier messages it was not shown, because they did not fit."""
     estimated: bool = False
     """The provider reported no usage, so it was estimated."""
+    kept: Kept | None = None
 
 
 class Model(Protocol):
