@@ -24,16 +24,13 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.core.policy import MICROSECONDS
-from holdfast.errors import Abandon, CallFailed, Suspend
-
-if TYPE_CHECKING:
-    from holdfast.core.replay import Place
-    from holdfast.core.waits import OpenWait
-    from holdfast.runtime.context import Branch
-    from holdfast.runtime.session import Session
+from holdfast.core.replay import Journal, Place
+from holdfast.core.waits import OpenWait
+from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend
+from holdfast.store.base import Store
 
 HOPS: Final = {"call": 1, "await": 2, "end": 4}
 """How many turns of the loop pass before the code counts as blocked: after a line has made a call, has begun to
@@ -44,6 +41,33 @@ OTHER_CODE_SECONDS: Final = 600.0
 
 _JOINS: Final = frozenset(("TaskGroup.__aexit__", "_wait", "wait", "wait_for", "_wait_for_one"))
 """Coroutines of asyncio that wait for tasks, by their qualified names."""
+
+
+class LinesRun(Protocol):
+    """What is asked of the run whose lines these are: `Session` is one."""
+
+    store: Store
+    journal: Journal
+    patience_us: int
+    stopped: BaseException | None
+    only_replay: HoldfastError | None
+    waits: dict[Place, OpenWait]
+    suspensions: dict[Place, Suspend]
+
+    @property
+    def is_ending(self) -> bool: ...
+    @property
+    def knows_all(self) -> bool: ...
+    def read_all(self) -> None: ...
+    def stop(self, signal: BaseException) -> BaseException: ...
+    def not_asked(self, place: Place, attempted: str) -> BaseException: ...
+
+
+class LineBranch(Protocol):
+    """What is asked of a branch: how many calls it has made, and whether it was told that one failed."""
+
+    index: int
+    call_failed: bool
 
 
 class Doing(enum.Enum):
@@ -209,7 +233,7 @@ class Line(Coroutine[Any, Any, Any]):
 class Lines:
     """The lines of one run. Used on its event loop, but for what says otherwise."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: LinesRun) -> None:
         self.session = session
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
@@ -235,7 +259,7 @@ class Lines:
         self._patience: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
         self._wants_to_leave = False
-        self._perhaps_failed: list[tuple[asyncio.Task[Any], Branch, int]] = []
+        self._perhaps_failed: list[tuple[asyncio.Task[Any], LineBranch, int]] = []
 
     # ── lines ────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +270,7 @@ class Lines:
         made.runs()
         return made
 
-    def watch(self, task: asyncio.Task[Any], branch: Branch, parent: Branch) -> None:
+    def watch(self, task: asyncio.Task[Any], branch: LineBranch, parent: LineBranch) -> None:
         """A task that the agent has just started, its branch, and the one that it was started from."""
         started_at = parent.index
         self.tasks.add(task)

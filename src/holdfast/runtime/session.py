@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -44,11 +44,9 @@ from holdfast.errors import (
 )
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.lineage import Lineage
+from holdfast.runtime.lines import Lines, Turn
 from holdfast.runtime.writer import Batch, LogWriter
 from holdfast.store.base import TERMINAL_STATUSES, Append, RunRow, Store
-
-if TYPE_CHECKING:
-    from holdfast.runtime.lines import Lines, Turn
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -242,7 +240,9 @@ class Session:
                 self.journal.feed_answered(event)
             elif isinstance(event, e.IterationEnded):
                 self.journal.iterated(seq, event)
-            elif not isinstance(event, Noted):
+            elif isinstance(event, Noted):
+                self._ahead.append((seq, event))  # the code sees it all the while
+            else:
                 self.journal.feed_own(seq, time, epoch, event)
             self._unseen.append((seq, time, event))
             self.unsaved_bytes += len(data)
