@@ -5,6 +5,7 @@
 #   make check     everything a change must pass: lint, types, tests
 #   make nightly   all tests, long ones too, with many more random examples; then planted bugs
 #   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
+#   make fuzz      random agents under random faults      ARGS="--seed 7 --kills 20000 --store both"
 #   make bench     how fast it is here, beside the raw databases and the neighbours that are installed
 #   make pictures  draw the README's pictures anew, from real output
 #   make neighbours   install those that bench can measure Holdfast against
@@ -20,7 +21,7 @@ PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench neighbours pictures chaos nightly format clean
+.PHONY: demo test lint types check bench neighbours pictures chaos fuzz nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -54,6 +55,10 @@ nightly: $(VENV)/.dev
 # HOLDFAST_CHAOS_SEED=… repeats the choices of an earlier chaos.
 chaos: $(VENV)/.dev
 	@$(BIN)/python -m pytest -s -m nightly --timeout=1800 tests/fleet/test_chaos.py $(ARGS)
+
+# Without ARGS ten batches on SQLite; ARGS="--help" says what there is.
+fuzz: $(VENV)/.dev
+	@cd tests && ../$(BIN)/python -m fuzz $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)

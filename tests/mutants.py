@@ -184,10 +184,31 @@ MUTANTS = (
         ("tests/runtime/test_worker.py",),
     ),
     Mutant(
+        "a rejected call is made once the code no longer asks",
+        "runtime/flow.py",
+        "    if gated or (entry is not None and entry.wait is not None):",
+        "    if gated:",
+        ("tests/runtime/test_removed_gate.py",),
+    ),
+    Mutant(
+        "an approval of the other run's call counts in a fork",
+        "runtime/flow.py",
+        "    if session.journal.lineage.is_inherited(entry.intent_seq):",
+        "    if False:",
+        ("tests/runtime/test_forks.py",),
+    ),
+    Mutant(
+        "a fork compares what it recorded itself as if it had inherited it",
+        "core/lineage.py",
+        "return 0 < seq <= self.inherited",
+        "return bool(self.ancestors)",
+        ("tests/runtime/test_forks.py",),
+    ),
+    Mutant(
         "the key is made of what the model said",
         "runtime/flow.py",
-        'f"{session.run_id}:{step}:{spec.name}:{digest}"\n    if entry',
-        'f"{session.run_id}:{spec.name}:{digest}"\n    if entry',
+        'f"{session.run_id}:{step}:{spec.name}:{digest}"\n    before',
+        'f"{session.run_id}:{spec.name}:{digest}"\n    before',
         (f"{KILLS}[chain]",),
     ),
     Mutant(

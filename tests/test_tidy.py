@@ -71,6 +71,7 @@ SLEEPS = re.compile(r"\b(?:time|asyncio)\.sleep\((?!0\))|\bimport [^\n]*\bsleep\
 MAY_SLEEP = {
     "support/waiting.py": "between two looks at what rings no bell",
     "support/ledger.py": "a server takes its time, by chance: in it a process can be killed",
+    "fuzz/world.py": "the same, for the tools of random agents",
 }
 
 LONG_FILE_LINES = 600

@@ -19,15 +19,16 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, NotFound, RunBusy, RunWaiting
+from holdfast.errors import HoldfastError, InvalidInput, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.engine import Engine, Options, Taken
 from holdfast.runtime.replay import Replayed, replay
 from holdfast.runtime.resumable import check as check_resumable
 from holdfast.runtime.schedules import define as define_schedule
+from holdfast.runtime.tree import Tree
+from holdfast.runtime.uninterrupted import uninterrupted
 from holdfast.runtime.worker import Report, Worker
 from holdfast.store.base import (
-    MICROSECONDS,
     STATUSES,
     TERMINAL_STATUSES,
     Filter,
@@ -119,7 +120,8 @@ class Holdfast:
         """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing
         executed. Failed: RunFailed. The same id with another input: InputConflict.
 
-        RunWaiting is raised when the run cannot go on here and now; with `wait` this blocks instead.
+        RunWaiting is raised when the run cannot continue here and now. With `wait` this blocks instead, and
+        executes child runs that the run is waiting for as soon as they are due.
         """
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
@@ -129,6 +131,8 @@ class Holdfast:
         return self._go_on(made, spec, wait=wait)
 
     def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
+        run_id = made.id if isinstance(made, RunRow) else made.row.id
+        tree = Tree(self.engine, run_id)
         while True:
             try:
                 if isinstance(made, RunRow):
@@ -136,24 +140,22 @@ class Holdfast:
                         return self.engine.result_of(made, spec)
                     made = self.engine.take(made, spec)
                 return self.engine.execute(made)
-            except RunWaiting as waiting:
+            except RunWaiting:
                 if not wait:
                     raise
-                made = self._wait_for_change(waiting)
+            made = self._drive(tree)
 
-    def _wait_for_change(self, waiting: RunWaiting) -> RunRow:
-        """Block until the run may be able to go on: something came, or its time has."""
-        run_id = waiting.run_id
+    def _drive(self, tree: Tree) -> RunRow:
+        """Execute what is due below a run, until the run itself can go on or has ended; its row."""
         while True:
-            row = views.row_of(self.store, run_id)
-            if row.status in TERMINAL_STATUSES:
-                return row
-            now = self.store.now()
-            if row.due_at is not None and row.due_at <= now:
-                return row
-            left = 1.0 if row.due_at is None else min(1.0, (row.due_at - now) / MICROSECONDS)
-            known = self.store.read(run_id)[-1].seq
-            self.store.wait(run_id, after=known, timeout=left)
+            found = tree.next()
+            if isinstance(found, RunRow):
+                return found
+            if found is not None:
+                try:
+                    self.engine.execute(found)
+                except HoldfastError as error:
+                    tree.ended(error)
 
     def start(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, priority: int = 0,
               **input: Any) -> Handle:  # fmt: skip
@@ -210,7 +212,7 @@ class Holdfast:
             left = 1.0 if end is None else min(1.0, end - time.monotonic())
             if left <= 0:
                 raise RunBusy(run_id, row.waiting_for or "a worker", "ask again later")
-            self.store.wait(run_id, after=self.store.read(run_id)[-1].seq, timeout=left)
+            self.store.wait(run_id, after=self.store.heads([run_id])[run_id], timeout=left)
 
     def worker(
         self,
@@ -359,9 +361,9 @@ class Holdfast:
         control.pause(self.store, run_id, by=by, why=why)
 
     def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """End the run at its next call."""
+        """End the run and its child runs, each at its next call."""
         control.cancel(self.store, run_id, by=by, why=why)
-        self.engine.lookout.notice_cancel(run_id)
+        self.engine.lookout.notice_cancel_of_tree(run_id)
 
     def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""
@@ -462,17 +464,31 @@ class AsyncHoldfast:
 
     async def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
         engine = self.sync.engine
+        tree = Tree(engine, made.id if isinstance(made, RunRow) else made.row.id)
         while True:
             try:
                 if isinstance(made, RunRow):
                     if made.status in TERMINAL_STATUSES:
                         return await asyncio.to_thread(engine.result_of, made, spec)
-                    made = await asyncio.to_thread(engine.take, made, spec)
+                    made = await uninterrupted(partial(engine.take, made, spec), engine.put_back)
                 return await engine.execute_async(made)
-            except RunWaiting as waiting:
+            except RunWaiting:
                 if not wait:
                     raise
-                made = await asyncio.to_thread(self.sync._wait_for_change, waiting)
+            made = await self._drive(tree)
+
+    async def _drive(self, tree: Tree) -> RunRow:
+        """See `Holdfast._drive`."""
+        engine = self.sync.engine
+        while True:
+            found = await uninterrupted(tree.next, engine.put_back)
+            if isinstance(found, RunRow):
+                return found
+            if found is not None:
+                try:
+                    await engine.execute_async(found)
+                except HoldfastError as error:
+                    tree.ended(error)
 
     async def close(self) -> None:
         """Stop keeping leases and close the store."""

@@ -25,6 +25,7 @@ from holdfast.core import jsonpatch, log, loop_state, still_open, values
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
 from holdfast.core.knowledge import operated
+from holdfast.core.lineage import Lineage, lineage_of
 from holdfast.core.log import Blob, Record
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import Call, RunState, Waiting
@@ -50,6 +51,7 @@ from holdfast.store.base import (
     RunRow,
     Store,
 )
+from holdfast.store.cancelling import cancel_children
 from holdfast.store.ending import newest_first
 
 
@@ -499,11 +501,11 @@ def _acts(call: Call) -> bool:
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """End the run at its next call. A call that is under way is not torn apart."""
+    """End the run and its child runs, each at its next call. A call that is under way is not interrupted."""
+    asked = e.CancelRequested(by=by, why=why)
 
     def decide(state: RunState, row: RunRow) -> Act:
         _refuse_ended(row, "a cancellation")
-        asked = e.CancelRequested(by=by, why=why)
         if state.cancel_requested:
             return Act()
         if row.status in ("paused", "quarantined"):
@@ -512,6 +514,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return Act([asked], WAKE)
 
     act(store, run_id, decide, lately)
+    cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -559,10 +562,11 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     }
     gated = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitBegan) and x.tool}
     resumed = _resumed(kept)
+    asked_again = _waits_to_begin_again(kept, lineage_of(created))
     past = [
         (seq, x)
         for seq, x in enumerate(kept)
-        if seq and (x in resumed or _belongs(x, finished, gated))
+        if seq and (x in resumed or _belongs(x, finished, gated, asked_again))
     ]
     effects = tuple(
         f"step {c.step}: {c.name}"
@@ -578,6 +582,8 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         inherited_effects=effects,
         by=by,
         why=why,
+        ancestors=lineage_of(created).ancestors,
+        inherited_events=len(past) + bool(state),
     )
     new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns
@@ -620,7 +626,31 @@ def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
     return [renumber(event) for _, event in past]
 
 
-def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str, int]]) -> bool:
+def _waits_to_begin_again(kept: Sequence[Event], lineage: Lineage) -> set[tuple[str, int]]:
+    """Open waits that name the run: a fork begins them itself, under its own id. (Nobody would send it a
+    signal whose name has the other run's id.) Those of one choice stay together."""
+    ended = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitEnded)}
+    still_open = [
+        x
+        for x in kept
+        if isinstance(x, e.WaitBegan) and not x.tool and (x.branch, x.index) not in ended
+    ]
+    ids = (lineage.run_id, *lineage.ancestors)
+    named = {x.branch for x in still_open if any(_names(x, run_id) for run_id in ids)}
+    return {(x.branch, x.index) for x in still_open if x.branch in named}
+
+
+def _names(wait: e.WaitBegan, run_id: str) -> bool:
+    shown = b"" if wait.show is None else bytes(wait.show.json)
+    return run_id in wait.name or run_id.encode() in shown
+
+
+def _belongs(
+    event: Event,
+    finished: set[tuple[str, int]],
+    gated: set[tuple[str, int]],
+    asked_again: set[tuple[str, int]],
+) -> bool:
     """Whether a fork inherits this: facts, and calls and waits that were over. Not decisions about
     calls that had not begun: a fork asks anew."""
     if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
@@ -630,7 +660,7 @@ def _belongs(event: Event, finished: set[tuple[str, int]], gated: set[tuple[str,
         event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved
     ):
         return (event.branch, event.index) in finished
-    if isinstance(event, e.WaitBegan | e.ApprovalDecided):
+    if isinstance(event, e.WaitBegan | e.ApprovalDecided | e.AnswerGiven):
         place = (event.branch, event.index)
-        return place in finished or place not in gated
+        return place in finished or (place not in gated and place not in asked_again)
     return True

@@ -26,7 +26,12 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── Rejected                     a person said no
 ├── ModelError                       a model's provider did not answer with a reply
 │   ├── ModelUnavailable             busy, down, too slow or cut off: trying again may help
-│   └── ModelRefused                 the request or the key is wrong: trying again will not help
+│   ├── ModelRefused                 the request or the key is wrong: trying again will not help
+│   │   └── ModelDeclined            the model refused to answer, or a filter blocked the answer
+│   └── ModelIncomplete              an answer came that is not complete; nothing of it was used
+│       ├── ModelCutOff              it was cut off by its length limit
+│       ├── ModelContextFull         the dialogue fills the model's context window
+│       └── ModelEmpty               it had neither text nor tool calls
 ├── OutOfTurns                       a model did not come to an answer in the turns it had
 ├── StoreError                       the place where the log lives
 │   ├── Conflict                     the log has grown since it was read
@@ -308,6 +313,50 @@ class ModelRefused(ModelError):
     """The request or the key is wrong, or the account may not: trying again will not help."""
 
 
+class ModelDeclined(ModelRefused):
+    """The model refused to answer (`category` "refused"), or a filter blocked the answer ("filtered").
+
+    `usage` is what the provider charged for it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        category: str = "refused",
+        finish: str = "",
+        text: str = "",
+        usage: object = None,
+    ) -> None:
+        self.category, self.finish, self.text, self.usage = category, finish, text, usage
+        super().__init__(message)
+
+
+class ModelIncomplete(ModelError):
+    """An answer came that is not complete: nothing of it was used, and none of its tools was called.
+
+    `finish` is the reason that the provider gave, `text` what the model had said, `usage` what was charged.
+    """
+
+    def __init__(
+        self, message: str, *, finish: str = "", text: str = "", usage: object = None
+    ) -> None:
+        self.finish, self.text, self.usage = finish, text, usage
+        super().__init__(message)
+
+
+class ModelCutOff(ModelIncomplete):
+    """The answer was cut off by its length limit: raise max_output_tokens and resume the run."""
+
+
+class ModelContextFull(ModelIncomplete):
+    """The dialogue fills the model's context window: lower max_context_tokens and resume the run."""
+
+
+class ModelEmpty(ModelIncomplete):
+    """The answer had neither text nor tool calls: resume the run to ask again."""
+
+
 class OutOfTurns(HoldfastError):
     """A model did not come to an answer in the turns it had."""
 
@@ -447,7 +496,14 @@ class Diverged(HoldfastError):
     """The code asks for something else than the log holds. Nothing new has been executed."""
 
     def __init__(
-        self, run_id: str, where: str, recorded: str, attempted: str, *, adds: bool = False
+        self,
+        run_id: str,
+        where: str,
+        recorded: str,
+        attempted: str,
+        *,
+        adds: bool = False,
+        forked_from: str = "",
     ) -> None:
         self.run_id, self.where = run_id, where
         self.recorded, self.attempted = recorded, attempted
@@ -456,6 +512,12 @@ class Diverged(HoldfastError):
         accept = (
             f"  - make what was added, now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
             if adds
+            else ""
+        )
+        fork = (
+            f"  - this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
+            "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork; or\n"
+            if forked_from
             else ""
         )
         super().__init__(
@@ -467,6 +529,7 @@ class Diverged(HoldfastError):
             "  - put the old code back and resume; or\n"
             f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
             f"{accept}"
+            f"{fork}"
             f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
         )
 

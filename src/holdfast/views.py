@@ -82,7 +82,7 @@ def _in_pages(store: Store, run_id: str) -> Iterator[Record]:
 def get(store: Store, run_id: str) -> RunState:
     """The state now, with calls in doubt marked as such."""
     row, state = _row_and_state(store, run_id)
-    return with_owner(state, row, store.now())
+    return _with_dialogue(with_owner(state, row, store.now()))
 
 
 def _row_and_state(store: Store, run_id: str) -> tuple[RunRow, RunState]:
@@ -115,6 +115,14 @@ def _contradiction(row: RunRow, state: RunState) -> LogDamaged | None:
 
 _NOT_RECORDED: Final = ("pending", "running", "paused", "quarantined")
 """Statuses that a run can have without an event that says so: claims and releases are not recorded."""
+
+
+def _with_dialogue(state: RunState) -> RunState:
+    """A loop's dialogue is in its own state; whoever looks at the run finds it with the run's messages."""
+    own = state.agent_state
+    if own is None or not own.messages:
+        return state
+    return msgspec.structs.replace(state, messages=(*state.messages, *own.messages))
 
 
 def pending(store: Store, run_id: str) -> RunState:
@@ -252,7 +260,8 @@ def at(
             end += 1
     then = fold(RunState(), found[:end])
     # Who creates a run and executes it at once does not say that he takes it up.
-    return msgspec.structs.replace(then, status="running") if then.status == "pending" else then
+    then = msgspec.structs.replace(then, status="running") if then.status == "pending" else then
+    return _with_dialogue(then)
 
 
 _NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))

@@ -96,7 +96,7 @@ def test_every_state_comes_back_equal(state: AgentState) -> None:
     assert state == AgentState.from_json(state.to_json())
     codec = Codec(AgentState)
     assert state == codec.decode(codec.encode(state))
-    assert state == msgspec.convert(values.decode(state.to_json()), AgentState)
+    assert state == msgspec.convert(values.decode(state.stored()), AgentState)
 
 
 @lean
@@ -124,10 +124,10 @@ def test_what_is_written_of_an_iteration_gives_its_state(
         after = changed(after, change)
 
     stored = values.decode(loop_state.encode(loop_state.delta(state, after)))
-    document = jsonpatch.apply(values.decode(state.to_json()), stored)
+    document = jsonpatch.apply(values.decode(state.stored()), stored)
 
     assert after == msgspec.convert(document, AgentState)
-    assert values.decode(after.to_json()) == document
+    assert values.decode(after.stored()) == document
 
 
 @lean

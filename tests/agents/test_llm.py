@@ -518,12 +518,10 @@ def test_a_script_that_ends_too_early_says_so(hf: Holdfast) -> None:
         hf.run(devops(call("look")), "Go", id="r")
 
 
-def test_a_scripted_answer_that_was_cut_short_is_warned_of_like_a_real_one(hf: Holdfast) -> None:
+def test_a_scripted_answer_that_was_cut_short_fails_like_a_real_one(hf: Holdfast) -> None:
     short = Reply(text="The disk is", finish="length", model="small")
-    hf.run(LLMAgent("devops", model=ScriptedModel(short)), "Check the disk", id="r")
-
-    state = hf.get("r")
-    assert ["the model's answer of turn 1 ended with 'length'"] == [x.text for x in state.lines]
+    with pytest.raises(RunFailed, match="ModelCutOff"):
+        hf.run(LLMAgent("devops", model=ScriptedModel(short)), "Check the disk", id="r")
 
 
 @pytest.mark.parametrize(

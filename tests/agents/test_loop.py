@@ -79,7 +79,12 @@ def test_a_loop_runs_until_its_state_is_done_and_returns_it(hf: Holdfast) -> Non
     assert ("why?", Phase.DONE, 3, "because", "r") == (
         last.goal, last.phase, last.iteration, last.answer, last.session
     )  # fmt: skip
-    assert [("user", "why?")] == [(m.role, m.content) for m in last.messages]
+    assert [
+        ("user", "why?"),
+        ("assistant", ""),
+        ("tool", "found why?"),
+        ("assistant", "because"),
+    ] == [(m.role, m.content) for m in last.messages]
     assert last.messages[0].time == last.created_at > 0
     assert ["found why?"] == [call.result for call in last.memory.tool_calls]
     assert last == hf.get("r").agent_state == hf.run(researcher, "why?", id="r")

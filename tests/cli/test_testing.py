@@ -231,6 +231,39 @@ def test_crash_everywhere_passes_a_right_agent(folder: Folder) -> None:
     assert one["crashes"]["boundaries"] >= 14
 
 
+def test_crash_everywhere_passes_an_agent_that_branches_on_recorded_chance(folder: Folder) -> None:
+    """Every schedule, in whatever process, draws what the undisturbed run drew."""
+    folder.write(
+        "coin.py",
+        '''
+from holdfast import Run, agent, step
+
+@step
+def look(what: str) -> str:
+    return what
+
+@agent
+def coin(run: Run) -> list[str]:
+    found = [look("first")]
+    for n in range(8):
+        if run.random() < 0.9:
+            found.append(look(f"{n}"))
+    return [*found, str(run.uuid()), run.now().isoformat()]
+
+SPEC = """
+Feature: coin
+  Scenario: any
+    When the agent runs
+    Then the run should be completed
+"""
+''',
+    )
+
+    found = folder.json("test", "coin.py", "--mock", "--crash-everywhere")
+
+    assert [] == found["scenarios"][0]["crashes"]["faults"]
+
+
 def test_crash_everywhere_with_real_tools_needs_a_yes_and_then_calls_them(folder: Folder) -> None:
     refused = folder("test", "recap.py", "--crash-everywhere", code=2).stderr
     assert "--mock" in refused and "--real" in refused

@@ -12,7 +12,7 @@ from hypothesis import given
 from msgspec import Raw
 
 from holdfast.core import events, values
-from holdfast.core.events import AskedTool, ErrorInfo, Event, Usage, Value
+from holdfast.core.events import AskedTool, ErrorInfo, Event, Inherited, Spent, Usage, Value
 from holdfast.errors import InvalidInput, NotStorable
 
 GOLDEN = Path(__file__).parent / "golden_events.json"
@@ -35,6 +35,10 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     ErrorInfo: st.builds(ErrorInfo, TEXT, TEXT, TEXT, TEXT),
     Usage: st.builds(Usage, st.integers(), st.integers(), NUMBERS),
 }
+ANY_OF[Spent] = st.builds(Spent, st.integers(), ANY_OF[Usage])
+ANY_OF[Inherited] = st.builds(
+    Inherited, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
+)
 ANY_OF[tuple[AskedTool, ...]] = st.lists(
     st.builds(AskedTool, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS),
     max_size=2,
@@ -77,10 +81,11 @@ def sample(name: str, hint: Any, number: int) -> Any:
         Value: Value(json=Raw(b'{"n":%d}' % number)),
         Value | None: Value(blob="0" * 32, bytes=number),
         str | None: f"{name} {number}",
+        float | None: number + 0.25,
     }
     if hint in made:
         return made[hint]
-    for struct in (ErrorInfo, Usage):
+    for struct in (ErrorInfo, Usage, Spent, Inherited):
         if hint in (struct, struct | None):
             return example(struct, number)
     if hint == tuple[AskedTool, ...]:

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Options
+from holdfast.store.base import Store
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
+from support.places import Place
 
 
 class Crash(BaseException):
@@ -86,3 +89,17 @@ def home(tmp_path: Path, clock: ManualClock) -> Iterator[Home]:
 @pytest.fixture
 def hf(home: Home) -> Holdfast:
     return home.open()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    clock = ManualClock()
+
+    def make() -> Store:
+        if request.param == "sqlite":
+            return SQLiteStore(tmp_path / "runs.db", clock=clock.now)
+        return PostgresStore(request.getfixturevalue("postgres_dsn"), clock=clock.now)
+
+    made = Place(make, clock)
+    yield made
+    made.close()

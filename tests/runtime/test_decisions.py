@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -291,8 +292,10 @@ def test_of_several_requests_all_are_found_however_far_apart_they_began(
     ring_or_ask: Callable[[int], Any] = lambda _: None  # noqa: E731
     hf = home.open(main)
     waits(hf, main)
-    with pytest.raises(InvalidInput, match=r"question 0.*question 1.*question 2"):
+    with pytest.raises(InvalidInput) as raised:
         hf.answer("r", "which?")
+    asked = re.findall(r"question \d", str(raised.value))
+    assert ["question 0", "question 1", "question 2"] == sorted(asked)  # threads have no order
     for wait in hf.get("r").waits:
         hf.answer("r", wait.name, wait.id)
         with pytest.raises(NotNow):
@@ -306,7 +309,7 @@ def test_of_several_calls_in_doubt_somebody_has_to_say_which(home: Any, clock: A
 
     @tool
     def ring_together(number: int) -> int:
-        both.wait(10)
+        both.wait(120)
         raise KeyboardInterrupt
 
     @agent

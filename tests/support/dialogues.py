@@ -5,11 +5,15 @@ The rules are those of the public API references: what one of them refuses with 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class Refused(Exception):
@@ -55,6 +59,12 @@ def _check_openai_call(call: dict[str, Any]) -> str:
     return str(call["id"])
 
 
+def thinking(text: str) -> dict[str, Any]:
+    """A thinking block with the only signature that `check_anthropic` accepts for this text."""
+    signature = hashlib.sha256(text.encode()).hexdigest()
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
 def check_anthropic(prompt: dict[str, Any]) -> None:
     """Alternation, blocks that say something, and tool results right after their uses."""
     messages = prompt["messages"]
@@ -63,6 +73,7 @@ def check_anthropic(prompt: dict[str, Any]) -> None:
     _need(messages[0]["role"] == "user", "the first message must be the user's")
     waiting: set[str] = set()
     seen: set[str] = set()
+    thinks = prompt.get("thinking", {}).get("type") == "enabled"
     for i, message in enumerate(messages):
         _need(message["role"] == ("user", "assistant")[i % 2], f"roles do not alternate at {i}")
         _need(isinstance(message["content"], list) and message["content"], f"content of {i}")
@@ -70,13 +81,15 @@ def check_anthropic(prompt: dict[str, Any]) -> None:
         _need(set(results) == waiting, f"message {i} answers {results}, asked were {waiting}")
         _need(len(results) == len(set(results)), f"a call is answered twice at {i}")
         kinds = [block["type"] for block in message["content"]]
+        if thinks and uses:
+            _need(kinds[0] in _THOUGHTS, f"message {i} must start with its thinking block")
         _need(kinds == sorted(kinds, key="tool_result".__ne__), f"results do not come first at {i}")
         _need(len(set(uses)) == len(uses) and not seen & set(uses), f"tool_use ids repeat at {i}")
         seen |= set(uses)
         waiting = set(uses)
     _need(not waiting, f"calls {waiting} are not answered")
     last = messages[-1]
-    if last["role"] == "assistant":
+    if last["role"] == "assistant" and last["content"][-1]["type"] == "text":
         _need(last["content"][-1]["text"] == last["content"][-1]["text"].rstrip(), "trailing space")
 
 
@@ -84,6 +97,10 @@ def _check_blocks(message: dict[str, Any], i: int) -> tuple[list[str], list[str]
     uses, results = [], []
     for block in message["content"]:
         match block["type"]:
+            case "thinking":
+                _need(block == thinking(block["thinking"]), f"signature of a block in {i}")
+            case "redacted_thinking":
+                _need(set(block) == {"type", "data"} and block["data"], f"redacted block in {i}")
             case "text":
                 _need(block["text"].strip(), f"empty text block in {i}")
             case "tool_use":

@@ -36,7 +36,7 @@ class Ledger:
         ready = context.Event()
         self._process = context.Process(target=_serve, args=(self.address, ready), daemon=True)
         self._process.start()
-        assert ready.wait(10)
+        assert ready.wait(120)
         return self
 
     def stop(self) -> None:

@@ -137,7 +137,7 @@ class Reader:
         if first:
             Path(first[1]).write_text(block.text, encoding="utf-8")
         code = "\n" * (block.line - 1) + block.text  # so that a traceback names the page's line
-        exec(compile(code, str(self.page), "exec"), self.names)
+        exec(compile(code, str(self.page), "exec", dont_inherit=True), self.names)
 
     def _command(self, command: str, shown: str) -> None:
         words = shlex.split(command, comments=True)

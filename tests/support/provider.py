@@ -7,7 +7,8 @@ What the model says is decided by a *brain*: a function of the model's name and 
 
 Faults are taken in order, one for each request: a status ("429", "500", "529", "400", "401"), "timeout" (no answer),
 "broken" (the connection is cut in the middle), "cut" (a stream that ends early), "error" (an error inside a
-stream), "garbage" (a page instead of an answer), "quota" (a 429 that waiting does not help).
+stream), "garbage" (a page instead of an answer), "quota" (a 429 that waiting does not help), "truncated" (half of the
+JSON in a body of the right length), "no-end" (a stream that closes cleanly before its last event).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ KEY = "sk-test-4f9c21aa77e0"
 GARBAGE = "<html>a proxy says hello</html>"
 
 Said = dict[str, Any]
-"""What a brain answers: `text`, and `calls` as (name, arguments as JSON text)."""
+"""What a brain answers: `text`, and `calls` as (name, arguments as JSON text).
+
+`finish` replaces the reason why the answer ended, `refusal` is OpenAI's field of that name, `thinking` is Anthropic
+blocks that come first (made with `support.dialogues.thinking`)."""
 Brain = Callable[[str, int, list[str]], Said]
 
 
@@ -85,7 +89,7 @@ def _serve(brain: Brain, ready: Any) -> None:
                 faults.setdefault(model, []).extend(body.get("faults", ()))
                 self.reply(200, seen.get(model, []))
                 return
-            entry = {"body": body, "status": 0}
+            entry = {"body": body, "status": 0, "connection": self.client_address[1]}
             seen.setdefault(model, []).append(entry)
             waiting = faults.get(model, [])
             fault = waiting.pop(0) if waiting else ""
@@ -149,6 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         all_events = list(events)
         if fault in ("broken", "cut"):
             all_events = all_events[: len(all_events) // 2]
+        if fault == "no-end":
+            all_events = [x for x in all_events if not any(mark in x for mark in _END_MARKS)]
         for event in all_events:
             data = event.encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -161,6 +167,13 @@ class _Handler(BaseHTTPRequestHandler):
     def whole(self, what: Any, fault: str) -> None:
         if fault == "garbage":
             self.reply(200, GARBAGE)
+        elif fault in ("truncated", "no-end"):
+            data = json.dumps(what).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data) // 2))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2])
         elif fault in ("broken", "cut", "error"):
             data = json.dumps(what).encode()
             self.send_response(200)
@@ -171,6 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             self.reply(200, what)
+
+
+_END_MARKS = ('"finish_reason": "', "[DONE]", "message_stop")
+"""What the last events of a stream contain."""
 
 
 class _OpenAI:
@@ -208,12 +225,13 @@ class _OpenAI:
             {"id": f"call_{self.turn(body)}_{i}", "type": "function", "function": {"name": name, "arguments": args}}
             for i, (name, args) in enumerate(said.get("calls", ()))
         ]  # fmt: skip
-        finish = "tool_calls" if calls else "stop"
+        finish = said.get("finish") or ("tool_calls" if calls else "stop")
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         frame = {"id": "chatcmpl-1", "created": 1, "model": body["model"]}
         if not body.get("stream"):
             message = {"role": "assistant", "content": said.get("text") or None}
             message |= {"tool_calls": calls} if calls else {}
+            message |= {"refusal": said["refusal"]} if said.get("refusal") else {}
             choice = {"index": 0, "message": message, "finish_reason": finish}
             answer = {**frame, "object": "chat.completion", "choices": [choice]}
             self.handler.whole(answer if said.get("silent") else {**answer, "usage": usage}, fault)
@@ -229,6 +247,8 @@ class _OpenAI:
             yield chunk({"role": "assistant", "content": ""})
             for piece in _pieces(said.get("text", "")):
                 yield chunk({"content": piece})
+            for piece in _pieces(said.get("refusal", "")):
+                yield chunk({"refusal": piece})
             if fault == "error":
                 yield 'data: {"error": {"message": "the server had an error", "type": "server_error"}}\n\n'
                 return
@@ -277,7 +297,7 @@ class _Anthropic:
         return {"type": "error", "error": {"type": error.kind, "message": error.message}}
 
     def answer(self, body: dict[str, Any], said: Said, fault: str) -> None:
-        blocks: list[dict[str, Any]] = []
+        blocks: list[dict[str, Any]] = [dict(block) for block in said.get("thinking", ())]
         if said.get("text"):
             blocks.append({"type": "text", "text": said["text"]})
         for i, (name, args) in enumerate(said.get("calls", ())):
@@ -289,12 +309,12 @@ class _Anthropic:
                     "raw": args,
                 }
             )
-        finish = "tool_use" if said.get("calls") else "end_turn"
+        finish = said.get("finish") or ("tool_use" if said.get("calls") else "end_turn")
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"],
                    "stop_sequence": None}  # fmt: skip
         if not body.get("stream"):
             content = [
-                b if b["type"] == "text" else {**b, "input": json.loads(b.pop("raw"))}
+                {**b, "input": json.loads(b.pop("raw"))} if b["type"] == "tool_use" else b
                 for b in blocks
             ]
             usage = {"input_tokens": 100, "output_tokens": 10}
@@ -319,7 +339,18 @@ class _Anthropic:
                 yield event("error", error={"type": "overloaded_error", "message": "Overloaded"})
                 return
             for i, block in enumerate(blocks):
-                if block["type"] == "text":
+                if block["type"] == "thinking":
+                    empty = {"type": "thinking", "thinking": "", "signature": ""}
+                    yield event("content_block_start", index=i, content_block=empty)
+                    deltas = [
+                        {"type": "thinking_delta", "thinking": piece}
+                        for piece in _pieces(block["thinking"])
+                    ]
+                    deltas.append({"type": "signature_delta", "signature": block["signature"]})
+                elif block["type"] == "redacted_thinking":
+                    yield event("content_block_start", index=i, content_block=block)
+                    deltas = []
+                elif block["type"] == "text":
                     yield event(
                         "content_block_start", index=i, content_block={"type": "text", "text": ""}
                     )

@@ -30,15 +30,23 @@ def environment(**more: str) -> dict[str, str]:
 
 
 AGENTS = """
-import datetime, fcntl, os, pathlib, signal, sys
+import datetime, fcntl, os, pathlib, select, signal, sys
 from typing import Literal
 from holdfast import Retry, Run, agent, step, tool
 
 HERE = pathlib.Path(__file__).parent
 
-def go_through(door: str) -> None:
+def go_through(door: str) -> None:  # as in support.waiting, which is not importable here
     with (HERE / door).open() as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        while not is_open(file):
+            select.select([], [], [], 0.01)
+
+def is_open(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 @step
 def draft(notes: str) -> str:

@@ -7,10 +7,11 @@ is for what rings no bell.
 from __future__ import annotations
 
 import fcntl
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 PATIENCE_SECONDS = 120  # far more than anything here takes; only a hang meets it
 LOOK_AGAIN_SECONDS = 0.01
@@ -55,6 +56,18 @@ class Door:
 
 
 def go_through(door: str) -> None:
-    """Wait until this door is open. Signals are handled meanwhile, and other threads run."""
+    """Wait until this door is open. Signals are handled meanwhile, and other threads run.
+
+    It looks again and again: a signal that arrives just before a blocking system call begins would be
+    handled only after that call.
+    """
     with Path(door).open(encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        eventually(lambda: _is_open(file), f"the opening of {door}", seconds=math.inf)
+
+
+def _is_open(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

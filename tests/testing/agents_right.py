@@ -133,3 +133,40 @@ def release(room: str, idempotency_key: str = "") -> str:
 @tool(undo=release)
 def reserve(room: str, idempotency_key: str = "") -> str:
     return f"{room} {idempotency_key}"
+
+
+@agent
+def branches_on_chance(run: Run) -> list[str]:
+    found = [look_up("ann")]
+    if run.random() < 0.85:
+        found.append(look_up("bob"))
+    if run.uuid().int % 8:
+        found.append(look_up("cid"))
+    return found
+
+
+@agent
+def draws_in_a_child(run: Run) -> list[str]:
+    return [str(run.random()), look_up(str(run.uuid())), run.now().isoformat()]
+
+
+@agent
+def draws_everything(run: Run) -> dict[str, Any]:
+    """Time, chance and ids, between calls, in branches, in a child run, and after a timer."""
+    began = run.now()
+
+    def one(name: str) -> list[str]:
+        first = [str(run.random()), str(run.random())]
+        return [*first, look_up(f"{name} {run.uuid()}"), str(run.uuid())]
+
+    lines = run.map(one, ["a", "b", "c"])
+    below = draws_in_a_child()
+    run.sleep(2)
+    run.sleep(600)
+    passed = (run.now() - began).total_seconds()
+    return {
+        "lines": lines,
+        "below": below,
+        "passed": passed,
+        "numbers": [run.random() for _ in range(3)],
+    }

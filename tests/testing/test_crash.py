@@ -120,6 +120,7 @@ PEOPLE = (Answer("approval", True), Answer("answer", "red"), Answer("signal", 5,
         (right.accepts_doubt, {"may_doubt": ("charge",)}),
         (right.fails_and_says_so, {"mocks": {"send": {"error": "nobody"}}}),
         (right.taken_back, {}),
+        (right.branches_on_chance, {}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -150,6 +151,23 @@ def test_what_must_hold_is_asked_after_every_crash(crash_everywhere: Callable[..
     report = crash_everywhere(right.guarded, mocks={"send": {"returns": "ok"}}, check=check)
 
     assert ["completed"] * report.boundaries == asked
+
+
+def test_every_crash_sees_the_same_time_chance_and_ids(
+    crash_everywhere: Callable[..., Report],
+) -> None:
+    """So an agent may branch on them, and what differs after a crash is a fault."""
+    results: list[Any] = []
+
+    crash_everywhere(
+        right.draws_everything, check=lambda outcome: results.append(dict(outcome.result))
+    )
+
+    first = results[0]
+    assert [first] * len(results) == results
+    drawn = [x for line in first["lines"] for x in (*line[:2], line[3])] + first["numbers"]
+    assert len(drawn) == len(set(drawn)) == 12
+    assert 602 <= first["passed"] < 603
 
 
 def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(

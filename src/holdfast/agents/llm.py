@@ -34,6 +34,7 @@ from holdfast.agents.models.base import (
     clean,
     cleaned,
 )
+from holdfast.agents.models.finish import Finish, check_complete, finish_of
 from holdfast.agents.schemas import ToolUse, WrongArguments, tool_uses
 from holdfast.core import dialogue, values
 from holdfast.core.events import Usage
@@ -43,12 +44,14 @@ from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.errors import (
     CallFailed,
     InvalidInput,
+    ModelIncomplete,
     ModelRefused,
     ModelUnavailable,
     NotStorable,
     OutOfTurns,
     Rejected,
 )
+from holdfast.runtime import templates
 from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
 from holdfast.runtime.enter import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
@@ -58,7 +61,6 @@ MAX_TURNS: Final = 30
 CONTEXT_TOKENS: Final = 100_000
 OBSERVATION_CHARS: Final = 20_000
 MODEL_RETRY: Final = Retry(attempts=6, initial=1.0, max_delay=60.0, retry_on=(ModelUnavailable,))
-_ENDED_WELL: Final = frozenset({"", "stop", "end_turn", "stop_sequence", "tool_calls", "tool_use"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,12 +101,13 @@ class LLMAgent:
 
     It runs, resumes and is approved like any `@agent`; inside another agent it is a child run. With an
     async tool or model it is an async agent. A tool that fails, or that a person rejects, is told to the
-    model (`on_reject="fail"`: a rejection ends the run). `on_text` is given the model's words while they
+    model (`on_reject="fail"`: a rejection ends the run). `instructions` and `message` (the user's first
+    message) are templates: `{input.goal}`, `{state.key}`, `{run.id}`; `{{` is a brace. The goal is not one. `on_text` is given the model's words while they
     come, and never on replay; after a stream that broke they come again from the beginning.
     """
 
     def __init__(
-        self, name: str, *, model: Model | AsyncModel, instructions: str = "",
+        self, name: str, *, model: Model | AsyncModel, instructions: str = "", message: str = "{input.goal}",
         tools: Iterable[Callable[..., Any]] = (), max_turns: int = MAX_TURNS,
         approve: Iterable[Risk] = (), approval_ttl: float | None = None,
         on_reject: Literal["tell", "fail"] = "tell", budget: Budget | None = None,
@@ -113,7 +116,8 @@ class LLMAgent:
         keep_last: int = dialogue.KEEP_LAST, counter: TokenCounter = ESTIMATE,
         max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
         continues: Iterable[str] = (), max_running: int | None = None,
-        checkpoint: Strategy | Checkpoint = "every_step",
+        checkpoint: Strategy | Checkpoint = "every_step", redact: Iterable[str] = (),
+        exempt: Iterable[str] = (),
     ) -> None:  # fmt: skip
         what = f"LLMAgent {name!r}"
         _check_name(name)
@@ -121,6 +125,7 @@ class LLMAgent:
             what,
             model=model,
             instructions=instructions,
+            message=message,
             budget=budget,
             retry=retry,
             counter=counter,
@@ -133,14 +138,16 @@ class LLMAgent:
             keep_last=keep_last,
             max_observation_chars=max_observation_chars,
         )
+        for option, template in (("instructions", instructions), ("message", message)):
+            templates.check(template, f"{what}: {option}", ["goal"])
         if on_reject not in ("tell", "fail"):
             raise InvalidInput(f"{what}: on_reject must be 'tell' or 'fail', not {on_reject!r}")
-        self._model, self._instructions = model, instructions
+        self._model, self._instructions, self._first_message = model, instructions, message
         self._tools = tool_uses(tools, what)
         self._max_turns, self._on_reject = max_turns, on_reject
         self._on_text, self._keep_last, self._counter = on_text, keep_last, counter
         self._max_observation_chars = max_observation_chars
-        never = (*retry.give_up_on, ModelRefused, InvalidInput)
+        never = (*retry.give_up_on, ModelRefused, ModelIncomplete, InvalidInput)
         self._retry = dataclasses.replace(retry, give_up_on=never)
         described = [dataclasses.asdict(use.schema) for use in self._tools.values()]
         self._tools_tokens = counter.count(values.encode(described).decode())
@@ -156,7 +163,7 @@ class LLMAgent:
         self._enter = agent(
             name=name, approve=approve, approval_ttl=approval_ttl, budget=budget,
             deadline=deadline, on_failure=on_failure, version=version, continues=continues,
-            max_running=max_running, checkpoint=checkpoint,
+            max_running=max_running, checkpoint=checkpoint, redact=redact, exempt=exempt,
         )(self._run_async if is_async else self._run)  # fmt: skip
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name
@@ -173,27 +180,25 @@ class LLMAgent:
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────
 
-    def _loop(self, run: RunBase, goal: str) -> _Loop:
+    def _loop(self, run: RunBase) -> _Loop:
         said = run.messages
         if self._instructions:
-            said.add(Role.SYSTEM, self._instructions)
-        said.add(Role.USER, goal)
+            kept = {"template": self._instructions} if "{state." in self._instructions else None
+            said.add(Role.SYSTEM, run.format(self._instructions), metadata=kept)
+        said.add(Role.USER, run.format(self._first_message))
         for turn in range(1, self._max_turns + 1):
             reply: Reply = yield _Ask(turn)
+            if reply.tool_calls:
+                check_complete(reply)  # versions before 0.2 recorded answers that were cut off
             said.add(_message(reply))
-            if reply.finish not in _ENDED_WELL:
-                run.log(
-                    f"the model's answer of turn {turn} ended with {reply.finish!r}",
-                    level="warning",
-                )
             if reply.estimated:
                 run.log(
                     f"the provider reported no usage for turn {turn}; it is estimated",
                     level="warning",
                 )
+            if finish_of(reply) is Finish.PAUSED:
+                continue  # the provider wants the turn back as it is, and continues it
             if not reply.tool_calls:
-                if not reply.text:
-                    run.log(f"the model said nothing in turn {turn}", level="warning")
                 return reply.text
             names = [call.name for call in reply.tool_calls]
             run.decide(f"turn {turn}", names, why=reply.text, options=tuple(self._tools))
@@ -204,8 +209,8 @@ class LLMAgent:
             yield _EndTurn()
         raise OutOfTurns(self.__name__, self._max_turns)
 
-    def _run(self, run: Run, goal: str) -> str:
-        loop = self._loop(run, goal)
+    def _run(self, run: Run, goal: str) -> str:  # noqa: ARG002 (named in the first message)
+        loop = self._loop(run)
         wanted = next(loop)
         while True:
             done: Any = None
@@ -222,8 +227,8 @@ class LLMAgent:
             except StopIteration as over:
                 return str(over.value)
 
-    async def _run_async(self, run: AsyncRun, goal: str) -> str:
-        loop = self._loop(run, goal)
+    async def _run_async(self, run: AsyncRun, goal: str) -> str:  # noqa: ARG002
+        loop = self._loop(run)
         wanted = next(loop)
         while True:
             done: Any = None
@@ -253,20 +258,21 @@ class LLMAgent:
             @declared
             async def ask_async(turn: int) -> Reply:
                 shown = self._fitted(run)
-                return self._counted(await model.answer(self._prompt(shown, turn)), shown)
+                return self._checked(await model.answer(self._prompt(shown, turn)), shown)
 
             return ask_async
 
         @declared
         def ask(turn: int) -> Reply:
             shown = self._fitted(run)
-            return self._counted(model.answer(self._prompt(shown, turn)), shown)
+            return self._checked(model.answer(self._prompt(shown, turn)), shown)
 
         return ask
 
     def _fitted(self, run: RunBase) -> dialogue.Fitted:
+        said = [_with_state(message, run) for message in run.messages.all()]
         return dialogue.fit(
-            run.messages.all(), self._max_tokens, keep_last=self._keep_last, counter=self._counter
+            said, self._max_tokens, keep_last=self._keep_last, counter=self._counter
         )
 
     def _prompt(self, shown: dialogue.Fitted, turn: int) -> Prompt:
@@ -274,6 +280,12 @@ class LLMAgent:
         on_text = self._on_text
         shows = None if on_text is None else lambda piece: on_text(clean(piece))
         return Prompt(shown.messages, tools, turn, shows)
+
+    def _checked(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
+        """The reply as it is recorded. One that is not complete fails the step, so a resume asks again."""
+        counted = self._counted(reply, shown)
+        check_complete(counted)
+        return counted
 
     def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
@@ -358,7 +370,15 @@ async def _called(fn: Callable[..., Any], is_async: bool, **arguments: Any) -> A
 def _message(reply: Reply) -> Message:
     """What the model said, as a message of the dialogue."""
     calls = tuple(ToolCall(c.id, c.name, _arguments(c.arguments)) for c in reply.tool_calls)
-    return Message(Role.ASSISTANT, reply.text, tool_calls=calls)
+    metadata = None if reply.kept is None else dialogue.keep(reply.kept.format, reply.kept.blocks)
+    return Message(Role.ASSISTANT, reply.text, metadata=metadata, tool_calls=calls)
+
+
+def _with_state(message: Message, run: RunBase) -> Message:
+    """Instructions that name the state, with the state as it is now; those that the run began with."""
+    metadata = message.metadata if message.role == Role.SYSTEM else None
+    template = metadata.get("template") if isinstance(metadata, dict) else None
+    return replace(message, content=run.format(template)) if isinstance(template, str) else message
 
 
 def _arguments(text: str) -> Any:
@@ -381,6 +401,7 @@ _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
         lambda x: callable(getattr(x, "answer", None)) and not isinstance(x, type),
     ),
     "instructions": ("text", lambda x: isinstance(x, str)),
+    "message": ("text", lambda x: isinstance(x, str)),
     "budget": ("a Budget", lambda x: x is None or isinstance(x, Budget)),
     "retry": ("a Retry", lambda x: isinstance(x, Retry)),
     "counter": (

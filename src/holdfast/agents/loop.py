@@ -9,6 +9,7 @@ This module declares loops and drives them through the flow of `runtime`; it doe
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterable
@@ -17,16 +18,19 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import msgspec
 from msgspec import Raw
 
+from holdfast.agents.loop_states import OwnStates, states_of
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, loop_state, values
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.events import Value, plain
-from holdfast.core.policy import Budget, Checkpoint
+from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
+from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec, CallSpec, Params, Strategy, agent_spec_of, declared
 from holdfast.runtime.declare import spec_of as declared_as
+from holdfast.runtime.durations import Durations, measured
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
@@ -35,7 +39,7 @@ from holdfast.runtime.tasks import whole
 
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S", bound=AgentState)
+S = TypeVar("S")
 
 
 def loop(
@@ -52,27 +56,33 @@ def loop(
     version: str = "",
     continues: Iterable[str] = (),
     max_running: int | None = None,
+    redact: Iterable[str] = (),
+    exempt: Iterable[str] = (),
+    until: Callable[[S], bool] | None = None,
 ) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
     """A function from state to state, applied until the state is done (or failed).
 
     `hf.run(researcher, "the question")` makes the first state; a state may be given instead. The result is
     the last state. After `max_iterations` the run fails with IterationsExceeded. `budget` is looked at before
     each call; a budget that the state holds, before each iteration.
+
+    The state may also be a dataclass, a msgspec Struct or a pydantic model: then the first one is given, and
+    `until` says when one is the last.
     """
     _check_limit(max_iterations)
     options = {
         "checkpoint": checkpoint, "name": name, "stages": stages, "deadline": deadline, "budget": budget,
         "approve": approve, "approval_ttl": approval_ttl, "on_failure": on_failure, "version": version,
-        "continues": continues, "max_running": max_running,
+        "continues": continues, "max_running": max_running, "redact": redact, "exempt": exempt,
     }  # fmt: skip
 
     def declare(fn: Callable[..., Any]) -> Any:
-        params, kind = _params(fn)
+        params, states = _params(fn, until)
 
         def body(
             session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
         ) -> Flow:
-            return _Loop(session, spec, run, root, kind, max_iterations).flow(kwargs)
+            return _Loop(session, spec, run, root, states, max_iterations).flow(kwargs)
 
         spec = agent_spec_of(fn, {**options, "body": body}, params)
         return declared(fn, spec, enter)
@@ -85,16 +95,16 @@ def _check_limit(limit: object) -> None:
         raise InvalidInput(f"max_iterations must be a whole number of 1 or more, not {limit!r}")
 
 
-def _params(fn: Callable[..., Any]) -> tuple[Params, type[AgentState]]:
+def _params(
+    fn: Callable[..., Any], until: Callable[[Any], bool] | None
+) -> tuple[Params, OwnStates]:
     """A loop's input is a goal (or a first state) and whatever its function takes after the state."""
     name = getattr(fn, "__name__", repr(fn))
     own = list(inspect.signature(fn).parameters.values())
     if len(own) < 2 or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in own[:2]):
         raise InvalidInput(f"loop {name} must take the run and its state: def {name}(run, state)")
-    hints = Params.of(fn).types
-    kind = hints.get(own[1].name, AgentState)
-    if not (isinstance(kind, type) and issubclass(kind, AgentState)):
-        raise InvalidInput(f"the state of loop {name} must be an AgentState, not {kind!r}")
+    found = Params.of(fn)
+    states = states_of(name, found.types.get(own[1].name, AgentState), until)
     if any(p.name == "goal" for p in own[2:]):
         raise InvalidInput(
             f"loop {name}: `goal` is what the first state is made of; use another name"
@@ -104,9 +114,11 @@ def _params(fn: Callable[..., Any]) -> tuple[Params, type[AgentState]]:
 
     goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     entry.__signature__ = inspect.Signature([goal, *own[2:]])  # type: ignore[attr-defined]
-    extra = {p.name: hints[p.name] for p in own[2:] if p.name in hints}
-    entry.__annotations__ = {"goal": str | kind, **extra, "return": kind}
-    return Params.of(entry), kind
+    extra = {p.name: found.types[p.name] for p in own[2:] if p.name in found.types}
+    entry.__annotations__ = {"goal": states.input, **extra, "return": states.kind}
+    given = {p.name for p in own[1:]} | {"return"}
+    unresolved = {n: why for n, why in found.unresolved.items() if n in given}
+    return dataclasses.replace(Params.of(entry), unresolved=unresolved), states
 
 
 class _Loop:
@@ -118,12 +130,13 @@ class _Loop:
         spec: AgentSpec,
         run: Any,
         root: Branch,
-        kind: type[AgentState],
+        states: OwnStates,
         max_iterations: int,
     ) -> None:
         self.session, self.spec, self.run, self.root = session, spec, run, root
-        self.kind, self.max_iterations = kind, max_iterations
+        self.states, self.kind, self.max_iterations = states, states.stored, max_iterations
         self.fn = whole(spec.fn, root) if spec.is_async else spec.fn
+        self.declared = session.lineage.policy
 
     def flow(self, kwargs: dict[str, Any]) -> Flow:
         """Apply the function until the state is done; the last state."""
@@ -140,23 +153,21 @@ class _Loop:
             state = yield from self._iterate(state, kwargs)
         if state.phase is Phase.ERROR:
             raise AgentFailed(state.error or "the agent went to ERROR without saying why")
-        return state
+        return self.states.shown(state)
 
     def _kept(self) -> Any:
         document = self.session.draft.loop.frozen()
         return None if document is None else msgspec.convert(document, self.kind)
 
-    def _begin(self, goal: str | AgentState) -> Flow:
+    def _begin(self, goal: Any) -> Flow:
         now = self.session.store.now()
-        first = self.kind.begin(goal) if isinstance(goal, str) else goal
-        if first.phase is Phase.IDLE:
-            first = first.to_planning()
+        first = self.states.first(goal)
         first = msgspec.structs.replace(first, session=self.session.run_id, iteration=0).stamped(
             now
         )
 
         def make(index: int) -> e.IterationEnded:
-            data = Value(json=Raw(first.to_json()))
+            data = Value(json=Raw(first.stored()))
             return e.IterationEnded(index=index, iteration=0, phase=first.phase, state=data)
 
         recorded = yield from end_iteration(self.root, make, over=True)  # with the first commit
@@ -173,30 +184,42 @@ class _Loop:
             gate(session)  # a loop without calls must end when it is told to
             session.check_lease()
             check_budget(session, state.budget.limits())
+        require_approvals(session, self.declared, state.required_approvals)
         number = state.iteration + 1
         given = state.at_iteration(number)
-        raw = yield Invoke(
-            session, self.fn, kwargs, root, self.spec.is_async, args=(self.run, given)
-        )
+        with measured() as durations:
+            raw = yield Invoke(
+                session,
+                self.fn,
+                kwargs,
+                root,
+                self.spec.is_async,
+                args=(self.run, self.states.shown(given)),
+            )
         session.check_alive()
         if root.waiting is not None:
             raise root.waiting  # the code caught it and went on
-        if not isinstance(raw, self.kind):
+        if not isinstance(raw, self.states.kind):
             raise InvalidInput(
-                f"loop {self.spec.name} must return a {self.kind.__name__}, not {raw!r} "
-                f"(iteration {number}); return the state itself to come round once more"
+                f"loop {self.spec.name} must return a {self.states.kind.__name__}, not {raw!r} "
+                f"(iteration {number}); return the state itself for one more iteration"
             )
-        return (yield from self._end(state, raw.at_iteration(number)))
+        returned = self.states.returned(given, raw).at_iteration(number)
+        return (yield from self._end(state, returned, durations))
 
-    def _end(self, before: AgentState, returned: AgentState) -> Flow:
+    def _end(self, before: AgentState, returned: AgentState, durations: Durations) -> Flow:
         session = self.session
         made: list[AgentState] = []
 
         def make(index: int) -> e.IterationEnded:
             now = session.store.now()
-            new, taken, refused = returned.stamped(now), [], []
+            new, taken, refused = returned.timed(durations).stamped(now), [], []
+            if self.run.budget.pressure:
+                new = new.with_flag(BUDGET_PRESSURE)
             for queued in session.queued():
-                new, why = loop_state.take_in(new, queued, time=now)
+                patched, why = loop_state.take_in(new, queued, time=now)
+                why = why or self.states.wrong(patched)
+                new = new if why else patched
                 taken.append(queued.id)
                 refused += [why] if why else []
             made.append(new)
@@ -217,9 +240,12 @@ class _Loop:
         """The state that the log holds; Diverged if the code now makes another one of it."""
         if recorded.delta is None:
             raise self.session.diverged("the end of an iteration", "no state", "a loop")
-        document = jsonpatch.apply(values.decode(before.to_json()), plain(recorded.delta))
+        document = jsonpatch.apply(values.decode(before.stored()), plain(recorded.delta))
         kept: AgentState = msgspec.convert(document, self.kind)
-        if not recorded.taken and _timeless(kept) != _timeless(returned.stamped(kept.updated_at)):
+        if BUDGET_PRESSURE in kept.memory.flags:  # raised when the iteration ended
+            returned = returned.with_flag(BUDGET_PRESSURE)
+        again = returned.stamped(kept.updated_at)
+        if not recorded.taken and _timeless(kept) != _timeless(again):
             raise self.session.diverged(
                 f"the end of iteration {recorded.iteration}", _shown(kept), _shown(returned)
             )
@@ -227,11 +253,14 @@ class _Loop:
 
 
 def _timeless(state: AgentState) -> AgentState:
-    return msgspec.structs.replace(state, created_at=0, updated_at=0)
+    """A state without what a loop fills in when an iteration ends."""
+    calls = tuple(msgspec.structs.replace(c, duration=0.0) for c in state.memory.tool_calls)
+    memory = msgspec.structs.replace(state.memory, tool_calls=calls)
+    return msgspec.structs.replace(state, memory=memory, created_at=0, updated_at=0)
 
 
 def _shown(state: AgentState) -> str:
-    text = state.to_json().decode()
+    text = state.stored().decode()
     return text if len(text) <= 200 else text[:199] + "…"
 
 

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.annotations import description as description_of
 from holdfast.runtime.declare import AgentSpec, CallSpec, spec_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -113,6 +114,10 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
             f"{owner} was given {name}, which is not declared; decorate it with @tool, or with @step "
             "if it is safe to repeat, so that its calls are kept in the log"
         )
+    if isinstance(spec, CallSpec) and spec.is_method and not inspect.ismethod(fn):
+        raise InvalidInput(
+            f"{owner}: {spec.name} is a method; give it with its instance, as shop.{spec.name}"
+        )
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
             f"{owner}: models accept tool names of up to 64 letters, digits, _ and -; rename "
@@ -130,7 +135,9 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
     types = {name: spec.params.types.get(name, Any) for name in shown}
     schemas, defs = _schemas(types, f"{owner}: tool {spec.name}")
     properties = {
-        name: _with_default(_described(schemas[name], said.get(name, "")), p.default)
+        name: _with_default(
+            _described(schemas[name], description_of(types[name]) or said.get(name, "")), p.default
+        )
         for name, p in shown.items()
     }
     required = [name for name, p in shown.items() if p.default is p.empty]
@@ -149,9 +156,11 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
 
 def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The schema of each type, and the definitions that they share."""
-    plain = {name: t for name, t in types.items() if not values.mentions_pydantic(t)}
+    plain = {name: t for name, t in types.items() if not _is_pydantics(t)}
     try:
-        made, defs = msgspec.json.schema_components(plain.values(), ref_template="#/$defs/{name}")
+        made, defs = msgspec.json.schema_components(
+            plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
+        )
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
         raise InvalidInput(
             f"{what} has a parameter that no JSON Schema describes: {error}"
@@ -161,6 +170,17 @@ def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[
         schemas[name] = _pydantic_schema(types[name])
         defs |= schemas[name].pop("$defs", {})
     return schemas, defs
+
+
+def _foreign_schema(declared: type) -> dict[str, Any]:
+    """For msgspec: the schema of a type that it does not know."""
+    if values.is_path(declared):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError  # what msgspec asks its hooks to raise
+
+
+def _is_pydantics(declared: Any) -> bool:
+    return values.mentions_pydantic(declared) or values.has_pydantic_metadata(declared)
 
 
 def _pydantic_schema(declared: Any) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def _knowledge(state: RunState) -> None:
         for f in (*state.facts, *memory.facts)
     ])  # fmt: skip
     _section("open questions", [text.visible(q) for q in (*state.questions, *memory.questions)])
-    _section("flags", [text.visible(flag) for flag in (*state.flags, *memory.flags)])
+    _section("flags", [text.visible(flag) for flag in dict.fromkeys((*state.flags, *memory.flags))])
     notes = (*state.notes.items(), *memory.notes.items())
     _section("notes", [f"{text.visible(k)} = {text.compact(v)}" for k, v in notes])
     _section("artifacts", [
@@ -297,8 +297,9 @@ def _knowledge(state: RunState) -> None:
     _section(
         "last shown to a model", [] if state.context is None else [text.compact(state.context)]
     )
-    messages = (*state.messages, *own.messages)
-    _section("messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in messages])
+    _section(
+        "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
+    )
     _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
                        for line in state.lines])  # fmt: skip
 

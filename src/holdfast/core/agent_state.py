@@ -13,14 +13,14 @@ from __future__ import annotations
 import copy
 import enum
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from holdfast.core import canonical_state, dialogue, values
 from holdfast.core import patch as patches
-from holdfast.core import values
 from holdfast.core.parts import (
     Artifact,
     Fact,
@@ -34,7 +34,8 @@ from holdfast.core.parts import (
     plan_of,
 )
 from holdfast.core.patch import StatePatch
-from holdfast.core.policy import Budget
+from holdfast.core.policy import MICROSECONDS, RISKS, Budget
+from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, InvalidTransition, NotStorable
 
@@ -135,6 +136,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise InvalidInput(f"{what}.{name} must be {kind.__name__}, not {value!r}")
+        _risk_levels(self.constraints)
         force_setattr(self, "phase", _phase(self.phase))
         force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
         for name, type_ in _added_fields(type(self)):  # by a subclass: looked at and frozen too
@@ -184,13 +186,22 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return self._to(Phase.REFLECTING)
 
     def to_done(self: A, answer: Any = None) -> A:
-        """The goal is reached; a loop ends here."""
-        return self._to(Phase.DONE, answer=kept(answer, "the answer"))
+        """The goal is reached; a loop ends here. The answer is the last thing that the assistant says."""
+        given = kept(answer, "the answer")
+        done = self._to(Phase.DONE, answer=given)
+        last = self.messages[-1] if self.messages else None
+        is_said = last is not None and (last.role, last.content) == (Role.ASSISTANT, given)
+        return done if given is None or is_said else done.with_message(Role.ASSISTANT, given)
 
     def to_error(self: A, error: str | BaseException) -> A:
         """The goal cannot be reached, and why; a loop fails here."""
         said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
         return self._to(Phase.ERROR, error=str(said))
+
+    @property
+    def required_approvals(self) -> tuple[str, ...]:
+        """The risk levels whose tools a person must approve, by its constraints. A loop enforces them."""
+        return _risk_levels(self.constraints)
 
     @property
     def is_over(self) -> bool:
@@ -214,12 +225,47 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         raise InvalidInput(f"{name!r} is not in the plan, which holds {known}")
 
     def record(self: A, what: ToolCall | Any, *, name: str = "", arguments: Any = None) -> A:
-        """Keep a tool call, or any result as one: what was called, with what, and what came of it."""
+        """Keep a tool call, or any result as one: what was called, with what, and what came of it.
+
+        The dialogue gets the answer, and before it the call, unless the assistant has asked for it there. A loop
+        fills in when it was, and how long the step or tool of this name took.
+        """
         calls = self.memory.tool_calls
         if not isinstance(what, ToolCall):
             given = FrozenDict() if arguments is None else arguments
             what = ToolCall(f"{self.iteration}.{len(calls) + 1}", name or "result", given, what)
-        return self._remembering(tool_calls=(*calls, what))
+        observed = Message(
+            Role.TOOL,
+            what.to_observation(),
+            metadata=None if what.ok else {"error": True},
+            tool_call_id=what.id,
+        )
+        asked = () if self._has_asked(what.id) else (_question(what),)
+        return self._remembering(tool_calls=(*calls, what))._with(
+            messages=(*self.messages, *asked, observed)
+        )
+
+    def _has_asked(self, call_id: str) -> bool:
+        """Whether the assistant's last message asks for this call."""
+        said = (m for m in reversed(self.messages) if m.role == Role.ASSISTANT)
+        return any(call.id == call_id for call in next(said, Message(Role.ASSISTANT)).tool_calls)
+
+    @overload
+    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
+                  shape: Literal["openai"] = "openai",
+                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
+    @overload
+    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
+                  shape: Literal["anthropic"],
+                  counter: TokenCounter = ESTIMATE) -> dialogue.AnthropicPrompt: ...  # fmt: skip
+    def for_model(
+        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: dialogue.Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | dialogue.AnthropicPrompt:  # fmt: skip
+        """The dialogue as a provider's client takes it, truncated as `run.messages.for_model` does."""
+        return dialogue.for_model(
+            self.messages, max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
+        )
 
     def with_message(self: A, role: str | Message, content: Any = "", **fields: Any) -> A:
         """Add a message to the dialogue: a role and what it says, or a whole `Message`."""
@@ -264,6 +310,22 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         """The state in this iteration; its loop counts."""
         return self._with(iteration=iteration)
 
+    def timed(self: A, durations: Sequence[tuple[str, int]]) -> A:
+        """The state with how long the calls took (names and microseconds) that were recorded last.
+
+        A recorded call has the name of the step or tool, or is the only one, as the step or tool is.
+        """
+        calls, left = self.memory.tool_calls, list(durations)
+        first = _first_new(calls)
+        new = list(calls[first:])
+        for i, call in enumerate(new):
+            named = (x for x in left if x[0] == call.name)
+            found = left[0] if len(new) == len(left) == 1 else next(named, None)
+            if found is not None and not call.duration:
+                left.remove(found)
+                new[i] = replace(call, duration=found[1] / MICROSECONDS)
+        return self._remembering(tool_calls=(*calls[:first], *new)) if new else self
+
     def stamped(self: A, time: int) -> A:
         """The state as of this time: what has no time yet gets it."""
         memory = _changed(
@@ -271,6 +333,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             {
                 "facts": _stamped(self.memory.facts, time),
                 "artifacts": _stamped(self.memory.artifacts, time),
+                "tool_calls": _stamped(self.memory.tool_calls, time),
             },
         )
         return self._with(
@@ -283,16 +346,36 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     # ── as JSON ──────────────────────────────────────────────────────────────────────────
 
     def to_json(self) -> bytes:
-        """The state as it is kept."""
-        return values.encode_struct(self)
+        """The state as canonical JSON, with the fields of its own beside it; `from_json` reads it back."""
+        stored = values.decode(self.stored())
+        return values.encode(canonical_state.outside(stored, _added_names(type(self))))
 
     @classmethod
-    def from_json(cls: type[A], data: bytes) -> A:
-        """The state that was kept; NotStorable if these are not its bytes."""
+    def from_json(cls: type[A], data: bytes | str) -> A:
+        """The state that this canonical JSON describes (the stored form is read too).
+
+        InvalidInput, with the path, for what it does not know or cannot be.
+        """
+        given = values.decode(data.encode() if isinstance(data, str) else data)
+        if not isinstance(given, dict):
+            raise InvalidInput(f"an {cls.__name__} must be a JSON object, not {given!r}")
+        stored = canonical_state.inside(given, _added_names(cls))
+        canonical_state.check_known(stored, cls, given)
         try:
-            return msgspec.json.decode(data, type=cls)
-        except (ValueError, RecursionError) as error:
-            raise NotStorable(f"these bytes are no {cls.__name__}: {error}") from None
+            return msgspec.convert(stored, cls)
+        except msgspec.ValidationError as error:
+            said = canonical_state.path_given(str(error), given)
+            raise NotStorable(f"this is not an {cls.__name__}: {said}") from None
+
+    def stored(self) -> bytes:
+        """The state as it is kept in a log: its fields, and those of its parts."""
+        return values.encode_struct(self)
+
+
+class HeldState(AgentState, frozen=True, omit_defaults=True):
+    """The state of a loop whose own state is of another kind, which it holds as a plain value."""
+
+    value: Any = None
 
 
 _FIELDS: Final[tuple[tuple[str, type], ...]] = (
@@ -309,6 +392,31 @@ def _added_fields(kind: type[AgentState]) -> tuple[tuple[str, Any], ...]:
     return tuple((f.name, f.type) for f in msgspec.structs.fields(kind) if f.name not in own)
 
 
+def _added_names(kind: type[AgentState]) -> frozenset[str]:
+    return frozenset(name for name, _ in _added_fields(kind))
+
+
+_LEVELS: Final = "constraints.human_in_the_loop.required_for_risk_levels"
+
+
+def _risk_levels(constraints: Mapping[str, Any]) -> tuple[str, ...]:
+    """The risk levels that need a person, or InvalidInput: a typo must not pass for none."""
+    people = constraints.get("human_in_the_loop")
+    if people is None:
+        return ()
+    if not isinstance(people, dict) or set(people) - {"required_for_risk_levels"}:
+        raise InvalidInput(
+            f"constraints.human_in_the_loop must hold required_for_risk_levels and nothing else, not {people!r}"
+        )
+    levels = people.get("required_for_risk_levels", ())
+    if not isinstance(levels, list | tuple):
+        raise InvalidInput(f"{_LEVELS} must be a list of risk levels, not {levels!r}")
+    for i, level in enumerate(levels):
+        if level not in RISKS:
+            raise InvalidInput(f"{_LEVELS}[{i}] must be one of {', '.join(RISKS)}, not {level!r}")
+    return tuple(levels)
+
+
 def _changed(part: M, changes: Mapping[str, Any]) -> M:
     new = copy.copy(part)
     for name, value in changes.items():
@@ -316,17 +424,27 @@ def _changed(part: M, changes: Mapping[str, Any]) -> M:
     return new
 
 
-T = TypeVar("T", bound=Message | Fact | Artifact)
+T = TypeVar("T", bound=Message | Fact | Artifact | ToolCall)
 
 
-def _stamped(parts: tuple[T, ...], time: int) -> tuple[T, ...]:
+def _first_new(parts: Sequence[Message | Fact | Artifact | ToolCall]) -> int:
     """What was added last has no time yet; everything before it has."""
     first = len(parts)
     while first and not parts[first - 1].time:
         first -= 1
+    return first
+
+
+def _stamped(parts: tuple[T, ...], time: int) -> tuple[T, ...]:
+    first = _first_new(parts)
     if first == len(parts):
         return parts
     return (*parts[:first], *(replace(part, time=time) for part in parts[first:]))
+
+
+def _question(call: ToolCall) -> Message:
+    """An assistant's message that asks for this call."""
+    return Message(Role.ASSISTANT, tool_calls=(ToolCall(call.id, call.name, call.arguments),))
 
 
 def _phase(phase: Any) -> Phase:

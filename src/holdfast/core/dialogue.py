@@ -65,9 +65,24 @@ def turns(messages: Iterable[Message]) -> list[Turn]:
     for i, message in enumerate(given):
         if message.tool_calls:
             found.append(_exchange(message, _answers(given[i + 1 :]), ids))
-        elif message.role != Role.TOOL and text_of(message.content).strip():
+        elif message.role != Role.TOOL and (_says(message) or kept_blocks(message)):
             found.append(Turn((message,)))
     return found
+
+
+def keep(format: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The metadata of an assistant's message whose blocks the provider wants back unchanged."""
+    return {"kept": {"format": format, "blocks": blocks}}
+
+
+def kept_blocks(message: Message, format: str = "anthropic") -> list[dict[str, Any]]:
+    """The blocks that were kept of this message for providers of this format; none for others."""
+    metadata = message.metadata if message.role == Role.ASSISTANT else None
+    kept = metadata.get("kept") if isinstance(metadata, dict) else None
+    if not isinstance(kept, dict) or kept.get("format") != format:
+        return []
+    blocks = values.thaw(kept.get("blocks"))
+    return [b for b in blocks if isinstance(b, dict)] if isinstance(blocks, list) else []
 
 
 def _checked(message: Message) -> Message:
@@ -206,7 +221,9 @@ def _message_cost(message: Message, counter: TokenCounter) -> int:
         counter.count(_name(call)) + counter.count(_json(call)) + MESSAGE_TOKENS
         for call in message.tool_calls
     )
-    return counter.count(text_of(message.content)) + MESSAGE_TOKENS + calls
+    kept = [b for b in kept_blocks(message) if b.get("type") not in ("text", "tool_use")]
+    thoughts = counter.count(values.encode(kept).decode()) if kept else 0
+    return counter.count(text_of(message.content)) + MESSAGE_TOKENS + calls + thoughts
 
 
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────
@@ -223,9 +240,30 @@ def text_of(content: Any) -> str:
     return values.encode(content).decode()
 
 
+def for_model(
+    messages: Sequence[Message],
+    *,
+    max_tokens: int | None,
+    keep_last: int,
+    shape: Shape,
+    counter: TokenCounter,
+) -> list[dict[str, Any]] | AnthropicPrompt:
+    """The dialogue as a provider's client takes it, without its oldest turns if it is too long."""
+    if shape not in ("openai", "anthropic"):
+        raise InvalidInput(f"shape must be 'openai' or 'anthropic', not {shape!r}")
+    shown = fit(messages, max_tokens, keep_last=keep_last, counter=counter).messages
+    return openai(shown) if shape == "openai" else anthropic(shown)
+
+
 def openai(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The dialogue as OpenAI's Chat Completions take it."""
-    return [_openai_message(message) for turn in turns(messages) for message in turn.messages]
+    said = (message for turn in turns(messages) for message in turn.messages)
+    return [_openai_message(m) for m in said if m.tool_calls or m.role == Role.TOOL or _says(m)]
+
+
+def _says(message: Message) -> bool:
+    """Whether there is text in it: a paused turn of another provider may have only blocks."""
+    return bool(text_of(message.content).strip())
 
 
 def _openai_message(message: Message) -> dict[str, Any]:
@@ -259,16 +297,16 @@ def anthropic(messages: Iterable[Message]) -> AnthropicPrompt:
     """The dialogue as Anthropic's Messages take it: the system apart, user and assistant in turn."""
     system: list[str] = []
     said: list[dict[str, Any]] = []
-    for turn in turns(messages):
-        for message in turn.messages:
-            if message.role == Role.SYSTEM:
-                system.append(text_of(message.content))
-            else:
-                _say(said, message)
+    shown = [message for turn in turns(messages) for message in turn.messages]
+    for message in shown:
+        if message.role == Role.SYSTEM:
+            system.append(text_of(message.content))
+        else:
+            _say(said, message)
     if not said or said[0]["role"] != "user":
         said.insert(0, {"role": "user", "content": [{"type": "text", "text": BEGIN}]})
-    if said[-1]["role"] == "assistant":  # refused if it ends with a space
-        last = said[-1]["content"][-1]
+    if said[-1]["role"] == "assistant" and not kept_blocks(shown[-1]):
+        last = said[-1]["content"][-1]  # refused if it ends with a space
         last["text"] = last["text"].rstrip()
     made: AnthropicPrompt = {"messages": said}
     return {"system": "\n\n".join(system), **made} if system else made
@@ -289,8 +327,25 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
         result |= {"content": text} if text.strip() else {}
         failed = isinstance(message.metadata, dict) and message.metadata.get("error")
         return [{**result, "is_error": True} if failed else result]
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
-    return blocks + [
+    uses = [
         {"type": "tool_use", "id": c.id, "name": _name(c), "input": _object(c)}
         for c in message.tool_calls
+    ]
+    kept = kept_blocks(message)
+    if kept:
+        return _in_their_places(kept, uses)
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
+    return blocks + uses
+
+
+def _in_their_places(
+    kept: list[dict[str, Any]], uses: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Kept blocks unchanged, with the tool calls where they were: only their ids may differ."""
+    calls = iter(uses)
+    found = [next(calls, None) if b.get("type") == "tool_use" else b for b in kept]
+    return [
+        block
+        for block in (*found, *calls)
+        if block is not None and (block.get("type") != "text" or block.get("text", "").strip())
     ]

@@ -74,6 +74,12 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     effect: str = ""  # "none": it surely did not happen; "": the tool raised, as tools do
 
 
+def _check_finite(name: str, number: float, advice: str) -> None:
+    """NaN and infinity would be stored as null, and such an event could never be read again."""
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name} is {number}, which has no JSON form; {advice}")
+
+
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a call used up, as its provider reported it."""
 
@@ -85,10 +91,35 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         _check_finite("cost_usd", self.cost_usd, "use 0 for a cost that is not known")
 
 
-def _check_finite(name: str, number: float, advice: str) -> None:
-    """NaN and infinity would be stored as null, and such an event could never be read again."""
-    if not math.isfinite(number):
-        raise InvalidInput(f"{name} is {number}, which has no JSON form; {advice}")
+def added(a: Usage, b: Usage) -> Usage:
+    """The sum of two usages."""
+    return Usage(
+        a.input_tokens + b.input_tokens,
+        a.output_tokens + b.output_tokens,
+        a.cost_usd + b.cost_usd,
+    )
+
+
+class Spent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a child run used up, its own children included: it counts against the parent's budget."""
+
+    steps: int = 0
+    usage: Usage = Usage()
+
+
+class Inherited(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What the parents of a child run require of it, whatever its own agent declares.
+
+    (Its deadline and budget are in `RunCreated` itself, narrowed by what its parent had left.)
+    """
+
+    approve: tuple[str, ...] = ()
+    approval_ttl: float | None = None
+    redact: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.approval_ttl is not None:
+            _check_finite("approval_ttl", self.approval_ttl, "leave it out for no limit")
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -123,6 +154,11 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     loop: bool = False  # its agent is a function from state to state
     by: str = ""  # who forked it
     why: str = ""
+    policy: Inherited | None = (
+        None  # what its parents require; None if it has none, or they nothing
+    )
+    ancestors: tuple[str, ...] = ()  # of a fork of a fork: those before `forked_from`, oldest first
+    inherited_events: int = 0  # how many of the events that follow are those of `forked_from`
 
     def __post_init__(self) -> None:
         for name, limit in self.budget.items():
@@ -202,8 +238,12 @@ class RunQuarantined(Event, frozen=True, omit_defaults=True):
 
 
 class CancelRequested(Event, frozen=True, omit_defaults=True):
+    """The run is to end at its next call. `reason` is why its parent failed (deadline, budget), if that is
+    why: then the run fails for the same reason, and is not cancelled."""
+
     by: str = ""
     why: str = ""
+    reason: str = ""
 
 
 class UndoRequested(Event, frozen=True, omit_defaults=True):
@@ -253,6 +293,7 @@ class CallSucceeded(Event, frozen=True, omit_defaults=True):
     unavailable: str = ""  # why the result could not be kept, although the effect happened
     buffered: bool = False  # written with a later commit: what came from outside was not seen here
     forks: int = 0
+    spent: Spent | None = None  # of a child run
 
 
 class CallFailed(Event, frozen=True, omit_defaults=True):
@@ -270,6 +311,8 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     duration_us: int = 0
     forks: int = 0
     cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
+    spent: Spent | None = None  # of a child run
+    usage: Usage | None = None  # of an answer that was charged for and could not be used
 
 
 def args_digest(receipt: CallSucceeded | CallFailed) -> str:

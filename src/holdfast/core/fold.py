@@ -19,11 +19,12 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import knowledge
 from holdfast.core import patch as patches
-from holdfast.core.events import Event, Usage, Value, plain
+from holdfast.core.events import Event, Spent, Usage, Value, added, plain
 from holdfast.core.log import Record, read_event
 from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.patch import StatePatch
+from holdfast.core.policy import BUDGET_PRESSURE, budget_use
 from holdfast.core.state import (
     Attempt,
     Call,
@@ -102,6 +103,7 @@ class Draft:
     context: Value | None
     plan: list[PlanStep]
     steps: int
+    child_steps: int
     decisions: list[Decision]
     facts: list[Fact]
     questions: list[str]
@@ -164,6 +166,15 @@ class Draft:
         """Take one event in."""
         self.seq, self.updated_at = seq, time
         _APPLY[type(event)](self, event)
+        if self.budget and BUDGET_PRESSURE not in self.flags:
+            self._flag_pressure()
+
+    def _flag_pressure(self) -> None:
+        """Raise the flag when the budget runs low, by what the log holds: the same on every replay."""
+        elapsed = self.updated_at - self.created_at
+        use = budget_use(self.budget, steps=self.steps, elapsed_us=elapsed, usage=self.usage)
+        if use.pressure:
+            self.flags.append(BUDGET_PRESSURE)
 
     # the run's own life
 
@@ -240,7 +251,7 @@ class Draft:
 
     def _cancel_requested(self, x: e.CancelRequested) -> None:
         time = self.updated_at
-        self.cancel_requested = True
+        self.cancel_requested = not x.reason
         self._line(time, "cancel", x.by, x.why, "asked to cancel")
 
     def _undo_requested(self, x: e.UndoRequested) -> None:
@@ -317,11 +328,9 @@ class Draft:
     def _succeeded(self, x: e.CallSucceeded) -> None:
         seq, time = self.seq, self.updated_at
         if x.usage is not None:
-            self.usage = Usage(
-                self.usage.input_tokens + x.usage.input_tokens,
-                self.usage.output_tokens + x.usage.output_tokens,
-                self.usage.cost_usd + x.usage.cost_usd,
-            )
+            self._add_usage(x.usage)
+        if x.spent is not None:
+            self._spent(x.spent)
         if self.open.waits:  # a step that needed a yes has no intent
             self.open.waits.pop((x.branch, x.index), None)
         if not self.keep_calls:
@@ -344,6 +353,13 @@ class Draft:
         if call.undoes:
             self._mark_undone(call.undoes)
 
+    def _spent(self, child: Spent) -> None:
+        self.child_steps += child.steps
+        self._add_usage(child.usage)
+
+    def _add_usage(self, used: Usage) -> None:
+        self.usage = added(self.usage, used)
+
     def _store_call(self, call: Call, *, seq: int, time: int | None, **changes: Any) -> None:
         self.open.calls[call.branch, call.index] = msgspec.structs.replace(
             call, last_seq=seq, ended_at=time, **changes
@@ -357,6 +373,10 @@ class Draft:
 
     def _attempt_failed(self, x: e.CallFailed) -> None:
         seq, time = self.seq, self.updated_at
+        if x.spent is not None:
+            self._spent(x.spent)
+        if x.usage is not None:
+            self._add_usage(x.usage)
         call = self._receipt(x)
         self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
         last = msgspec.structs.replace(

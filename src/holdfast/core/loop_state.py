@@ -59,17 +59,17 @@ def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:
         ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
     elif isinstance(new, msgspec.Struct):
         _compare(old, new, here, ops)
-    elif isinstance(new, tuple) and len(new) > len(old) and _is_same(new[: len(old)], old):
+    elif isinstance(new, tuple | list) and len(new) > len(old) and _begins_with(new, old):
         path = jsonpatch.pointer((*here, "-"))
         ops += [{"op": "add", "path": path, "value": item} for item in new[len(old) :]]
     elif isinstance(new, dict):
         gone = [key for key in old if key not in new]
         ops += [{"op": "remove", "path": jsonpatch.pointer((*here, key))} for key in gone]
-        ops += [
-            {"op": "add", "path": jsonpatch.pointer((*here, key)), "value": value}
-            for key, value in new.items()
-            if key not in old or not _is_same(old[key], value)
-        ]
+        for key, value in new.items():
+            if key not in old:
+                ops.append({"op": "add", "path": jsonpatch.pointer((*here, key)), "value": value})
+            elif not _is_same(old[key], value):
+                _change(old[key], value, (*here, key), ops)
     else:
         ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
 
@@ -89,6 +89,10 @@ def _is_same(a: Any, b: Any) -> bool:
         same = len(a) == len(b)
         return same and (all(map(operator.is_, a, b)) or all(map(_is_same, a, b)))
     return bool(a == b)
+
+
+def _begins_with(new: Any, old: Any) -> bool:
+    return all(map(operator.is_, old, new)) or all(map(_is_same, old, new))
 
 
 def encode(ops: Ops) -> bytes:

@@ -27,6 +27,7 @@ from holdfast.core.values import FrozenDict, FrozenList
 from holdfast.errors import InvalidInput, NotStorable
 
 P = TypeVar("P")
+S = TypeVar("S", bound="Part")
 
 _AS_THEY_ARE = (FrozenDict, FrozenList, Value, type(None), bool, str)
 
@@ -91,6 +92,14 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
                 right = _as(kind, getattr(self, name), f"{type(self).__name__}.{name}")
                 force_setattr(self, name, right)
 
+    def replace(self: S, **changes: Any) -> S:
+        """The same part with these fields changed; it is checked like a new one."""
+        unknown = [name for name in changes if name not in self.__struct_fields__]
+        if unknown:
+            known = ", ".join(self.__struct_fields__)
+            raise InvalidInput(f"{type(self).__name__} has no field {unknown[0]}; it has {known}")
+        return msgspec.structs.replace(self, **changes)
+
 
 class _Plain(NamedTuple):
     """The fields of a part that hold one text or number, floats first."""
@@ -148,7 +157,8 @@ class Role(enum.StrEnum):
 
 
 class ToolCall(Part, frozen=True, omit_defaults=True):
-    """A tool call that a model asked for, and what came of it. `duration` is in seconds.
+    """A tool call that a model asked for, and what came of it. `duration` is in seconds, `time` when it was
+    recorded.
 
     `arguments` are what the model sent: a dict, or its text when that was no JSON object.
     """
@@ -159,6 +169,7 @@ class ToolCall(Part, frozen=True, omit_defaults=True):
     result: Any = None
     error: str | None = None
     duration: float = 0.0
+    time: int = 0
 
     @classmethod
     def _user_values(cls) -> tuple[str, ...]:

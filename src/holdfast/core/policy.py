@@ -1,4 +1,4 @@
-"""May this call go now? Retry, deadline and budget as pure decisions.
+"""May this call go now? Retry, deadline, budget and what a parent requires of its children, as pure decisions.
 
 Time comes in as an argument and chance from a seed in the log, so a replay decides the same.
 """
@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, TypeVar
 
-from holdfast.core.events import Usage
+from holdfast.core.events import Inherited, Usage
 from holdfast.errors import InvalidInput
+
+N = TypeVar("N", int, float)
 
 MICROSECONDS: Final = 1_000_000
 SECONDS_MAX: Final = 100 * 366 * 86400
 """The longest wait, deadline or timeout: a hundred years. Longer is a mistake in units."""
+RISKS: Final = ("read", "write_local", "external_action")
+"""What a tool may do to the world, the least first."""
 PRESSURE: Final = 0.8
 """Above this share of any limit the run is under budget pressure."""
+BUDGET_PRESSURE: Final = "budget_pressure"
+"""The risk flag that is raised then."""
 
 
 def microseconds(seconds: object, what: str) -> int:
@@ -232,6 +239,15 @@ class BudgetUse:
         return ""
 
 
+def strictest(*budgets: Mapping[str, float]) -> dict[str, float]:
+    """Limits from several sources as one budget: of each kind the lowest."""
+    found: dict[str, float] = {}
+    for limits in budgets:
+        for name, limit in limits.items():
+            found[name] = min(limit, found.get(name, limit))
+    return found
+
+
 def budget_use(limits: dict[str, float], *, steps: int, elapsed_us: int, usage: Usage) -> BudgetUse:
     """How a run stands against its limits."""
     used = {
@@ -241,3 +257,72 @@ def budget_use(limits: dict[str, float], *, steps: int, elapsed_us: int, usage: 
         "max_cost_usd": usage.cost_usd,
     }
     return BudgetUse(used, dict(limits))
+
+
+EXEMPTIONS: Final = ("approve", "redact")
+"""What an agent may keep from its children (`@agent(exempt=…)`). Not its deadline, budget and cancellation:
+no child may outlive its parent or spend what the parent does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What holds for the calls of a run. A parent's policy is passed on to its children, who can only narrow it.
+
+    `exempt` names what a run's own declaration does not pass on. What it inherited it always passes on: a child
+    cannot release its own children from what its parent requires.
+    """
+
+    approve: frozenset[str] = frozenset()
+    approval_ttl: float | None = None
+    deadline_at: int | None = None
+    budget: Mapping[str, float] = field(default_factory=dict)
+    redact: frozenset[str] = frozenset()
+    exempt: frozenset[str] = frozenset()
+
+    def narrow(self, child: Policy, used: Mapping[str, float] | None = None) -> Policy:
+        """The policy of a child that declares `child`, when `used` of this budget is used up (by the names
+        of `Budget`). In no field wider than either of the two."""
+        left = BudgetUse(dict(used or {}), dict(self.budget)).left
+        budget = {
+            name: _least(left.get(name), child.budget.get(name)) or 0.0
+            for name in (*left, *(name for name in child.budget if name not in left))
+        }
+        return Policy(
+            approve=self.approve | child.approve,
+            approval_ttl=_least(self.approval_ttl, child.approval_ttl),
+            deadline_at=_least(self.deadline_at, child.deadline_at),
+            budget=budget,
+            redact=self.redact | child.redact,
+            exempt=child.exempt,
+        )
+
+    def passed_on(self, inherited: Policy) -> Policy:
+        """What children get of this policy, the effective one of a run that inherited `inherited`."""
+        handed = self
+        if "approve" in self.exempt:
+            ttl = inherited.approval_ttl
+            handed = replace(handed, approve=inherited.approve, approval_ttl=ttl)
+        if "redact" in self.exempt:
+            handed = replace(handed, redact=inherited.redact)
+        return replace(handed, exempt=frozenset())
+
+    def inherited(self) -> Inherited | None:
+        """As it is recorded in a child's first event; None if nothing is required."""
+        if not (self.approve or self.redact):
+            return None
+        return Inherited(tuple(sorted(self.approve)), self.approval_ttl, tuple(sorted(self.redact)))
+
+    @classmethod
+    def recorded(cls, inherited: Inherited | None) -> Policy:
+        """What a run's parents required when it was created."""
+        if inherited is None:
+            return cls()
+        return cls(
+            approve=frozenset(inherited.approve),
+            approval_ttl=inherited.approval_ttl,
+            redact=frozenset(inherited.redact),
+        )
+
+
+def _least(a: N | None, b: N | None) -> N | None:
+    return min((x for x in (a, b) if x is not None), default=None)

@@ -35,6 +35,7 @@ import msgspec
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted
+from holdfast.core.lineage import Lineage, lineage_of
 from holdfast.core.state import RunState
 
 Place = tuple[str, int]
@@ -52,6 +53,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     step: int = 0
     intent: e.CallStarted | None = None
     intent_at: int = 0
+    intent_seq: int = 0
     intent_epoch: int = 0
     first_intent_at: int = 0
     failures: Sequence[e.CallFailed] = ()
@@ -82,6 +84,15 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         """The name of what the call was made with; empty if the log does not say."""
         named = "" if self.done is None else e.args_digest(self.done)
         return named or self.digest
+
+    @property
+    def args(self) -> e.Value | None:
+        """What the call was made with; None if the log has no more than its digest."""
+        if self.intent is not None:
+            return self.intent.args
+        if self.done is not None:
+            return self.done.args
+        return self.failures[-1].args if self.failures else None
 
     @property
     def is_wait(self) -> bool:
@@ -186,6 +197,7 @@ class Journal:
         """Whether the log holds anything at all that could keep a new call from beginning."""
         self.created: e.RunCreated | None = None
         self.created_at = 0
+        self.lineage = Lineage()
         self.steps = 0
         self.accepted = 0
         """The seq of the event by which new steps were accepted among all that is recorded before it."""
@@ -329,6 +341,21 @@ class Journal:
             for x in self.entries.values()
         )
 
+    # ── what a fork inherited ────────────────────────────────────────────────────────────
+
+    def is_inherited(self, entry: Entry) -> bool:
+        """Whether all that is recorded here was recorded by the run that this one was forked from."""
+        return self.lineage.is_inherited(entry.seq)
+
+    def is_wait_for(self, entry: Entry, wait: str, name: str) -> bool:
+        """Whether the code waited here, for this."""
+        recorded = entry.wait
+        if recorded is None or recorded.tool or recorded.wait != wait:
+            return False
+        if recorded.name == name:
+            return True
+        return self.is_inherited(entry) and self.lineage.is_same_text(recorded.name, name)
+
     # ── paths that were left ─────────────────────────────────────────────────────────────
 
     def leave(self, branch: str, index: int) -> int | None:
@@ -346,11 +373,12 @@ class Journal:
                 self.left.setdefault(branch, []).append((place[1], x))
         return 1 + max(place[1] for place, _ in past if place[0] == branch)
 
-    def done_before(self, branch: str, name: str, digest: str) -> tuple[int, Entry] | None:
+    def done_before(
+        self, branch: str, is_same: Callable[[Entry], bool]
+    ) -> tuple[int, Entry] | None:
         """The same call, finished on a path that the code has left: it is not made again."""
-        left = self.left.get(branch, ())
-        for found in left:
-            if (found[1].name, found[1].args_digest) == (name, digest):
+        for found in self.left.get(branch, ()):
+            if is_same(found[1]):
                 self.left[branch].remove(found)
                 return found
         return None
@@ -419,11 +447,14 @@ class Journal:
                 self._reopen_failures(seq)
             case e.RunCreated():
                 self.created, self.created_at = event, time
+                self.lineage = lineage_of(event)
                 if event.deadline_at is not None or event.budget:
                     self.may_stop_calls = True
             case e.RunPaused():
                 self.paused, self.may_stop_calls = event, True
             case e.RunReopened():
+                if self.terminal is not None and self.cancel is not None and self.cancel.reason:
+                    self.cancel = None  # it failed because its parent did, and may try again
                 self.paused = self.terminal = None
                 self._reopen_failures(seq)
             case e.RunRestarted():
@@ -452,7 +483,10 @@ class Journal:
         if event.undoes:
             self.undoing = self.may_stop_calls = True
         entry.digest = event.digest
+        if entry.intent_seq and self.lineage.is_inherited(entry.intent_seq):
+            entry.first_intent_at = 0  # the key of a fork is a new one
         entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
+        entry.intent_seq = seq
         entry.first_intent_at = entry.first_intent_at or time
         entry.doubted = None
         entry.resolved = None

@@ -153,6 +153,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     stage_history: tuple[str, ...] = ()
     plan: tuple[PlanStep, ...] = ()
     steps: int = 0
+    child_steps: int = 0
+    """How many calls its child runs (and theirs) had made when they ended."""
     calls: tuple[Call, ...] = ()
     waits: tuple[Waiting, ...] = ()
     decisions: tuple[Decision, ...] = ()

@@ -245,6 +245,8 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
         return str(value)
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         return _lower_time(value)
+    if hasattr(value, "__fspath__"):
+        return _lower_path(value)
     return _lower_record(value, depth)
 
 
@@ -262,6 +264,15 @@ def _lower_decimal(value: decimal.Decimal) -> str:
     if not value.is_finite():
         raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
     return str(value)
+
+
+def _lower_path(value: Any) -> Any:
+    path = value.__fspath__()
+    if not isinstance(path, str):
+        raise NotStorable(
+            f"{_name(value)} is a path of bytes; use pathlib.Path, whose path is text"
+        )
+    return path
 
 
 def _lower_time(value: datetime.date | datetime.time | datetime.timedelta) -> str:
@@ -512,7 +523,7 @@ class Codec:
             raise
         except (ValueError, RecursionError, NotImplementedError) as error:  # msgspec's
             raise NotStorable(
-                f"it does not read back as the declared type {_type_name(self.declared)}: {error}",
+                f"it does not read back as the declared type {_type_name(self.declared)}: {_said(error)}",
                 path=_path_in(error),
             ) from None
 
@@ -552,7 +563,16 @@ def is_pydantic_model(declared: Any) -> bool:
     )
 
 
+def is_path(declared: Any) -> bool:
+    """Whether it is one of pathlib's classes (which does I/O, and is not imported here)."""
+    return isinstance(declared, type) and any(
+        base.__module__.partition(".")[0] == "pathlib" for base in declared.__mro__
+    )
+
+
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    if has_pydantic_metadata(declared):
+        return _pydantic_decoder(declared)
     try:
         return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec, of types it cannot read
@@ -565,18 +585,96 @@ def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
         ) from None
 
 
+def _pydantic_decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """For constraints that only pydantic knows. Strict: a text is not taken for a number."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None:
+        raise NotStorable(
+            f"the declared type {_type_name(declared)} has constraints that pydantic checks, which is not "
+            "installed; use msgspec.Meta instead"
+        )
+    try:
+        adapter = pydantic.TypeAdapter(declared)
+    except (TypeError, NameError, RuntimeError) as error:  # pydantic, of types it cannot read
+        raise NotStorable(
+            f"pydantic cannot read the declared type {_type_name(declared)}: {error}"
+        ) from None
+    strict = None if mentions_pydantic(declared) else True  # a model has its own configuration
+    return lambda data: adapter.validate_json(bytes(data), strict=strict)
+
+
 def _read_foreign(kind: type[Any], data: Any) -> Any:
     """For msgspec: a value of a type that it does not know, from plain JSON."""
     if is_pydantic_model(kind):
         return kind.model_validate_json(_encode(data))
+    if is_path(kind):
+        if not isinstance(data, str):
+            raise ValueError(f"Expected a path as text, got {data!r}")
+        return kind(data)
     raise NotImplementedError(  # what msgspec asks its hooks to raise; `Codec.decode` says it in our words
-        f"{kind.__qualname__} is no dataclass, msgspec Struct or pydantic model"
+        f"{kind.__qualname__} is not a dataclass, msgspec Struct or pydantic model"
     )
 
 
 def mentions_pydantic(declared: Any) -> bool:
     """Whether a pydantic model is, or is inside, the declared type."""
     return is_pydantic_model(declared) or any(map(mentions_pydantic, typing.get_args(declared)))
+
+
+_PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
+
+
+def has_pydantic_metadata(declared: Any) -> bool:
+    """Whether `Annotated` metadata that pydantic checks is somewhere in the declared type."""
+    return any(
+        type(found).__module__.partition(".")[0] in _PYDANTIC
+        or hasattr(found, "__get_pydantic_core_schema__")
+        for found in metadata_in(declared)
+    )
+
+
+def is_constrained(declared: Any) -> bool:
+    """Whether the declared type demands more of a value than to be of a type."""
+    return has_pydantic_metadata(declared) or any(
+        isinstance(found, msgspec.Meta) for found in metadata_in(declared)
+    )
+
+
+def metadata_in(declared: Any, seen: tuple[Any, ...] = ()) -> list[Any]:
+    """The `Annotated` metadata in a declared type, also of the fields of dataclasses and structs.
+
+    Not of pydantic models: they check themselves when they are made.
+    """
+    if any(declared is known for known in seen):
+        return []
+    seen = (*seen, declared)
+    found = list(getattr(declared, "__metadata__", ())) if _is_annotated(declared) else []
+    for part in (*typing.get_args(declared)[: 1 if found else None], *_field_types(declared)):
+        found += metadata_in(part, seen)
+    return found
+
+
+def _is_annotated(declared: Any) -> bool:
+    return typing.get_origin(declared) is typing.Annotated
+
+
+def _field_types(declared: Any) -> list[Any]:
+    kind = typing.get_origin(declared) or declared
+    if not isinstance(kind, type) or not (
+        dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    ):
+        return []
+    try:
+        return list(typing.get_type_hints(kind, include_extras=True).values())
+    except (NameError, TypeError):  # what cannot be resolved is refused when it is read
+        return []
+
+
+def _said(error: BaseException) -> str:
+    """What a validation error says, without the value, which may be a secret (pydantic shows it)."""
+    if isinstance(error, ValueError) and hasattr(error, "errors"):
+        return "; ".join(str(found["msg"]) for found in error.errors())
+    return str(error)
 
 
 def _path_in(error: BaseException) -> tuple[str, ...]:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 
 from holdfast.core import events as e
-from holdfast.core import log
 from holdfast.core.events import ErrorInfo
-from holdfast.errors import Conflict
 from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import CHILD
 from holdfast.runtime.effects import Asked, CutOff, Invoke, Never
 from holdfast.runtime.outcome import failed_receipt
-from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, Store
+from holdfast.store.base import Store
+from holdfast.store.cancelling import cancel_tree
 
 
 def record_cut(
@@ -49,14 +48,5 @@ def record_cut(
 
 
 def ask_to_cancel(store: Store, run_id: str) -> None:
-    """Let a child run end at its next call, whoever executes it, unless it has ended."""
-    while (row := store.get(run_id)) is not None and row.status not in TERMINAL_STATUSES:
-        records = store.read(run_id)
-        if any(record.kind == e.CancelRequested.kind for record in records):
-            return
-        last = records[-1]
-        asked = e.CancelRequested(why="its parent stopped waiting for it")
-        head = log.Head(last.seq, last.hash, last.time)
-        _, sealed = log.seal(head, [asked], epoch=last.epoch, time=store.now())
-        with contextlib.suppress(Conflict):  # somebody wrote in between: look at what is true now
-            store.append(Append(run_id, last.seq, sealed, None, RowChange(wake=True)))
+    """Let a child run, and what is below it, end at its next call, whoever executes it."""
+    cancel_tree(store, run_id, e.CancelRequested(why="its parent stopped waiting for it"))

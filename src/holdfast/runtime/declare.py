@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -20,21 +21,24 @@ from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Type
 
 from holdfast.core import values
 from holdfast.core.parts import text, texts
-from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
+from holdfast.core.policy import NO_RETRY, RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.annotations import Annotations, annotations_of, misplaced
+from holdfast.runtime.callables import as_function, takes_self
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.options import (
     AGENT,
-    RISKS,
     STEP,
     TOOL,
     check_agent,
     check_call,
     check_known,
+    exemptions,
     names,
     risks,
 )
+from holdfast.runtime.unawaited import checked, remember
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,6 +77,10 @@ class Params:
     """Whether all of them are ASCII."""
     exactly: int
     """How many arguments by position are all there are; -1 if some cannot be given so."""
+    constrained: tuple[str, ...] = ()
+    """Those whose annotations demand more than a type; checked before a call."""
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+    """Annotations that could not be resolved, and why."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
@@ -81,6 +89,9 @@ class Params:
         signature = signature.replace(parameters=parameters)
         kinds = {p.kind for p in parameters}
         names = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        given = [p.name for p in parameters if p.name not in HIDDEN]
+        found = annotations_of(fn)
+        types = _types(found, parameters)
         return cls(
             signature=signature,
             names=names,
@@ -88,11 +99,28 @@ class Params:
             hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
             simple=kinds
             <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
-            types=_types(fn, parameters),
+            types=types,
             all_names=frozenset(p.name for p in parameters),
             plain_names=all(p.name.isascii() for p in parameters),
             exactly=len(names) if len(names) == len(parameters) else -1,
+            constrained=tuple(n for n in given if values.is_constrained(types.get(n, Any))),
+            unresolved={n: w for n, w in found.unresolved.items() if n in (*given, "return")},
         )
+
+    def check_declared(self, name: str) -> None:
+        """InvalidInput for an annotation that says nothing here, and for a constraint in the wrong place."""
+        wrong = misplaced(self.signature.parameters.values())
+        if wrong:
+            raise InvalidInput(
+                f"{name}: the default of {wrong} is a Field, which is not a value; write "
+                f"{wrong}: Annotated[…, Field(…)]"
+            )
+        for parameter, why in self.unresolved.items():
+            what = "its result" if parameter == "return" else f"parameter {parameter}"
+            raise InvalidInput(
+                f"{name}: the annotation of {what} cannot be resolved ({why}); define or import what it "
+                "names before the function, and not only under TYPE_CHECKING"
+            )
 
     def by_name(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, to be called with what `bind` gives: every parameter by its name."""
@@ -149,27 +177,15 @@ def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Para
     ]
 
 
-def _types(fn: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+def _types(found: Annotations, parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
     """Declared types by name; of `*rest` and `**more` the types of what they collect."""
-    types = _hints(fn)
+    types = dict(found.types)
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
             types[p.name] = list[types.get(p.name, Any)]  # type: ignore[misc]
         elif p.kind is p.VAR_KEYWORD:
             types[p.name] = dict[str, types.get(p.name, Any)]  # type: ignore[misc]
     return types
-
-
-def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(fn)
-    except (
-        NameError,
-        TypeError,
-    ):  # a name that exists only for type checkers: treated as undeclared
-        return {
-            k: v for k, v in getattr(fn, "__annotations__", {}).items() if not isinstance(v, str)
-        }
 
 
 class _Known(NamedTuple):
@@ -201,6 +217,8 @@ class CallSpec:
     version: str = ""
     rate: Rate | None = None
     max_running: int | None = None
+    is_method: bool = False
+    """Whether its function takes an instance first, which is not one of its parameters."""
     body: Callable[..., Any] = field(init=False)
     """The function, to be called with its arguments by name."""
     has_intent: bool = field(init=False)
@@ -219,11 +237,16 @@ class CallSpec:
             has_intent=self.effect != REPEATABLE,
             is_limited=self.rate is not None or self.max_running is not None,
             is_plain=self.effect == REPEATABLE
-            and (self.timeout, self.rate, self.max_running) == (None,) * 3,
+            and (self.timeout, self.rate, self.max_running) == (None,) * 3
+            and not self.params.constrained,
             is_flat=self.params.plain_names and not self.params.hidden and not self.redact,
         )
         for name, value in known._asdict().items():
             object.__setattr__(self, name, value)
+
+    def bound_to(self, instance: Any) -> CallSpec:
+        """What is known of the method of this instance."""
+        return dataclasses.replace(self, fn=types.MethodType(self.fn, instance), is_method=False)
 
     def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and kept."""
@@ -242,6 +265,23 @@ class CallSpec:
         except UnicodeEncodeError:
             values.encode(shown, typed=True)  # says where
             raise
+
+    def wrong_argument(self, bound: Mapping[str, Any]) -> str:
+        """The first argument that its annotation forbids, and why; empty if there is none.
+
+        Never shows the value, which may be a secret.
+        """
+        for name in self.params.constrained:
+            value: Any = bound.get(name)
+            if hasattr(value, "get_secret_value"):
+                value = value.get_secret_value()
+            try:
+                if name in bound:
+                    codec_of(self.params.types[name]).decode(values.encode(value, typed=True))
+            except NotStorable as error:
+                where = "" if error.path == "$" else f" (at {error.path})"
+                return f"{self.name} was not called: {name!r} is wrong{where}: {error.reason}"
+        return ""
 
     def decode_args(self, data: bytes) -> dict[str, Any]:
         """Recorded arguments as the types their parameters declare."""
@@ -321,6 +361,8 @@ class AgentSpec:
     continues: tuple[str, ...] = ()
     max_running: int | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    redact: frozenset[str] = frozenset()
+    exempt: frozenset[str] = frozenset()
     body: Callable[..., Any] | None = None
     """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
 
@@ -389,22 +431,53 @@ Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]
 
 def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
     """A function of the same type that enters the call flow when it is called inside a run."""
+    call = _entry(spec, enter)
     if spec.is_async:
 
         @functools.wraps(fn)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await enter(spec, args, kwargs)
+            return await call(args, kwargs)
 
-        wrapper: Any = awaited
+        @functools.wraps(fn)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            coroutine = awaited(*args, **kwargs)
+            remember(spec.name, coroutine)
+            return coroutine
+
+        wrapper: Any = _marked_async(make)
     else:
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return enter(spec, args, kwargs)
+            return call(args, kwargs)
 
         wrapper = called
     setattr(wrapper, SPEC, spec)
     return typing.cast(F, wrapper)
+
+
+def _entry(
+    spec: CallSpec | AgentSpec, enter: Enter
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    if not isinstance(spec, CallSpec) or not spec.is_method:
+        return functools.partial(enter, spec)
+
+    def of_instance(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not args:
+            raise TypeError(f"{spec.name} is a method; call it on an instance")
+        return enter(spec.bound_to(args[0]), args[1:], kwargs)
+
+    return of_instance
+
+
+def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, known to asyncio and inspect as one whose result is awaited."""
+    mark = getattr(inspect, "markcoroutinefunction", None)
+    if mark is not None:  # Python 3.12
+        return typing.cast(Callable[..., Any], mark(fn))
+    code = fn.__code__  # in 3.11 only `inspect` reads this flag; a call is made by other means
+    fn.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
+    return fn
 
 
 def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
@@ -419,7 +492,9 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
 
 def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     name = _named(fn, options)
-    params = Params.of(fn)
+    is_method = takes_self(fn)
+    params = Params.of(fn, skip_first=is_method)
+    params.check_declared(name)
     returns = params.types.get("return", Any)
     try:
         codec = Codec(returns)
@@ -435,6 +510,7 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
         params=params,
         is_async=inspect.iscoroutinefunction(fn),
         result=codec,
+        is_method=is_method,
         **options,
     )
 
@@ -481,6 +557,7 @@ class Declarations:
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            fn = as_function(fn, "@step", options.get("name"))
             hidden = [name for name in inspect.signature(fn).parameters if name in HIDDEN]
             if hidden:
                 raise InvalidInput(
@@ -522,6 +599,7 @@ class Declarations:
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            fn = as_function(fn, "@tool", options.get("name"))
             opts = dict(options)
             risk = opts.pop("risk", "external_action")
             if risk not in RISKS:
@@ -553,15 +631,21 @@ class Declarations:
         continues: Iterable[str] = (),
         max_running: int | None = None,
         checkpoint: Strategy | Checkpoint = "every_step",
+        redact: Iterable[str] = (),
+        exempt: Iterable[str] = (),
     ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function whose runs survive crashes. Its first parameter is the run.
 
         Workers go on with runs that were begun under its `version` or one that it `continues`, and leave
         others alone; of all its runs, workers have at most `max_running` under way at once.
+
+        `approve`, `redact`, deadline and budget hold for its child runs too, whatever their agents declare;
+        `exempt` names what does not ("approve", "redact").
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+            fn = as_function(fn, "@agent", options.get("name"))
             return declared(fn, agent_spec_of(fn, dict(options)), self._enter)
 
         check_known("@agent", options, AGENT)
@@ -573,6 +657,20 @@ def _versions(name: str, continues: object) -> tuple[str, ...]:
     return names(f"agent {name}", "continues", given, "versions", "1")
 
 
+RUN_OPTIONS: Final = ("id", "wait", "priority")
+"""What `hf.run` and `hf.start` take for themselves: input of that name would never arrive."""
+
+
+def _check_names(name: str, params: Params) -> None:
+    for parameter in params.signature.parameters.values():
+        if parameter.name in RUN_OPTIONS and parameter.kind is not parameter.POSITIONAL_ONLY:
+            raise InvalidInput(
+                f"agent {name}: hf.run and hf.start have an option `{parameter.name}` of their own, so a parameter "
+                f"of that name could not be given; rename it, or take it by position only: "
+                f"def {name}(run, {parameter.name}, /)"
+            )
+
+
 def agent_spec_of(
     fn: Callable[..., Any], options: dict[str, Any], params: Params | None = None
 ) -> AgentSpec:
@@ -582,7 +680,14 @@ def agent_spec_of(
         raise InvalidInput(
             f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
         )
+    if takes_self(fn):
+        raise InvalidInput(
+            f"{name} is a method, and an agent cannot be one: a worker that resumes a run finds its agent by "
+            "name and has no instance; declare a function that makes or finds the instance"
+        )
     params = params or Params.of(fn, skip_first=True)
+    _check_names(name, params)
+    params.check_declared(name)
     check_agent(name, options)
     try:
         codec = Codec(params.types.get("return", Any))
@@ -593,13 +698,17 @@ def agent_spec_of(
     stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")
     options["stages"] = texts(stages, f"agent {name}: stages")
     options["approve"] = risks(f"agent {name}", options.get("approve", ()))
+    secret = names(f"agent {name}", "redact", options.get("redact", ()), "names", "token")
+    options["redact"] = frozenset(secret)
+    options["exempt"] = exemptions(f"agent {name}", options.get("exempt", ()))
     options["continues"] = _versions(name, options.get("continues", ()))
     options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
+    is_async = inspect.iscoroutinefunction(fn)
     return AgentSpec(
         name=name,
-        fn=fn,
+        fn=fn if is_async else checked(fn),
         params=params,
-        is_async=inspect.iscoroutinefunction(fn),
+        is_async=is_async,
         result=codec,
         **options,
     )

@@ -56,6 +56,17 @@ class Pause(msgspec.Struct, eq=False):
     seconds: float
 
 
+class Draw(msgspec.Struct, eq=False):
+    """Read the time, or draw a number or an id, at a place in the code. Not an effect of a flow: it is
+    noted, not awaited. A test may put another source in the place of `make`."""
+
+    session: Session
+    name: str
+    branch: str
+    index: int
+    make: Callable[[], Any]
+
+
 class Park(msgspec.Struct, eq=False):
     """Wait for something that the log will bring. Returns when it has; a caller that blocks unwinds with the
     signal instead, and so does every line when the run leaves memory."""

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core import log, values
+from holdfast.core.events import Spent
+from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import microseconds
+from holdfast.core.state import RunState
 from holdfast.errors import (
     Abandon,
     HoldfastError,
@@ -35,14 +39,15 @@ from holdfast.errors import (
     Signal,
     StoreError,
 )
-from holdfast.runtime import checkpoints
+from holdfast.runtime import checkpoints, lineage
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
-from holdfast.runtime.lease import LeaseKeeper
+from holdfast.runtime.lease import LeaseKeeper, Owner
+from holdfast.runtime.lineage import LiveRun
 from holdfast.runtime.lookout import Lookout
 from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
@@ -50,6 +55,8 @@ from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.suspend import ends
 from holdfast.runtime.tasks import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
+from holdfast.runtime.uninterrupted import uninterrupted
+from holdfast.store import cancelling
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import (
     TERMINAL_STATUSES,
@@ -59,8 +66,11 @@ from holdfast.store.base import (
     RowChange,
     RunRow,
     Store,
+    Wanted,
 )
 from holdfast.store.ending import newest_first
+
+CALLER_GONE: Final = "the caller of this one was cancelled"
 
 
 @dataclass(slots=True)
@@ -89,6 +99,10 @@ class Taken:
     records: Sequence[Record] | None = None
     unchecked: bool = False
     """It was taken because it was due, without a look whether it may be resumed."""
+    above: Session | None = None
+    """The run in whose call it is to be executed."""
+    unwanted: threading.Event | None = None
+    """Set when the caller that wanted it executed has gone."""
 
 
 class Engine:
@@ -101,6 +115,7 @@ class Engine:
         self.leases = LeaseKeeper(store, self.options.lease_seconds)
         self.lookout = Lookout(store, self.options.lease_seconds)
         self.agents: dict[str, AgentSpec] = {}
+        self._lending = threading.Lock()
 
     @property
     def worker(self) -> str:
@@ -131,39 +146,51 @@ class Engine:
 
     def create(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        parent: str = "", claim: bool = True, priority: int = 0,
+        above: Session | None = None, claim: bool = True, priority: int = 0,
     ) -> Taken | RunRow:  # fmt: skip
-        """Create the run, claimed by us if it is new and `claim`; else its row as it is."""
+        """Create the run, claimed by us if it is new and `claim`; else its row as it is. With `above` it is
+        a child of that run."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, parent, claim, priority)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
         row, fresh = self.store.create(
             new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
         )
-        return Taken(row, spec, asked_at, head, new.records) if fresh and claim else row
+        return (
+            Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
+        )
 
     async def create_async(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        parent: str = "",
+        above: Session | None = None, claim: bool = True,
     ) -> Taken | RunRow:  # fmt: skip
-        """The same on this event loop, claimed."""
+        """The same on this event loop."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, parent, claim=True, priority=0)
-        row, fresh = await self.store.create_async(new)
-        return Taken(row, spec, asked_at, head, new.records) if fresh else row
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority=0)
+        try:
+            row, fresh = await self.store.create_async(new)
+        except asyncio.CancelledError:  # by now it has been created, or not
+            if new.row is not None and new.is_new and claim:
+                unwanted = Taken(new.row, spec, asked_at)
+                await uninterrupted(partial(self.put_back, unwanted))
+            raise
+        return (
+            Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
+        )
 
     def _creation(
-        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...], parent: str,
-        claim: bool, priority: int,
+        self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...],
+        above: Session | None, claim: bool, priority: int,
     ) -> tuple[Creation, Head]:  # fmt: skip
         log.check_run_id(run_id)
         self.learn(spec)
         data, digest = spec.encode_input(args, kwargs)
         value, blob = log.wrap(data)
         now = self.store.now()
-        deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
+        limits, inherited = lineage.at_creation(spec, now, above)
+        parent = "" if above is None else above.run_id
         created = e.RunCreated(
-            run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=deadline,
-            budget=spec.budget.limits(), stages=spec.stages, parent=parent, loop=spec.body is not None,
+            run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=limits.deadline_at,
+            budget=dict(limits.budget), stages=spec.stages, parent=parent, loop=spec.body is not None, policy=inherited,
         )  # fmt: skip
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
         new = Creation(
@@ -175,48 +202,98 @@ class Engine:
         )
         return new, head
 
-    def take(self, row: RunRow, spec: AgentSpec) -> Taken:
-        """Claim a run that is not at its end, or say why that is impossible."""
+    def take(self, row: RunRow, spec: AgentSpec, within: Wanted | None = None) -> Taken:
+        """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
+        room for it."""
         if row.status == "paused":
             raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
             raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
         asked_at = elapsed()
-        claimed = self.store.claim(row.id, worker=self.worker, lease_us=self.leases.lease_us)
+        claimed = self.store.claim(
+            row.id, worker=self.worker, lease_us=self.leases.lease_us, within=within
+        )
         if claimed is None:
             now = self.store.get(row.id)
+            if within is not None and now is not None and not now.is_live(self.store.now()):
+                room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
+                raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
             owner = now.owner if now else "another worker"
             raise RunBusy(
                 row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
             )
         return Taken(claimed, spec, asked_at)
 
+    def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
+        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
+        within = Wanted(spec.name, spec.version, spec.max_running)
+        with contextlib.suppress(RunWaiting):
+            return replace(self.take(row, spec, within), unchecked=True)
+        return None
+
+    def put_back(self, taken: object) -> None:
+        """Release a run that was claimed and is not executed after all; anything else is left alone."""
+        if isinstance(taken, Taken):
+            with contextlib.suppress(StoreError):  # then the lease ends by itself
+                self.store.release(taken.row.id, taken.row.epoch)
+
     # ── executing ────────────────────────────────────────────────────────────────────────
 
-    def _open(self, taken: Taken) -> tuple[Session, Branch]:
+    def _open(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         spec, row = taken.spec, taken.row
         setting = Setting(
-            approve=spec.approve, approval_ttl=spec.approval_ttl, stages=spec.stages, model=spec.state,
-            run_child=self._run_child, undo_child=self._undo_child, checkpoint=spec.checkpoint,
+            stages=spec.stages, model=spec.state, checkpoint=spec.checkpoint,
+            run_child=self._run_child, undo_child=self._undo_child, end_children=self._end_children,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
             boundary=self.options.boundary, stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
         )  # fmt: skip
-        self.leases.hold(session, taken.asked_at)
+        self.leases.hold(session, taken.asked_at, owner)
         try:
             if taken.head is not None and taken.records is not None:
                 session.begin(taken.head, taken.records)
+                lineage.govern(session, spec, taken.above)
             else:
                 self._load(session, spec)
+                lineage.govern(session, spec, taken.above)
                 self._set_aside_poison(session, row)
                 if taken.unchecked:
                     self._set_aside_not_resumable(session, row, spec)
                 session.announce(e.RunClaimed(worker=self.worker, code_version=spec.version))
+            if row.parent:
+                self._heed_cancellation(session, row.parent)
         except BaseException:  # also an interrupt: a run that does not execute has no lease
             self._close(session)
             raise
         return session, Branch(session)
+
+    def _heed_cancellation(self, session: Session, parent: str) -> None:
+        """A child whose parent is cancelled begins no call. It is looked for after the child was created or
+        claimed: a cancellation that comes later finds the child. One that a person has restarted goes on."""
+        if session.journal.cancel is not None or session.journal.is_undone:
+            return
+        if session.lineage.parent is None:
+            asked = cancelling.cancelled_above(self.store, parent)
+        else:
+            asked = self._cancelled_here(session)
+        if asked is not None and self.store.last_restart(session.run_id) < 0:
+            cancelling.request(self.store, session.run_id, asked)
+            session.catch_up()
+
+    def _cancelled_here(self, session: Session) -> e.CancelRequested | None:
+        """The cancellation of a run above this one that executes here. Its session may not know of it yet."""
+        above = list(session.lineage.ancestors())
+        ends = self.store.heads([run.run_id for run in above])
+        for run in above:
+            if run.journal.cancel is None and ends.get(run.run_id, -1) > run.read_to:
+                new = self.store.read(run.run_id, after=run.read_to)
+                found = cancelling.requested(run.run_id, new[::-1])
+            else:
+                found = run.journal.cancel
+            if found is not None:
+                return found
+        return None
 
     def _load(self, session: Session, spec: AgentSpec) -> None:
         """Read the log. A run whose log does not verify is set aside; others are not held up."""
@@ -264,6 +341,7 @@ class Engine:
 
     def _close(self, session: Session, *, died: bool = False) -> None:
         """Give the lease back, unless the run's last event has ended it."""
+        lineage.leave(session)
         self.leases.drop(session)
         if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
             self._set_aside_damaged(session, session.stopped.cause)
@@ -284,7 +362,14 @@ class Engine:
             except RuntimeError:
                 return asyncio.run(self.execute_async(taken))
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
-        session, root = self._open(taken)
+        if taken.unwanted is not None and taken.unwanted.is_set():
+            self.put_back(taken)
+            raise RunWaiting(
+                taken.row.id, f"a worker: {CALLER_GONE}", "it goes on by itself elsewhere"
+            )
+        session, root = self._open(taken, threading.current_thread())
+        if taken.unwanted is not None and taken.unwanted.is_set():
+            self.give_back([taken.row.id], CALLER_GONE)
         died = False
         try:
             return drive(execute(session, taken.spec, Run(session, root), root))
@@ -297,13 +382,15 @@ class Engine:
     async def execute_async(self, taken: Taken) -> Any:
         """The same on this event loop."""
         if not taken.spec.is_async:
-            return await asyncio.to_thread(self.execute, taken)
+            return await self._execute_in_thread(taken)
         # A run that was just created has nothing to be read, and one that has ended no lease to give
         # back: then no thread is needed (each hop costs as much as a step).
-        if taken.head is not None:
-            session, root = self._open(taken)
+        owner = asyncio.current_task()
+        assert owner is not None
+        if taken.head is not None and taken.above is None:
+            session, root = self._open(taken, owner)
         else:
-            session, root = await asyncio.to_thread(self._open, taken)
+            session, root = await self._opened(taken, owner)
         self.lookout.add(root)
         died = False
         try:
@@ -319,7 +406,25 @@ class Engine:
             if session.settled and session.stopped is None:
                 self._close(session)
             else:
-                await asyncio.shield(asyncio.to_thread(partial(self._close, session, died=died)))
+                await uninterrupted(partial(self._close, session, died=died))
+
+    async def _opened(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
+        """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""
+        open_ = partial(self._open, taken, owner)
+        return await uninterrupted(open_, lambda opened: self._close(opened[0]))
+
+    async def _execute_in_thread(self, taken: Taken) -> Any:
+        """Execute a plain agent. Its code cannot be interrupted: if the caller is cancelled, the run is given
+        back at its next boundary, and its thread is not waited for."""
+        taken.unwanted = threading.Event()
+        work = asyncio.ensure_future(asyncio.to_thread(self.execute, taken))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_look_at)
+            taken.unwanted.set()
+            self.give_back([taken.row.id], CALLER_GONE)
+            raise
 
     # ── giving back ──────────────────────────────────────────────────────────────────────
 
@@ -374,13 +479,20 @@ class Engine:
     # ── children ─────────────────────────────────────────────────────────────────────────
 
     def _child_taken(
-        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+        self,
+        spec: AgentSpec,
+        child_id: str,
+        above: Session,
+        kwargs: Mapping[str, Any],
+        within: Wanted | None,
     ) -> Taken | RunRow:
         args, by_name = spec.params.split(kwargs)
-        made = self.create(spec, child_id, by_name, args=args, parent=parent)
-        return made if isinstance(made, Taken) else self._taken_up(made, spec)
+        made = self.create(spec, child_id, by_name, args=args, above=above, claim=within is None)
+        return made if isinstance(made, Taken) else self._taken_up(made, spec, above, within)
 
-    def _taken_up(self, row: RunRow, spec: AgentSpec) -> Taken | RunRow:
+    def _taken_up(
+        self, row: RunRow, spec: AgentSpec, above: Session, within: Wanted | None
+    ) -> Taken | RunRow:
         """A child that may not be resumed holds its parent until a person has overridden that."""
         if row.status in TERMINAL_STATUSES:
             return row
@@ -389,29 +501,81 @@ class Engine:
         except NotResumable as refused:
             reason = f"a person: {refused.reason}; to override: {refused.override}"
             raise RunWaiting(row.id, reason, refused.override) from None
-        return self.take(row, spec)
+        return replace(self.take(row, spec, within), above=above)
 
     def _run_child(
-        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Any:
         """The child's result; for an async agent, something to await."""
         how = self._child_async if spec.is_async else self._child
-        return how(spec, child_id, parent, kwargs)
+        return how(spec, child_id, above, kwargs)
 
-    def _child(self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]) -> Any:
-        taken = self._child_taken(spec, child_id, parent, kwargs)
-        return self.execute(taken) if isinstance(taken, Taken) else self.result_of(taken, spec)
+    def _child(
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
+    ) -> Any:
+        with self._seat(spec, child_id, above) as within:
+            taken = self._child_taken(spec, child_id, above, kwargs, within)
+            if isinstance(taken, Taken):
+                return self.execute(taken)
+        return self._result_of_child(taken, spec, above)
 
     async def _child_async(
-        self, spec: AgentSpec, child_id: str, parent: str, kwargs: Mapping[str, Any]
+        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Any:
         args, by_name = spec.params.split(kwargs)
-        taken = await self.create_async(spec, child_id, by_name, args=args, parent=parent)
-        if not isinstance(taken, Taken):
-            taken = await asyncio.to_thread(self._taken_up, taken, spec)
-        if isinstance(taken, Taken):
-            return await self.execute_async(taken)
-        return await asyncio.to_thread(self.result_of, taken, spec)
+        with self._seat(spec, child_id, above) as within:
+            claim = within is None
+            taken = await self.create_async(
+                spec, child_id, by_name, args=args, above=above, claim=claim
+            )
+            if not isinstance(taken, Taken):
+                claim_it = partial(self._taken_up, taken, spec, above, within)
+                taken = await uninterrupted(claim_it, self.put_back)
+            if isinstance(taken, Taken):
+                return await self.execute_async(taken)
+        return await asyncio.to_thread(self._result_of_child, taken, spec, above)
+
+    @contextlib.contextmanager
+    def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[Wanted | None]:
+        """The room that a child of a limited agent (`max_running`) has while it executes in its parent's call.
+
+        It needs a seat of its own. But the nearest run above it of the same agent, which waits for it, lends
+        its seat to one child at a time: so an agent that calls itself gets on with `max_running=1`. A child
+        that finds no room is left to workers, and its parent is suspended, which frees the parent's seat.
+        """
+        if spec.max_running is None:
+            yield None
+            return
+        lender: LiveRun | None = None
+        with self._lending:
+            same = (run for run in lineage.upwards(above) if run.lineage.agent == spec.name)
+            nearest = next(same, None)
+            if nearest is not None and not nearest.lineage.seat_lent_to:
+                lender = nearest
+                lender.lineage.seat_lent_to = child_id
+            held = [run.lineage for run in self.leases.sessions()]
+            lent = sum(x.agent == spec.name and bool(x.seat_lent_to) for x in held)
+        try:
+            yield Wanted(spec.name, spec.version, spec.max_running + lent)
+        finally:
+            if lender is not None:
+                lender.lineage.seat_lent_to = ""
+
+    def _result_of_child(self, row: RunRow, spec: AgentSpec, above: Session) -> Any:
+        """The outcome of a child that has ended, here or elsewhere; what it used up counts from now on."""
+        ended = fold(RunState(), self.store.read(row.id))
+        above.lineage.spent[row.id] = Spent(ended.steps + ended.child_steps, ended.usage)
+        return self.result_of(row, spec)
+
+    def _end_children(self, run_id: str, asked: e.CancelRequested) -> None:
+        """Cancel the open children of a run that must end. Those that no worker executes end here and now,
+        if their agents are known; others at their next call."""
+        cancelling.cancel_children(self.store, run_id, asked)
+        for row in cancelling.open_children(self.store, run_id):
+            spec = self.agents.get(row.agent)
+            if spec is not None and not row.is_live(self.store.now()):
+                with contextlib.suppress(HoldfastError):  # else a worker ends it
+                    self.execute(self.take(row, spec))
 
     def _undo_child(self, spec: AgentSpec, child_id: str) -> Any:
         """Take back what a child run did; for an async agent, something to await."""
@@ -425,7 +589,7 @@ class Engine:
                 self.execute(taken)
 
     async def _child_undone_async(self, spec: AgentSpec, child_id: str) -> None:
-        taken = await asyncio.to_thread(self._taken_to_undo, spec, child_id)
+        taken = await uninterrupted(partial(self._taken_to_undo, spec, child_id), self.put_back)
         if taken is not None:
             with contextlib.suppress(RunCancelled):
                 await self.execute_async(taken)
@@ -434,6 +598,12 @@ class Engine:
         self.learn(spec)
         row = ask_to_undo(self.store, child_id)
         return None if row is None else self.take(row, spec)
+
+
+def _look_at(work: asyncio.Future[Any]) -> None:
+    """How it ended is in the log: nobody is left here to be told."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _wants_the_process_to_end(error: BaseException) -> bool:

@@ -97,18 +97,19 @@ def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
     """An agent called inside an agent: a call whose effect is a run of its own."""
-    setting = branch.session.setting
+    session = branch.session
+    setting = session.setting
     run_child, undo_child = setting.run_child, setting.undo_child
     assert run_child is not None and undo_child is not None
 
     if agent.is_async:
 
-        async def child(child_id: str, parent: str, kwargs: dict[str, Any]) -> Any:
-            return await run_child(agent, child_id, parent, kwargs)
+        async def child(child_id: str, kwargs: dict[str, Any]) -> Any:
+            return await run_child(agent, child_id, session, kwargs)
     else:
 
-        def child(child_id: str, parent: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
-            return run_child(agent, child_id, parent, kwargs)
+        def child(child_id: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
+            return run_child(agent, child_id, session, kwargs)
 
     if agent.is_async:
 

@@ -29,19 +29,21 @@ from holdfast.errors import (
     RunWaiting,
     Signal,
     Stop,
+    StoreError,
     Suspend,
 )
 from holdfast.runtime.commit import commit
-from holdfast.runtime.context import Branch
-from holdfast.runtime.declare import AgentSpec
+from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.declare import CHILD, AgentSpec
 from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.gate import gate
+from holdfast.runtime.gate import cancellation, gate
 from holdfast.runtime.outcome import error_info
 from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.suspend import suspend
 from holdfast.runtime.tasks import whole
 from holdfast.runtime.undo import compensate
 from holdfast.store.base import RowChange
+from holdfast.store.cancelling import REASONS
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
@@ -61,10 +63,14 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
+        if isinstance(signal, Suspend) and isinstance(session.stopped, Stop):
+            signal = session.stopped  # one branch has to wait, but the run as a whole must end
         if signal is None:
             signal = session.stopped or root.waiting
         if signal is None and session.journal.undo is not None:
             signal = Stop("undone", "what it did is taken back")
+        if signal is None and session.journal.cancel is not None:
+            signal = cancellation(session)  # what failed may be a child, cancelled with this run
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
         raise AssertionError("unreachable") from error
 
@@ -188,8 +194,10 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
-    session.stopped = None
+    session.stopped, session.ending = None, True
     journal = session.journal
+    if signal.reason in ("cancelled", *REASONS):
+        yield from _end_children(session, signal)
     if spec.on_failure == "undo" or journal.is_undone:
         yield from compensate(session)
     if signal.reason == "cancelled" or journal.undo is not None:
@@ -202,6 +210,22 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     info = ErrorInfo(type=signal.reason, message=signal.message)
     yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message)
+
+
+def _end_children(session: Session, signal: Stop) -> Flow:
+    """Before a run is cancelled, or fails by a limit, its open children end for the same reason."""
+    end_children = session.setting.end_children
+    if end_children is None:
+        return
+    asked = session.journal.cancel
+    if asked is None or signal.reason in REASONS:
+        asked = e.CancelRequested(why=signal.message, reason=signal.reason)
+    inside = Inside("end_children", CHILD, session.run_id)
+    args = (session.run_id, asked)
+    try:
+        yield Invoke(session, end_children, {}, inside, False, args=args)
+    except StoreError as error:
+        raise Abandon(error) from error
 
 
 def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:

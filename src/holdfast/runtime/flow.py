@@ -12,6 +12,7 @@ Reading order: `call` is the pipeline, the functions below it are its stages. Ag
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import Call, RunState
-from holdfast.core.values import canonical_flat
+from holdfast.core.values import canonical_flat, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
@@ -43,6 +44,7 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
+from holdfast.runtime import durations
 from holdfast.runtime.commit import commit, is_due, park, wait_until
 from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.cutoff import record_cut
@@ -77,8 +79,9 @@ from holdfast.runtime.outcome import (
     kept_args,
     result_lost,
     secrets_of,
+    spent_by_child,
 )
-from holdfast.runtime.session import place_name
+from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.writer import Batch, Commit
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, Store
@@ -96,6 +99,8 @@ def ask(
 ) -> tuple[Asked, Entry | None]:
     """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
     session = branch.session
+    if redact := session.lineage.policy.redact:
+        spec = dataclasses.replace(spec, redact=spec.redact | redact)
     own_key = ""
     args = canonical_flat(bound) if spec.is_flat else None
     if args is None:
@@ -149,9 +154,12 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
         if settled is not None:
             return (yield from replay(asked, settled))
         entry = _match(asked)
+    if asked.spec.params.constrained and not asked.undoes:
+        yield from _check_args(asked, entry)
     approval = None
-    if asked.spec.risk in session.setting.approve:
-        approval = yield from _approval(asked, entry)
+    gated = asked.spec.risk in session.lineage.policy.approve
+    if gated or (entry is not None and entry.wait is not None):
+        approval = yield from _approval(asked, entry, gated)
     try:
         return (yield from _attempts(asked, entry, approval))
     except CutOff as cut:  # between two attempts, or while it waited for its turn
@@ -197,7 +205,7 @@ def _match(asked: Asked) -> Entry | None:
     session = branch.session
     left = None
     if session.journal.left:
-        left = session.journal.done_before(branch.path, asked.spec.name, asked.digest)
+        left = session.journal.done_before(branch.path, partial(_is_same, asked))
     if left is not None:
         branch.give_back(asked.index)
         asked.index = left[0]
@@ -253,7 +261,18 @@ def _is_same(asked: Asked, entry: Entry) -> bool:
     if other or (entry.name and entry.name != asked.spec.name):
         return False
     recorded = entry.args_digest
-    return not recorded or recorded == asked.digest
+    if not recorded or recorded == asked.digest:
+        return True
+    return asked.session.journal.is_inherited(entry) and _is_same_for_fork(asked, entry)
+
+
+def _is_same_for_fork(asked: Asked, entry: Entry) -> bool:
+    """Whether an inherited call differs from this one only in the run's id."""
+    session = asked.session
+    lineage, args = session.journal.lineage, entry.args
+    if args is None:
+        return entry.args_digest in lineage.possible_digests(asked.args)
+    return lineage.is_same_value(decode(session.unwrap(args)), decode(asked.args))
 
 
 def recorded(asked: Asked, entry: Entry) -> Any:
@@ -269,6 +288,7 @@ def recorded(asked: Asked, entry: Entry) -> Any:
     if done is not None:
         if done.unavailable:
             raise result_lost(asked, done.unavailable)
+        durations.note(asked.spec.name, done.duration_us)
         result = done.result
         return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
     resolved = entry.resolved
@@ -295,22 +315,27 @@ def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
 # ── approval ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _approval(asked: Asked, entry: Entry | None) -> Flow:
+def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     """For a risk that needs a person: the seq of an approval of exactly these arguments.
 
     It counts once (the intent that names it is committed in the same transaction), for these very
     bytes, and not after it has expired.
+
+    A request that is recorded counts even if the code no longer asks (it is not `gated`): a rejection is
+    an outcome, an approval is used, and without a decision the call is not made.
     """
     spec, session = asked.spec, asked.session
-    setting = session.setting
-    used = entry is not None and entry.intent is not None
-    if asked.undoes or used:
+    policy = session.lineage.policy
+    if asked.undoes or (entry is not None and _intent_of_this_run(session, entry) is not None):
         return None
-    anew = entry is not None and entry.granted and entry.wait_seq < entry.granted_seq
-    if entry is None or entry.wait is None or anew:
+    if entry is None or entry.wait is None or _asks_again(session, entry):
+        if entry is not None and not gated:
+            if _was_rejected(entry):
+                raise _gate_removed(asked, "rejected")
+            return None
         until = None
-        if setting.approval_ttl is not None:
-            until = session.store.now() + microseconds(setting.approval_ttl, "approval_ttl")
+        if policy.approval_ttl is not None:
+            until = session.store.now() + microseconds(policy.approval_ttl, "approval_ttl")
         value, blobs = session.wrap(asked.args)
         request = e.WaitBegan(
             branch=asked.branch.path,
@@ -345,6 +370,8 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
         yield from _reject(asked, "the approval was not given and used in time")
     if decision is not None:
         return entry.approval_seq
+    if not gated:
+        raise _gate_removed(asked, "not decided")
     signal = Suspend(
         f"approval of {spec.name}",
         f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
@@ -354,12 +381,50 @@ def _approval(asked: Asked, entry: Entry | None) -> Flow:
     return None
 
 
+def _gate_removed(asked: Asked, status: str) -> BaseException:
+    """The log has a request for approval of this call that gives no right to make it, and the code no
+    longer asks."""
+    recorded = f"a request for approval of {asked}, which was {status}"
+    return asked.session.diverged(asked.where, recorded, f"{asked} without approval")
+
+
+def _was_rejected(entry: Entry) -> bool:
+    return bool(entry.failures) and entry.failures[-1].error.type == Rejected.__name__
+
+
+def _asks_again(session: Session, entry: Entry) -> bool:
+    """Whether the recorded request is over: the run failed since and was resumed, or the request is that of
+    the run that this one was forked from."""
+    if session.journal.lineage.is_inherited(entry.wait_seq):
+        return True
+    return entry.granted and entry.wait_seq < entry.granted_seq
+
+
+def _intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
+    """The recorded intent, unless a fork inherited it: that one's key and approval are another run's."""
+    if session.journal.lineage.is_inherited(entry.intent_seq):
+        return None
+    return entry.intent
+
+
 def _reject(asked: Asked, why: str) -> Flow:
-    spec, session = asked.spec, asked.session
-    error = ErrorInfo("Rejected", why, effect="none")
+    yield from _refuse(asked, ErrorInfo("Rejected", why, effect="none"))
+
+
+def _check_args(asked: Asked, entry: Entry | None) -> Flow:
+    """Before approval and intent: arguments that the annotations forbid fail the call, which was not made."""
+    if entry is None or entry.intent is None:
+        wrong = asked.spec.wrong_argument(asked.bound)
+        if wrong:
+            yield from _refuse(asked, ErrorInfo("InvalidInput", wrong, effect="none"))
+
+
+def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
+    """Record that the call was not made and why, and raise it."""
+    session = asked.session
     step = session.next_step()
     yield from commit(session, [failed_receipt(asked, error, step)], is_outcome=True)
-    raise Rejected(spec.name, "Rejected", why, step=step)
+    raise failure(asked.spec.name, error, 1, step)
 
 
 # ── attempts ─────────────────────────────────────────────────────────────────────────────────
@@ -480,16 +545,17 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     step = step or session.next_step()
     digest = asked.digest
     key = asked.own_key or f"{session.run_id}:{step}:{spec.name}:{digest}"
-    if entry is not None and entry.intent is not None and entry.intent.key != key:
+    before = None if entry is None else _intent_of_this_run(session, entry)
+    if before is not None and before.key != key:
         raise session.diverged(
             asked.where,
-            f"{asked} under the key {entry.intent.key!r}",
+            f"{asked} under the key {before.key!r}",
             f"{asked} under the key {key!r}",
         )
     value, blobs = session.wrap(asked.args)
     until = None
     if spec.key_ttl is not None:
-        first = entry.first_intent_at if entry else 0
+        first = entry.first_intent_at if entry is not None and before is not None else 0
         until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
         if entry is not None and entry.failures and first and session.store.now() >= until:
             yield from doubt(asked, step, number - 1, "the receiver may have forgotten its key")
@@ -512,8 +578,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
         undoes=asked.undoes,
         child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
     )
-    holds_key = entry is not None and entry.intent is not None
-    claims = "" if holds_key else asked.own_key
+    claims = "" if before is not None else asked.own_key
     try:
         yield from commit(
             session,
@@ -593,7 +658,7 @@ def _failed_elsewhere(asked: Asked, error: ErrorInfo, step: int) -> Flow:
 def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
     """The arguments with what the runtime fills in."""
     if asked.spec.effect == CHILD and intent is not None:
-        return {"child_id": intent.child, "parent": asked.session.run_id, "kwargs": asked.bound}
+        return {"child_id": intent.child, "kwargs": asked.bound}
     if "idempotency_key" not in asked.spec.params.hidden:
         return asked.bound
     return {**asked.bound, "idempotency_key": intent.key if intent else asked.own_key}
@@ -648,10 +713,12 @@ def receipt_of(
     spec, session = asked.spec, asked.branch.session
     usage = getattr(raw, "usage", None)
     result, value, blobs, unavailable = encoded(asked, raw)
-    has_intent = spec.has_intent
+    has_intent, is_child = spec.has_intent, spec.effect == CHILD
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(asked)
+    duration_us = session.store.now() - started
+    durations.note(spec.name, duration_us)
     receipt = e.CallSucceeded(
         branch=asked.branch.path,
         index=asked.index,
@@ -662,9 +729,10 @@ def receipt_of(
         digest=digest,
         args=args,
         attempt=number,
-        duration_us=session.store.now() - started,
-        usage=usage if isinstance(usage, Usage) else None,
+        duration_us=duration_us,
+        usage=usage if isinstance(usage, Usage) and not is_child else None,
         unavailable=unavailable,
+        spent=spent_by_child(asked, step) if is_child else None,
     )
     return result, receipt, blobs
 
@@ -700,6 +768,7 @@ def _failed(
         wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
         asked_us = microseconds(getattr(error, "retry_after", None) or 0, "retry_after")
         retry_at = now + max(wait_us, asked_us)
+    usage = getattr(error, "usage", None)
     receipt = failed_receipt(
         asked,
         info,
@@ -708,6 +777,7 @@ def _failed(
         attempt=number,
         retry_at=retry_at,
         duration_us=now - started,
+        usage=usage if isinstance(usage, Usage) else None,
     )
     final = retry_at is None
     yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked, is_outcome=final)

@@ -1,15 +1,15 @@
 """The gate: may a new call begin? Cancellation, undo, pause, deadline and budget.
 
 Asked before every call and wait that is not recorded yet, and again if the intent was refused because the
-log had grown.
+log had grown. A child run asks for every run above it that executes here, too.
 
 Not here: approval by risk (`flow.py`), limits over all workers (`limits.py`).
 """
 
 from __future__ import annotations
 
-from holdfast.core.policy import budget_use
 from holdfast.errors import Abandon, Stop, Suspend
+from holdfast.runtime.lineage import LiveRun, use_of
 from holdfast.runtime.session import Session
 
 
@@ -19,9 +19,14 @@ def gate(session: Session) -> None:
         raise session.stopped
     if session.only_replay is not None:
         raise session.stop(Abandon(session.only_replay))
+    if session.lineage.parent is not None:
+        _gate_above(session)
+    if session.journal.may_stop_calls:
+        _gate_own(session)
+
+
+def _gate_own(session: Session) -> None:
     journal = session.journal
-    if not journal.may_stop_calls:
-        return
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))
@@ -37,24 +42,53 @@ def gate(session: Session) -> None:
         check_budget(session, created.budget)
 
 
+def _gate_above(session: Session) -> None:
+    """Every run above this one that must end is stopped, and this one for the same reason.
+
+    Asked before the run's own limits, which are no wider: so the parent, too, ends by its limit and not by
+    the failure of its child.
+    """
+    found: Stop | None = None
+    for above in session.lineage.ancestors():
+        signal = _end_of(above)
+        if signal is not None:
+            above.stop(signal)
+            found = found or Stop(signal.reason, f"run {above.run_id}: {signal.message}")
+    if found is not None:
+        raise session.stop(found)
+
+
+def _end_of(run: LiveRun) -> Stop | None:
+    """Why a run must end, if it must."""
+    if isinstance(run.stopped, Stop):
+        return run.stopped
+    if not run.journal.may_stop_calls:
+        return None
+    if run.journal.cancel is not None:
+        return cancellation(run)
+    if is_overdue(run):
+        return overdue()
+    created = run.journal.created
+    over = use_of(run).exceeded(starting=True) if created is not None and created.budget else ""
+    return _spent(over) if over else None
+
+
 def check_budget(session: Session, limits: dict[str, float]) -> None:
-    """Stop the run if one of these limits is used up."""
-    use = budget_use(
-        limits,
-        steps=session.steps,
-        elapsed_us=session.store.now() - session.journal.created_at,
-        usage=session.usage,
-    )
-    over = use.exceeded(starting=True)
+    """Stop the run if one of these limits is used up, by itself or by its children."""
+    over = use_of(session, limits).exceeded(starting=True)
     if over:
-        raise session.stop(Stop("budget", f"the budget is used up: {over}"))
+        raise session.stop(_spent(over))
 
 
-def is_overdue(session: Session) -> bool:
+def _spent(over: str) -> Stop:
+    return Stop("budget", f"the budget is used up: {over}")
+
+
+def is_overdue(run: LiveRun) -> bool:
     """Whether the run's deadline has passed."""
-    created = session.journal.created
+    created = run.journal.created
     at = None if created is None else created.deadline_at
-    return at is not None and session.store.now() >= at
+    return at is not None and run.store.now() >= at
 
 
 def overdue() -> Stop:
@@ -62,8 +96,10 @@ def overdue() -> Stop:
     return Stop("deadline", "the run's deadline has passed")
 
 
-def cancellation(session: Session) -> Stop:
-    """The signal for a run that somebody has cancelled."""
-    asked = session.journal.cancel
+def cancellation(run: LiveRun) -> Stop:
+    """The signal for a run that was cancelled, by a person or with its parent."""
+    asked = run.journal.cancel
+    if asked is not None and asked.reason:
+        return Stop(asked.reason, f"its parent has failed: {asked.why}")
     who = f" by {asked.by}" if asked and asked.by else ""
     return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))

@@ -8,11 +8,13 @@ machine sleeps too: a laptop that wakes up knows at once that its leases have en
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from holdfast.errors import Abandon, LeaseLost, StoreBroken, StoreError
 from holdfast.runtime.clock import elapsed
@@ -22,7 +24,17 @@ from holdfast.store.base import MICROSECONDS, Store
 MARGIN: Final = 0.1
 """The share of a lease that is not used, for clocks that run at slightly different speeds."""
 
+Owner = asyncio.Task[Any] | threading.Thread
+"""What executes a run: a task of an event loop, or a thread."""
+
 _log: Final = logging.getLogger("holdfast.lease")
+
+
+def is_gone(owner: Owner) -> bool:
+    """Whether what executed a run is no longer there to release it."""
+    if isinstance(owner, threading.Thread):
+        return not owner.is_alive()
+    return owner.done() or owner.get_loop().is_closed()
 
 
 class _KeeperThread(threading.Thread):
@@ -50,6 +62,7 @@ class LeaseKeeper:
         self._store = store
         self.lease_seconds = lease_seconds
         self._held: dict[str, Session] = {}
+        self._owners: dict[str, Owner] = {}
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,14 +71,16 @@ class LeaseKeeper:
     def lease_us(self) -> int:
         return round(self.lease_seconds * MICROSECONDS)
 
-    def hold(self, session: Session, since: float) -> None:
-        """Keep this session's lease, which was asked for at `since` (see `elapsed`)."""
+    def hold(self, session: Session, since: float, owner: Owner) -> None:
+        """Keep this session's lease, which was asked for at `since` (see `elapsed`), as long as its owner
+        is there."""
         ends = since + self.lease_seconds * (1 - MARGIN)
         with self._mutex:
             before = self._held.get(session.run_id)
             if before is not None:
                 before.lease_ends = 0.0
             self._held[session.run_id] = session
+            self._owners[session.run_id] = owner
             session.lease_ends = ends
             if self._thread is None or not self._thread.is_alive():  # as after a fork
                 self._thread = _KeeperThread(self, self._serve)
@@ -77,6 +92,7 @@ class LeaseKeeper:
             session.lease_ends = 0.0
             if self._held.get(session.run_id) is session:
                 del self._held[session.run_id]
+                del self._owners[session.run_id]
 
     def sessions(self) -> list[Session]:
         """The runs that execute here."""
@@ -107,7 +123,8 @@ class LeaseKeeper:
                 _log.exception("leases could not be renewed")
 
     def renew(self) -> None:
-        """Renew everything that is held, once."""
+        """Renew everything that is held, once. What nobody executes any longer is released instead."""
+        self._drop_ownerless()
         with self._mutex:
             held = dict(self._held)
         if not held:
@@ -122,3 +139,15 @@ class LeaseKeeper:
             with self._mutex:
                 if self._held.get(run_id) is session:  # else it was given up meanwhile
                     session.lease_ends = 0.0 if run_id in lost else ends
+
+    def _drop_ownerless(self) -> None:
+        """An owner that ended without closing its session can only be a bug, or a loop that was abandoned. A
+        lease that is renewed for it would never end."""
+        with self._mutex:
+            gone = [self._held[run_id] for run_id, x in self._owners.items() if is_gone(x)]
+        for session in gone:
+            _log.warning("run %s: what executed it has gone; its lease is released", session.run_id)
+            session.stop(Abandon(LeaseLost(session.run_id, session.epoch, session.epoch + 1)))
+            self.drop(session)
+            with contextlib.suppress(StoreError):  # then it ends by itself
+                self._store.release(session.run_id, session.epoch)

@@ -24,16 +24,13 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.core.policy import MICROSECONDS
-from holdfast.errors import Abandon, CallFailed, Suspend
-
-if TYPE_CHECKING:
-    from holdfast.core.replay import Place
-    from holdfast.core.waits import OpenWait
-    from holdfast.runtime.context import Branch
-    from holdfast.runtime.session import Session
+from holdfast.core.replay import Journal, Place
+from holdfast.core.waits import OpenWait
+from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend
+from holdfast.store.base import Store
 
 HOPS: Final = {"call": 1, "await": 2, "end": 4}
 """How many turns of the loop pass before the code counts as blocked: after a line has made a call, has begun to
@@ -44,6 +41,33 @@ OTHER_CODE_SECONDS: Final = 600.0
 
 _JOINS: Final = frozenset(("TaskGroup.__aexit__", "_wait", "wait", "wait_for", "_wait_for_one"))
 """Coroutines of asyncio that wait for tasks, by their qualified names."""
+
+
+class LinesRun(Protocol):
+    """What is asked of the run whose lines these are: `Session` is one."""
+
+    store: Store
+    journal: Journal
+    patience_us: int
+    stopped: BaseException | None
+    only_replay: HoldfastError | None
+    waits: dict[Place, OpenWait]
+    suspensions: dict[Place, Suspend]
+
+    @property
+    def is_ending(self) -> bool: ...
+    @property
+    def knows_all(self) -> bool: ...
+    def read_all(self) -> None: ...
+    def stop(self, signal: BaseException) -> BaseException: ...
+    def not_asked(self, place: Place, attempted: str) -> BaseException: ...
+
+
+class LineBranch(Protocol):
+    """What is asked of a branch: how many calls it has made, and whether it was told that one failed."""
+
+    index: int
+    call_failed: bool
 
 
 class Doing(enum.Enum):
@@ -128,6 +152,7 @@ class Line(Coroutine[Any, Any, Any]):
                 raise
             # Out of a thread that had to wait: the task stays until the run leaves memory.
             self._finished = signal
+            lines.has_unwound = True
             self._blocked(Doing.PARKED)
             awaited = lines.loop.create_future()
             awaited._asyncio_future_blocking = True
@@ -146,7 +171,7 @@ class Line(Coroutine[Any, Any, Any]):
 
     def runs(self) -> None:
         """From here on the agent's code runs in this line."""
-        if self.state is not Doing.RUNNING:
+        if self.state not in (Doing.RUNNING, Doing.ENDED):
             self.state = Doing.RUNNING
             self.lines.running += 1
             self.lines.moves += 1
@@ -208,7 +233,7 @@ class Line(Coroutine[Any, Any, Any]):
 class Lines:
     """The lines of one run. Used on its event loop, but for what says otherwise."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: LinesRun) -> None:
         self.session = session
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
@@ -222,6 +247,8 @@ class Lines:
         """Grows whenever a line begins to run the agent's code."""
         self.suspension: Suspend | None = None
         """The run is suspended in the log: its tasks are being unwound."""
+        self.has_unwound = False
+        """A line has ended with a wait of a thread, and cannot continue in memory."""
         self.is_over = False
         self._asking: dict[Place, Turn] = {}
         self._outcomes: deque[Turn] = deque()
@@ -232,7 +259,7 @@ class Lines:
         self._patience: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
         self._wants_to_leave = False
-        self._perhaps_failed: list[tuple[asyncio.Task[Any], Branch, int]] = []
+        self._perhaps_failed: list[tuple[asyncio.Task[Any], LineBranch, int]] = []
 
     # ── lines ────────────────────────────────────────────────────────────────────────────
 
@@ -243,7 +270,7 @@ class Lines:
         made.runs()
         return made
 
-    def watch(self, task: asyncio.Task[Any], branch: Branch, parent: Branch) -> None:
+    def watch(self, task: asyncio.Task[Any], branch: LineBranch, parent: LineBranch) -> None:
         """A task that the agent has just started, its branch, and the one that it was started from."""
         started_at = parent.index
         self.tasks.add(task)
@@ -288,8 +315,7 @@ class Lines:
             yield line
         finally:
             line.in_call = False
-            if line.state is not Doing.ENDED:
-                line.runs()
+            line.runs()
 
     # ── turns ────────────────────────────────────────────────────────────────────────────
 
@@ -402,8 +428,8 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        is_single = len(self.members) <= 1 and not (self._asking or self._held or self._parked)
-        if is_single and not self._is_ticking and not self._hops:
+        waits = self._asking or self._held or self._parked or self.has_unwound
+        if len(self.members) <= 1 and not (waits or self._is_ticking or self._hops):
             return  # nothing has to be put in order
         self._hops = max(self._hops, hops)
         if not self._is_ticking and not self.running:
@@ -451,7 +477,7 @@ class Lines:
                 self._outcomes.popleft()
                 self._grant(first)
             return  # it is on its way
-        if self._parked or any(x._finished for x in self.members):
+        if self._parked or self.has_unwound:
             self._leave_if_quiet()
 
     @property

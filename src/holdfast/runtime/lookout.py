@@ -57,6 +57,12 @@ class Lookout:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def notice_cancel_of_tree(self, run_id: str) -> None:
+        """The same for a run and its children; those below first, so that each ends by itself."""
+        below = [found for found in list(self._awaiting) if found.startswith(f"{run_id}~")]
+        for found in (*sorted(below, key=len, reverse=True), run_id):
+            self.notice_cancel(found)
+
     def notice_cancel(self, run_id: str) -> None:
         """If this run executes here and somebody has cancelled it, end what it awaits."""
         root = self._awaiting.get(run_id)

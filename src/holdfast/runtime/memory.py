@@ -78,6 +78,7 @@ class State:
     __delitem__ = __delattr__
 
     def __contains__(self, key: str) -> bool:
+        self._check_declared(key)
         return key in self._session.state()
 
     def __repr__(self) -> str:
@@ -90,6 +91,7 @@ class State:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under this key, or `default`."""
+        self._check_declared(key)
         state = self._session.state()
         fields = self._fields
         if key not in state:
@@ -101,6 +103,17 @@ class State:
             return fields[key].read(value)
         except NotStorable as error:  # a patch from outside, or another model when it was set
             raise error.of(f"state.{key}") from None
+
+    def _check_declared(self, key: str) -> None:
+        if self._fields and key not in self._fields:
+            raise InvalidInput(
+                f"state.{key} is not declared; declared are {', '.join(self._fields)}"
+            )
+
+    def _for_template(self) -> dict[str, Any]:
+        """What was set, and the defaults of declared fields, as plain values."""
+        defaults = {name: values.lower(f.default, typed=True) for name, f in self._fields.items()}
+        return {**defaults, **self.all()}
 
     def _resolved(self, value: Any) -> Any:
         if isinstance(value, list) and any(isinstance(item, Value) for item in value):
@@ -135,8 +148,7 @@ class State:
             )
         fields = self._fields
         try:
-            if fields and key not in fields:
-                raise InvalidInput(f"state.{key} is not declared; declared are {', '.join(fields)}")
+            self._check_declared(key)
             data = values.encode(value, typed=bool(fields))
             if fields and op != "delete":
                 fields[key].read(self._after(op, key, values.decode(data)))
@@ -237,10 +249,9 @@ class Messages:
         Kept are system messages, the first user message and the last `keep_last` turns (at least four);
         no tool call loses its answer. ContextTooLong if even these do not fit.
         """
-        if shape not in ("openai", "anthropic"):
-            raise InvalidInput(f"shape must be 'openai' or 'anthropic', not {shape!r}")
-        shown = dialogue.fit(self.all(), max_tokens, keep_last=keep_last, counter=counter).messages
-        return dialogue.openai(shown) if shape == "openai" else dialogue.anthropic(shown)
+        return dialogue.for_model(
+            self.all(), max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
+        )
 
     def __len__(self) -> int:
         return len(self.all())

@@ -11,16 +11,15 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from holdfast.core.policy import Budget, Rate, Retry, microseconds
+from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microseconds
 from holdfast.errors import InvalidInput
 
-RISKS: Final = ("read", "write_local", "external_action")
 ON_DOUBT: Final = ("wait", "retry", "fail")
 STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running")
 TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")
 AGENT: Final = (
     "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
-    "max_running", "checkpoint",
+    "max_running", "checkpoint", "redact", "exempt",
 )  # fmt: skip
 
 
@@ -91,6 +90,15 @@ def risks(where: str, given: object) -> tuple[str, ...]:
         if risk not in RISKS:
             raise InvalidInput(f"{where}: approve takes risks ({', '.join(RISKS)}), not {risk!r}")
     return found
+
+
+def exemptions(where: str, given: object) -> frozenset[str]:
+    """What an agent does not pass on to its child runs."""
+    found = names(where, "exempt", given, "options", "approve")
+    for option in found:
+        if option not in EXEMPTIONS:
+            raise InvalidInput(f"{where}: exempt takes {', '.join(EXEMPTIONS)}, not {option!r}")
+    return frozenset(found)
 
 
 def names(where: str, option: str, given: object, of: str, example: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import values
-from holdfast.core.events import ErrorInfo, Value
+from holdfast.core.events import ErrorInfo, Spent, Usage, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
     CallFailed,
@@ -23,6 +23,7 @@ from holdfast.errors import (
     Rejected,
 )
 from holdfast.runtime.declare import (
+    CHILD,
     REDACTED,
     secrets_in,
 )
@@ -93,6 +94,7 @@ def failed_receipt(
     retry_at: int | None = None,
     duration_us: int = 0,
     cut: bool = False,
+    usage: Usage | None = None,
 ) -> e.CallFailed:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
     args, digest = (None, "") if has_intent else kept_args(asked)
@@ -109,7 +111,14 @@ def failed_receipt(
         retry_at=retry_at,
         duration_us=duration_us,
         cut=cut,
+        spent=spent_by_child(asked, step) if asked.spec.effect == CHILD else None,
+        usage=usage,
     )
+
+
+def spent_by_child(asked: Asked, step: int) -> Spent | None:
+    """What the child run of this call has used up; from here on its receipt says so."""
+    return asked.session.lineage.spent.pop(f"{asked.session.run_id}~{step}", None)
 
 
 def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:

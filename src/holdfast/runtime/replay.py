@@ -14,6 +14,7 @@ from holdfast.runtime.context import Branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.execute import find_signal, run_body
+from holdfast.runtime.lineage import govern
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting, place_name
 from holdfast.runtime.tasks import branching_tasks
@@ -46,11 +47,12 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
     spec = engine.agent_of(row)
     session = Session(
         engine.store, row, worker=engine.worker,
-        setting=Setting(approve=spec.approve, stages=spec.stages, model=spec.state, run_child=_no_child, undo_child=_no_child),
+        setting=Setting(stages=spec.stages, model=spec.state, run_child=_no_child, undo_child=_no_child),
     )  # fmt: skip
     session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
     session.load()
+    govern(session, spec)
     session.read_all()
     root = Branch(session)
     flow = _replay(session, spec, root)

@@ -139,8 +139,17 @@ def choice_of(
         return None
     if end.wait == "approval":
         return requests[number].name, end.outcome == "approved"
-    name = end.outcome if end.wait == "signal" else requests[number].name
+    asked = requests[number]
+    name = _signal_name(session, asked, end.outcome) if end.wait == "signal" else asked.name
     return name, _content(session, end.value)
+
+
+def _signal_name(session: Session, asked: Request, came: str) -> str:
+    """The signal that came, by the name that the code waits for: a fork may have inherited it under a
+    name with the id of the run that it was forked from."""
+    lineage = session.journal.lineage
+    same = (name for name in asked.of if lineage.is_same_text(came, name))
+    return came if came in asked.of else next(same, came)
 
 
 def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import random
-import string
 import typing
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -29,13 +28,15 @@ from holdfast.core.context import ContextSlice, pack
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
 from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
-from holdfast.core.policy import BudgetUse, budget_use
+from holdfast.core.policy import BudgetUse, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import Abandon, ArtifactDamaged, CallFailed, InvalidInput, Signal, UnknownStage
-from holdfast.runtime import requests
+from holdfast.runtime import requests, templates
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import CURRENT, Branch
+from holdfast.runtime.effects import Draw
+from holdfast.runtime.lineage import use_of
 from holdfast.runtime.memory import Messages, Place, State
 from holdfast.runtime.models import fields_of
 from holdfast.runtime.requests import Approval, Question, Request, Timer
@@ -61,8 +62,14 @@ class RunBase(Place):
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """The run's id. A fork has its own, and may pass it where the recorded calls have the other."""
         return self._session.run_id
+
+    @property
+    def origin_id(self) -> str:
+        """The id of the run that this one was forked from (of the first, if that was a fork too), else its
+        own. For values that are computed from an id and must be the same in a fork."""
+        return self._session.journal.lineage.origin_id
 
     # ── position ─────────────────────────────────────────────────────────────────────────
 
@@ -241,8 +248,7 @@ class RunBase(Place):
             raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
         here, view, own = self._here, self._session.view(), self._loop_state()
         kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
-        limits = (self.budget.limits, own.budget.limits())
-        caps = [x[_ARTIFACTS_MAX] for x in limits if _ARTIFACTS_MAX in x]
+        cap = self.budget.limits.get(_ARTIFACTS_MAX)
         packed = pack(
             goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
             questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
@@ -253,7 +259,7 @@ class RunBase(Place):
             limit=sizes[0],
             measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
             unit="tokens" if max_tokens is not None else "bytes",
-            artifact_bytes_max=min(caps, default=None),
+            artifact_bytes_max=cap,
         )
         value, blobs = self._session.wrap(_SLICE.encode(packed))
         shown = self._session.note(
@@ -284,9 +290,7 @@ class RunBase(Place):
         first = next((m for m in messages if m.role == Role.USER), None)
         if first is not None:
             return dialogue.text_of(self._whole(first.content))
-        created = self._session.journal.created
-        given = None if created is None else values.decode(self._session.unwrap(created.input))
-        found = given.get("goal") if isinstance(given, dict) else None
+        found = self._input().get("goal")
         return found if isinstance(found, str) else ""
 
     def log(self, text: str, *, level: str = "info") -> None:
@@ -302,10 +306,32 @@ class RunBase(Place):
         )
 
     def format(self, template: str) -> str:
-        """Fill `{state.key}`, `{run.id}`, `{stage}` into a prompt or message."""
-        return _Template(self).format(template)
+        """Fill `{state.key}`, `{input.key}`, `{stage}` and `{run.id}` into a prompt or message.
+
+        A name that is not known is an error; `{{` and `}}` are braces.
+        """
+        known = {
+            "state": self.state._for_template(),
+            "input": self._input(),
+            "stage": self.stage,
+            "run": {"id": self.id},
+        }
+        declared = tuple(self.state._fields)
+        return templates.render(
+            _text(template, "run.format: the template"), known, declared=declared
+        )
+
+    def _input(self) -> dict[str, Any]:
+        created = self._session.journal.created
+        given = None if created is None else values.decode(self._session.unwrap(created.input))
+        return given if isinstance(given, dict) else {}
 
     # ── time and chance ──────────────────────────────────────────────────────────────────
+
+    def _drawn(self, name: str, make: Callable[[], Any]) -> Any:
+        here = self._here
+        draw = self._session.stood_in(Draw(self._session, name, here.path, here.index, make))
+        return self._recorded(name, draw.make)
 
     def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
@@ -317,16 +343,16 @@ class RunBase(Place):
 
     def now(self) -> datetime.datetime:
         """The time, read once: the same on every replay."""
-        us = self._recorded("now", self._session.store.now)
+        us = self._drawn("now", self._session.store.now)
         return datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC)
 
     def random(self) -> float:
         """A number in [0, 1), drawn once."""
-        return float(self._recorded("random", random.SystemRandom().random))
+        return float(self._drawn("random", random.SystemRandom().random))
 
     def uuid(self) -> uuid.UUID:
         """A random UUID, drawn once."""
-        return uuid.UUID(self._recorded("uuid", lambda: str(uuid.uuid4())))
+        return uuid.UUID(self._drawn("uuid", lambda: str(uuid.uuid4())))
 
     def patched(self, name: str) -> bool:
         """Whether this run goes the new way: true for runs that had not come this far when the code
@@ -337,14 +363,13 @@ class RunBase(Place):
 
     @property
     def budget(self) -> BudgetUse:
-        """What is used and what is left."""
+        """What is used, by this run and its children, and what is left, of every budget that holds: the run's,
+        and that of a loop's state."""
         session, created = self._session, self._session.journal.created
-        return budget_use(
-            created.budget if created else {},
-            steps=session.steps,
-            elapsed_us=session.store.now() - session.journal.created_at,
-            usage=session.usage,
-        )
+        limits = created.budget if created else {}
+        if created is not None and created.loop:
+            limits = strictest(limits, self._loop_state().budget.limits())
+        return use_of(session, limits)
 
     def _iteration(self, index: int) -> e.IterationEnded:
         created = self._session.journal.created
@@ -488,25 +513,3 @@ class AsyncRun(RunBase):
             return await fn(item)
 
         return list(await asyncio.gather(*(one(item) for item in items)))
-
-
-class _Template(string.Formatter):
-    """`{state.key}` and friends, without reaching into Python objects."""
-
-    def __init__(self, run: RunBase) -> None:
-        self._run = run
-
-    def get_field(self, field_name: str, *_args: Any) -> tuple[Any, str]:
-        root, _, rest = field_name.partition(".")
-        if root == "stage" and not rest:
-            return self._run.stage, root
-        if field_name == "run.id":
-            return self._run.id, root
-        if root != "state" or not rest:
-            raise InvalidInput(
-                f"{{{field_name}}} is not known in a template; use {{state.key}}, {{stage}}, {{run.id}}"
-            )
-        value: Any = self._run.state.all()
-        for key in rest.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        return "" if value is None else value, root

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log
@@ -39,16 +39,16 @@ from holdfast.errors import (
     LogDamaged,
     LogRegressed,
     NotFound,
+    Stop,
     Suspend,
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
+from holdfast.runtime.lineage import Lineage
+from holdfast.runtime.lines import Lines, Turn
 from holdfast.runtime.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import TERMINAL_STATUSES, Append, RunRow, Store
-
-if TYPE_CHECKING:
-    from holdfast.runtime.lines import Lines, Turn
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -72,13 +72,13 @@ S = TypeVar("S")
 class Setting:
     """What the agent declared about the calls of its runs."""
 
-    approve: tuple[str, ...] = ()
-    approval_ttl: float | None = None
     stages: tuple[str, ...] = ()
     model: Any = None
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     undo_child: Callable[..., Any] | None = None
+    end_children: Callable[[str, e.CancelRequested], None] | None = None
+    """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ class Session:
         self.setting = setting
         self.boundary = boundary
         self.stand_in = stand_in
+        self.lineage = Lineage()
+        """Its policy, and its parents and children that execute here; see `lineage.govern`."""
         self.is_watched = boundary is not None or stand_in is not None
         """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
@@ -133,6 +135,8 @@ class Session:
         """The tasks of an async agent."""
         self.stopped: BaseException | None = None
         self.settled = False
+        self.ending = False
+        """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
         self.secrets: set[str] = set()
@@ -238,7 +242,9 @@ class Session:
                 self.journal.feed_answered(event)
             elif isinstance(event, e.IterationEnded):
                 self.journal.iterated(seq, event)
-            elif not isinstance(event, Noted):
+            elif isinstance(event, Noted):
+                self._ahead.append((seq, event))  # the code sees it all the while
+            else:
                 self.journal.feed_own(seq, time, epoch, event)
             self._unseen.append((seq, time, event))
             self.unsaved_bytes += len(data)
@@ -435,6 +441,11 @@ class Session:
         return len(self.writer.noted)
 
     @property
+    def child_steps(self) -> int:
+        """How many calls its child runs had made, by their receipts."""
+        return self.draft.child_steps
+
+    @property
     def usage(self) -> Usage:
         """What the run has used up, with what is recorded and not shown yet."""
         total = self.draft.usage
@@ -513,7 +524,7 @@ class Session:
 
     def stop(self, signal: BaseException) -> BaseException:
         """Whatever the code does from here on, it gets this signal at each call."""
-        if self.stopped is None:
+        if self.stopped is None and not (self.ending and isinstance(signal, Stop)):
             self.stopped = signal
         return signal
 
@@ -554,7 +565,12 @@ class Session:
         self, where: str, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
         """The code asks for something else than the log holds."""
-        return self.stop(Abandon(Diverged(self.run_id, where, recorded, attempted, adds=adds)))
+        created = self.journal.created
+        forked_from = "" if created is None else created.forked_from
+        error = Diverged(
+            self.run_id, where, recorded, attempted, adds=adds, forked_from=forked_from
+        )
+        return self.stop(Abandon(error))
 
     def not_asked(self, place: Place, attempted: str) -> BaseException:
         """The code does not ask for what is recorded at this place."""
@@ -566,13 +582,7 @@ class Session:
             return f"the end of iteration {entry.iteration.iteration}"
         if entry.is_wait and entry.wait is not None:
             return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
-        args: Value | None = None
-        if entry.intent is not None:
-            args = entry.intent.args
-        elif entry.done is not None:
-            args = entry.done.args
-        elif entry.failures:
-            args = entry.failures[-1].args
+        args = entry.args
         text = (
             self.unwrap(args).decode()
             if args is not None

@@ -84,7 +84,8 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         try:
             result = await _supervised(session, lines)
         except BaseException as error:
-            if session.settled:
+            if session.settled:  # the run is suspended: only its tasks are left
+                await lines.unwind(lines.suspension or Suspend("", ""))
                 raise
             session.torn = True
             stopped = session.stopped

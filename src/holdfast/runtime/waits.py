@@ -36,7 +36,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     places = [(branch.path, index) for index in range(first, branch.index)]
     entries = [session.entry(*at) for at in places]
     attempted = f"wait for {_said(requests)}"
-    if (wrong := _mismatch(entries, requests)) is not None:
+    if (wrong := _mismatch(session, entries, requests)) is not None:
         beside = session.journal.leave(branch.path, first)
         if beside is not None:
             branch.index = beside
@@ -80,15 +80,13 @@ def _replay(
             session.journal.forget(*at)
 
 
-def _mismatch(entries: Sequence[Entry | None], requests: Sequence[Request]) -> int | None:
+def _mismatch(
+    session: Session, entries: Sequence[Entry | None], requests: Sequence[Request]
+) -> int | None:
     """The first place at which the log holds something else; also half a choice is something else."""
     states = {None if entry is None else entry.ended is not None for entry in entries}
     for n, (entry, request) in enumerate(zip(entries, requests, strict=True)):
-        recorded = entry.wait if entry is not None else None
-        asked = (request.wait, request.name)
-        if entry is not None and (
-            recorded is None or (recorded.wait, recorded.name) != asked or recorded.tool
-        ):
+        if entry is not None and not session.journal.is_wait_for(entry, request.wait, request.name):
             return n
         if entry is None and len(states) > 1:
             return n

@@ -20,7 +20,7 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -28,6 +28,7 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import Event
 from holdfast.core.log import Blob
+from holdfast.core.replay import Journal
 from holdfast.errors import (
     Abandon,
     Conflict,
@@ -38,16 +39,29 @@ from holdfast.errors import (
     StoreError,
     Woken,
 )
-from holdfast.store.base import Append, RowChange
-
-if TYPE_CHECKING:
-    from holdfast.runtime.session import Session
+from holdfast.store.base import Append, RowChange, Store
 
 _OWN_REFUSALS: Final = (Conflict, KeyTaken, Woken)
 """Errors that say something about one batch, and nothing about the store or the lease."""
 
 Submit = Callable[[Append], Any]
 """Gives an append to the store; returns what its caller waits for."""
+
+
+class LogReader(Protocol):
+    """What is asked of the run whose log is written: `Session` is one."""
+
+    run_id: str
+    epoch: int
+    store: Store
+    journal: Journal
+    read_head: log.Head
+
+    def check_alive(self) -> None: ...
+    def read_all(self) -> None: ...
+    def refresh(self) -> bool: ...
+    def recorded_own(self, batch: Batch) -> None: ...
+    def stop(self, signal: BaseException) -> BaseException: ...
 
 
 class BatchState(enum.Enum):
@@ -72,8 +86,8 @@ class Commit(msgspec.Struct, eq=False):
     """A receipt is recorded even if the run has been stopped since its call began."""
     is_outcome: bool = False
     """The agent's code is given what these events record: it gets its turn in the order of the log."""
-    recheck: Callable[[Session], None] | None = None
-    """Asked before the batch is sent again. If it raises a Signal, the batch fails with that."""
+    recheck: Callable[[Any], None] | None = None
+    """Asked with the session before the batch is sent again. If it raises a Signal, the batch fails with that."""
     rebuilds: bool = True
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
 
@@ -131,7 +145,7 @@ class Batch:
 class LogWriter:
     """The batches of one run that are on their way, and the events that wait for the next one."""
 
-    def __init__(self, session: Session, mutex: threading.RLock) -> None:
+    def __init__(self, session: LogReader, mutex: threading.RLock) -> None:
         self._session, self._mutex = session, mutex
         self.head = log.origin(session.run_id)
         """What the next batch is chained to."""

@@ -365,8 +365,13 @@ class Store(Protocol):
         """A transaction for a tool that writes into the store's own database."""
         ...
 
-    def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
-        """Take a run that has no live owner and is not at an end, due or not; None if impossible."""
+    def claim(
+        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+    ) -> RunRow | None:
+        """Take a run that has no live owner and is not at an end, due or not; None if impossible.
+
+        With `within`, which names the run's agent, only if fewer than its `max_running` are under way.
+        """
         ...
 
     def claim_due(

@@ -6,6 +6,9 @@ second … the N-th, and each time resumed in a fresh process until the run is a
 is the user's own agent: where an effect happens again, where a call stays in doubt, where the code
 does not come back to the place where it was; each with the line, and the declaration that would help.
 
+All of them see the same recorded time, chance and ids (`run.now`, `run.random`, `run.uuid`), so that an
+agent may branch on those. What it reads elsewhere differs, as it does in life.
+
 What is seen: every body of a step or tool and every mocked function (by the sandbox's journal), and
 what step bodies and plain code do to the world (by `watch`). What is not: effects through connections
 that were open before, and below Python.
@@ -26,6 +29,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +38,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError
 from holdfast.runtime.declare import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
 from holdfast.testing.play import Ended, How, Life, Play, Stage, live_here
-from holdfast.testing.sandbox import place_of
+from holdfast.testing.sandbox import Sandbox, place_of
 from holdfast.testing.sentences import Outcome, shown
 from holdfast.testing.spec import fresh_folder, outcome_of
 from holdfast.testing.watch import watch
@@ -231,7 +235,8 @@ class _Exploration:
 
     def report(self, check: Check, progress: Callable[[int, int], None]) -> Report:
         self._empty.mkdir()
-        Stage(self._empty, self.play).sandbox.store().close()
+        with closing(Sandbox(self._empty, self.play.mocks, strict=False, is_fixed=True)) as sandbox:
+            sandbox.store().close()
         first, second = self._performed("a", None), self._performed("b", None)
         total = len(first.points)
         if first.ends[-1].says == "MockMissing":

@@ -8,6 +8,7 @@ run) after the other, until the run is at rest. It does not judge: `sentences` d
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +73,11 @@ class Play:
 
     @property
     def names(self) -> dict[str, Any]:
-        return agent_spec(self.agent).fn.__globals__ if self.module is None else self.module
+        return (
+            inspect.unwrap(agent_spec(self.agent).fn).__globals__
+            if self.module is None
+            else self.module
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,23 @@ import itertools
 import json
 import mmap
 import os
+import random
+import re
 import struct
 import sys
 import sysconfig
 import threading
 import time
 import typing
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -44,8 +50,9 @@ from holdfast.runtime.declare import (
     CallSpec,
     spec_of,
 )
-from holdfast.runtime.effects import Invoke
+from holdfast.runtime.effects import Draw, Invoke
 from holdfast.runtime.engine import Options
+from holdfast.runtime.session import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.mocks import Mock, MockMissing, Mocks
@@ -64,25 +71,81 @@ _LIBRARIES: Final = tuple(
 
 
 class SkippingClock:
-    """Real time plus what was skipped; all processes of a sandbox skip together."""
+    """Real time plus what was skipped; all processes of a sandbox skip together.
 
-    def __init__(self, file: Path) -> None:
+    One that is made `stopped` moves only by what is skipped, so that time is the same each time.
+    """
+
+    def __init__(self, file: Path, *, stopped: bool = False) -> None:
         if not file.exists():
-            file.write_bytes(struct.pack("q", 0))
+            file.write_bytes(_TIMES.pack(_real_time() if stopped else 0, 0))
         with file.open("r+b") as opened:
-            self._skipped = mmap.mmap(opened.fileno(), 8)
+            self._times = mmap.mmap(opened.fileno(), _TIMES.size)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._read()[0] != 0
 
     def now(self) -> int:
         """Microseconds since 1970."""
-        return time.time_ns() // 1000 + int(struct.unpack("q", self._skipped[:8])[0])
+        stopped_at, skipped = self._read()
+        return (stopped_at or _real_time()) + skipped
 
     def skip(self, seconds: float) -> None:
         """Let time pass at once, where others would sleep."""
-        skipped = struct.unpack("q", self._skipped[:8])[0] + round(seconds * 1_000_000)
-        self._skipped[:8] = struct.pack("q", skipped)
+        stopped_at, skipped = self._read()
+        self._times[:] = _TIMES.pack(stopped_at, skipped + round(seconds * 1_000_000))
 
     def close(self) -> None:
-        self._skipped.close()
+        self._times.close()
+
+    def _read(self) -> tuple[int, int]:
+        """When it was stopped (0: it was not), and what was skipped."""
+        stopped_at, skipped = _TIMES.unpack(self._times[:])
+        return int(stopped_at), int(skipped)
+
+
+_TIMES: Final = struct.Struct("qq")
+
+
+def _real_time() -> int:
+    return time.time_ns() // 1000
+
+
+# ── chance ───────────────────────────────────────────────────────────────────────────────────
+
+
+class FixedDraws:
+    """What `run.now`, `run.random` and `run.uuid` give in an exploration: the same at the same place of the
+    code in every performance, whatever order branches come in and however often the process dies."""
+
+    def __init__(self, clock: SkippingClock) -> None:
+        self._clock = clock
+        self._counts: WeakKeyDictionary[Session, Counter[tuple[str, int, str]]] = (
+            WeakKeyDictionary()
+        )
+
+    def __call__(self, draw: Draw) -> Draw:
+        """The same with a fixed source."""
+        return replace(draw, make=partial(self._value, draw, self._count(draw)))
+
+    def _count(self, draw: Draw) -> int:
+        """How often the code has drawn this here: it may several times between two calls."""
+        counts = self._counts.setdefault(draw.session, Counter())
+        place = (draw.branch, draw.index, draw.name)
+        counts[place] += 1
+        return counts[place]
+
+    def _value(self, draw: Draw, count: int) -> Any:
+        if draw.name == "now":
+            # It moves with the code, by a millisecond a call, so that no code waits for ever.
+            position = draw.index + sum(map(int, re.findall(r"\d+", draw.branch)))
+            return self._clock.now() + 1000 * position + count
+        where = f"{draw.session.run_id} {draw.branch} {draw.index} {draw.name} {count}"
+        source = random.Random(where)  # noqa: S311 - not a secret, and meant to be foreseen
+        if draw.name == "random":
+            return source.random()
+        return str(uuid.UUID(int=source.getrandbits(128), version=4))
 
 
 # ── what happened ────────────────────────────────────────────────────────────────────────────
@@ -148,12 +211,15 @@ def place_of(fn: Callable[..., Any]) -> str:
 class Sandbox:
     """A folder in which runs are executed with mocks."""
 
-    def __init__(self, folder: Path, mocks: Mocks, *, strict: bool) -> None:
+    def __init__(self, folder: Path, mocks: Mocks, *, strict: bool, is_fixed: bool = False) -> None:
+        """`is_fixed` is about a new folder: all runs in it, and in copies of it, see the same time and
+        chance."""
         self.folder = folder
         self.mocks = mocks
         self.strict = strict
         """With this, a tool that has an effect and no mock is not executed; the test ends instead."""
-        self.clock = SkippingClock(folder / "clock")
+        self.clock = SkippingClock(folder / "clock", stopped=is_fixed)
+        self._fixed_draws = FixedDraws(self.clock) if self.clock.is_stopped else None
         self.journal = Journal(folder / "journal")
         self.missing: MockMissing | None = None
         self._store: Store | None = None
@@ -179,8 +245,10 @@ class Sandbox:
 
     # ── standing in ──────────────────────────────────────────────────────────────────────
 
-    def stand_in(self, effect: Invoke) -> Invoke:
+    def stand_in(self, effect: Invoke | Draw) -> Invoke | Draw:
         """What is executed instead of a step, tool or check: its mock if it has one, journaled."""
+        if isinstance(effect, Draw):
+            return effect if self._fixed_draws is None else self._fixed_draws(effect)
         where = effect.where
         if not isinstance(where, Inside) or where.effect == "child":
             return effect

@@ -4,7 +4,8 @@
 """
 
 from holdfast.agents.models.anthropic import AnthropicModel, AsyncAnthropicModel
-from holdfast.agents.models.base import AsyncModel, Model, Price, Prompt, Reply, ToolRequest
+from holdfast.agents.models.base import AsyncModel, Kept, Model, Price, Prompt, Reply, ToolRequest
+from holdfast.agents.models.finish import Finish, finish_of
 from holdfast.agents.models.openai import AsyncOpenAIModel, OpenAIModel
 from holdfast.agents.models.scripted import ScriptedModel, call, say
 
@@ -13,6 +14,8 @@ __all__ = [
     "AsyncAnthropicModel",
     "AsyncModel",
     "AsyncOpenAIModel",
+    "Finish",
+    "Kept",
     "Model",
     "OpenAIModel",
     "Price",
@@ -21,5 +24,6 @@ __all__ = [
     "ScriptedModel",
     "ToolRequest",
     "call",
+    "finish_of",
     "say",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Final
 
-from holdfast.agents.models.base import Price, Prompt, Reply, ToolRequest, usage_of
+from holdfast.agents.models.base import Kept, Price, Prompt, Reply, ToolRequest, usage_of
 from holdfast.agents.models.client import AsyncClientModel, ClientModel
 from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue, values
@@ -64,18 +64,20 @@ def whole(message: Any, price: Price | None) -> Reply:
     try:
         if not message.stop_reason:
             raise Malformed("it has no stop_reason")
+        blocks = [block.to_dict() for block in message.content]
         return Reply(
-            text="".join(block.text for block in message.content if block.type == "text"),
+            text=_text(blocks),
             tool_calls=tuple(
-                ToolRequest(block.id, block.name, _arguments(block.input))
-                for block in message.content
-                if block.type == "tool_use"
+                ToolRequest(block["id"], block["name"], _arguments(block["input"]))
+                for block in blocks
+                if block["type"] == "tool_use"
             ),
             usage=usage_of(_input_tokens(message.usage), message.usage.output_tokens, price),
             finish=message.stop_reason,
             model=message.model or "",
+            kept=_kept(blocks),
         )
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, KeyError) as error:
         raise Malformed(f"{error}; it began with {str(message)[:80]!r}") from None
 
 
@@ -87,10 +89,28 @@ def _arguments(given: Any) -> str:
         return json.dumps(given)
 
 
+def _text(blocks: list[dict[str, Any]]) -> str:
+    return "".join(block["text"] for block in blocks if block["type"] == "text")
+
+
+def _kept(blocks: list[dict[str, Any]]) -> Kept | None:
+    """All blocks, if some of them cannot be made again from text and tool calls."""
+    plain = all(block["type"] in ("text", "tool_use") for block in blocks)
+    return None if plain else Kept("anthropic", blocks)
+
+
 def _input_tokens(usage: Any) -> int:
     """All that went in, whether the provider had it cached or not."""
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     return sum(getattr(usage, name, None) or 0 for name in names)
+
+
+_GROWS: Final = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+"""Which field of a block each kind of delta makes longer."""
 
 
 class Pieces:
@@ -98,8 +118,8 @@ class Pieces:
 
     def __init__(self, price: Price | None) -> None:
         self._price = price
-        self._text: list[str] = []
-        self._calls: dict[int, list[str]] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, str] = {}
         self._input = self._output = 0
         self._finish = self._model = ""
         self._over = False
@@ -116,13 +136,10 @@ class Pieces:
             case "message_start":
                 self._model = event.message.model or ""
                 self._input = _input_tokens(event.message.usage)
-            case "content_block_start" if event.content_block.type == "tool_use":
-                self._calls[event.index] = [event.content_block.id, event.content_block.name, ""]
-            case "content_block_delta" if event.delta.type == "input_json_delta":
-                self._calls[event.index][2] += event.delta.partial_json
-            case "content_block_delta" if event.delta.type == "text_delta":
-                self._text.append(event.delta.text)
-                return str(event.delta.text)
+            case "content_block_start":
+                self._blocks[event.index] = event.content_block.to_dict()
+            case "content_block_delta":
+                return self._grow(event.index, event.delta)
             case "message_delta":
                 self._finish = event.delta.stop_reason or self._finish
                 self._output = event.usage.output_tokens
@@ -130,15 +147,42 @@ class Pieces:
                 self._over = True
         return ""
 
+    def _grow(self, index: int, delta: Any) -> str:
+        block = self._blocks[index]
+        if delta.type == "input_json_delta":
+            self._inputs[index] = self._inputs.get(index, "") + delta.partial_json
+        elif delta.type == "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta.citation.to_dict()]
+        elif delta.type in _GROWS:
+            field = _GROWS[delta.type]
+            block[field] = (block.get(field) or "") + getattr(delta, field)
+        return str(delta.text) if delta.type == "text_delta" else ""
+
     def reply(self) -> Reply:
         """The whole, or Malformed if it broke off."""
-        if not self._over:
+        if not self._over or not self._finish:
             raise Malformed("the stream ended before the answer did")
-        calls = (ToolRequest(*self._calls[index]) for index in sorted(self._calls))
+        blocks = [self._whole_block(index) for index in sorted(self._blocks)]
+        calls = (
+            ToolRequest(block["id"], block["name"], self._inputs.get(index, ""))
+            for index, block in sorted(self._blocks.items())
+            if block["type"] == "tool_use"
+        )
         return Reply(
-            text="".join(self._text),
+            text=_text(blocks),
             tool_calls=tuple(calls),
             usage=usage_of(self._input, self._output, self._price),
             finish=self._finish,
             model=self._model,
+            kept=_kept(blocks),
         )
+
+    def _whole_block(self, index: int) -> dict[str, Any]:
+        """A block with the input that came in pieces; a client's tool has it in its `ToolRequest`."""
+        block = self._blocks[index]
+        if index not in self._inputs or block["type"] == "tool_use":
+            return block
+        try:
+            return {**block, "input": values.decode(self._inputs[index].encode())}
+        except NotStorable as error:
+            raise Malformed(f"the input of a {block['type']} block: {error.reason}") from None

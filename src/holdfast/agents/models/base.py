@@ -43,8 +43,21 @@ class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: str = "{}"
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """An answer's blocks as the provider sent them, which it wants back unchanged (signed thinking).
+
+    Sent only to models of the same `format`.
+    """
+
+    format: str
+    blocks: list[dict[str, Any]]
+
+
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a model answered: text, tool calls, or both. `usage` is what the provider reported."""
+    """What a model answered: text, tool calls, or both. `usage` is what the provider reported.
+
+    `finish` is the provider's reason why the answer ended; only a complete answer is used (`finish.py`).
+    """
 
     text: str = ""
     tool_calls: tuple[ToolRequest, ...] = ()
@@ -55,6 +68,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many earlier messages it was not shown, because they did not fit."""
     estimated: bool = False
     """The provider reported no usage, so it was estimated."""
+    kept: Kept | None = None
 
 
 def cleaned(reply: Reply) -> Reply:
@@ -63,12 +77,14 @@ def cleaned(reply: Reply) -> Reply:
     calls = tuple(
         ToolRequest(clean(c.id), clean(c.name), _clean_json(c.arguments)) for c in reply.tool_calls
     )
+    kept = reply.kept and replace(reply.kept, blocks=_clean_all(reply.kept.blocks))
     return replace(
         reply,
         text=clean(reply.text),
         tool_calls=calls,
         finish=clean(reply.finish),
         model=clean(reply.model),
+        kept=kept,
     )
 
 

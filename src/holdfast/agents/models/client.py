@@ -7,12 +7,14 @@ modules beside this one: the request, and what an answer looks like.
 from __future__ import annotations
 
 import importlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from holdfast.agents.models.base import Price, Prompt, Reply
-from holdfast.agents.models.failures import translated
+from holdfast.agents.models.by_loop import ClientsByLoop
+from holdfast.agents.models.failures import shown, translated
 from holdfast.errors import InvalidInput
 
 
@@ -48,15 +50,20 @@ class ClientModel(ABC):
         self._address, self._api_key, self._timeout = base_url, api_key, timeout
         self._own = None if client is None else client.with_options(max_retries=0)
         self._made: Any = None
+        self._making = threading.Lock()
+        self._clients = ClientsByLoop()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
 
     def _connected(self) -> Any:
         """The client, made when it is first needed: importing one takes seconds."""
-        if self._own is None and self._made is None:
-            self._made = self._client()
-        return self._own or self._made
+        if self._own is not None:
+            return self._own
+        with self._making:  # tools may ask from several threads
+            if self._made is None:
+                self._made = self._client()
+            return self._made
 
     def close(self) -> None:
         """Close the connections that it has made. A `client` of yours is closed by you."""
@@ -89,7 +96,7 @@ class ClientModel(ABC):
         """What gathers an answer that comes in pieces."""
 
     def answer(self, prompt: Prompt) -> Reply:
-        """Ask, and read the answer, piece by piece if somebody wants to see it come."""
+        """Ask, and read the answer, piece by piece if `on_text` is given."""
         with translated(self.provider, self.key_variable, self._api_key):
             answered = self._send(self._connected(), prompt)
             if prompt.on_text is None:
@@ -98,24 +105,26 @@ class ClientModel(ABC):
             with answered:
                 for piece in answered:
                     if text := pieces.take(piece):
-                        prompt.on_text(text)
+                        shown(prompt.on_text, text)
             return pieces.reply()
 
 
 class AsyncClientModel(ClientModel):
     """The same on an event loop, with the provider's async client. Agents with it are async.
 
-    Connections belong to the loop they were made on and must not outlive it. So each question has a
-    client of its own, closed after it; a `client` of yours is used as it is, and closed by you.
+    Connections belong to the loop they were made on and must not outlive it. So each loop has one client,
+    closed when the loop shuts down; a `client` of yours is used as it is, and closed by you.
     """
 
+    async def aclose(self) -> None:
+        """Close the client of the running loop. A `client` of yours is closed by you."""
+        await self._clients.close()
+
     async def answer(self, prompt: Prompt) -> Reply:  # type: ignore[override]
-        """Ask, and read the answer, piece by piece if somebody wants to see it come."""
+        """Ask, and read the answer, piece by piece if `on_text` is given."""
         with translated(self.provider, self.key_variable, self._api_key):
-            if self._own is not None:
-                return await self._ask(self._own, prompt)
-            async with self._client() as client:
-                return await self._ask(client, prompt)
+            client = self._own or await self._clients.get(self._client)
+            return await self._ask(client, prompt)
 
     async def _ask(self, client: Any, prompt: Prompt) -> Reply:
         answered = await self._send(client, prompt)
@@ -125,5 +134,5 @@ class AsyncClientModel(ClientModel):
         async with answered:
             async for piece in answered:
                 if text := pieces.take(piece):
-                    prompt.on_text(text)
+                    shown(prompt.on_text, text)
         return pieces.reply()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from holdfast.agents.models.base import OnText
 from holdfast.errors import ModelError, ModelRefused, ModelUnavailable
 from holdfast.runtime.declare import REDACTED
 
@@ -26,6 +28,22 @@ class Malformed(Exception):
     """The provider answered with something that is not an answer, or with half of one."""
 
 
+class CallbackError(Exception):
+    """`on_text` raised `error`: the caller's own, whatever it is, and not the provider's."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+def shown(on_text: OnText, text: str) -> None:
+    """Give text to the caller's function, inside a `translated` block."""
+    try:
+        on_text(text)
+    except Exception as error:
+        raise CallbackError(error) from error
+
+
 @contextlib.contextmanager
 def translated(provider: str, key_variable: str, *keys: str | None) -> Iterator[None]:
     """Within this block, what the client raises becomes ModelUnavailable or ModelRefused."""
@@ -33,6 +51,8 @@ def translated(provider: str, key_variable: str, *keys: str | None) -> Iterator[
         yield
     except ModelError:
         raise
+    except CallbackError as raised:
+        raise raised.error from None
     except Exception as error:
         secrets = [k for k in (*keys, os.environ.get(key_variable)) if k]
         found = _model_error(error, provider, key_variable, secrets)
@@ -47,7 +67,7 @@ def _model_error(
 ) -> ModelError | None:
     package = type(error).__module__.partition(".")[0]
     said = _scrubbed(str(getattr(error, "message", None) or error), secrets)[:500]
-    if isinstance(error, Malformed):
+    if isinstance(error, Malformed | json.JSONDecodeError | UnicodeDecodeError):
         return ModelUnavailable(f"{provider} sent something that is not a whole answer: {said}")
     if package in _TRANSPORTS:
         return ModelUnavailable(

@@ -6,12 +6,15 @@ off: attempts and the waits between them are in the log.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from holdfast.agents.models.base import Price, Prompt, Reply, ToolRequest, usage_of
 from holdfast.agents.models.client import AsyncClientModel, ClientModel
 from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue
+
+REFUSAL: Final = "refusal"
+"""OpenAI reports a refusal in a field of its own, with the finish reason `stop`."""
 
 
 class OpenAIModel(ClientModel):
@@ -60,15 +63,18 @@ def whole(completion: Any, price: Price | None) -> Reply:
     """An answer that came in one piece."""
     try:
         choice = completion.choices[0]
+        if not choice.finish_reason:
+            raise Malformed("it has no finish_reason")
         said, used = choice.message, getattr(completion, "usage", None)
+        refusal = getattr(said, "refusal", None)
         return Reply(
-            text=said.content or getattr(said, "refusal", None) or "",
+            text=said.content or refusal or "",
             tool_calls=tuple(
                 ToolRequest(call.id or "", call.function.name, call.function.arguments or "")
                 for call in said.tool_calls or ()
             ),
             usage=_usage(used, price),
-            finish=choice.finish_reason or "",
+            finish=REFUSAL if refusal else choice.finish_reason,
             model=completion.model or "",
         )
     except (AttributeError, IndexError, TypeError) as error:
@@ -90,6 +96,7 @@ class Pieces:
         self._calls: dict[int, list[str]] = {}
         self._usage: Any = None
         self._finish = self._model = ""
+        self._refused = False
 
     def take(self, piece: Any) -> str:
         """One more piece; the text in it."""
@@ -112,7 +119,9 @@ class Pieces:
             if part.function is not None:
                 call[1] += part.function.name or ""
                 call[2] += part.function.arguments or ""
-        text = delta.content or getattr(delta, "refusal", None) or ""
+        refusal = getattr(delta, "refusal", None)
+        self._refused = self._refused or bool(refusal)
+        text = delta.content or refusal or ""
         self._text.append(text)
         return str(text)
 
@@ -125,6 +134,6 @@ class Pieces:
             text="".join(self._text),
             tool_calls=tuple(calls),
             usage=_usage(self._usage, self._price),
-            finish=self._finish,
+            finish=REFUSAL if self._refused else self._finish,
             model=self._model,
         )

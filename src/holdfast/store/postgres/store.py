@@ -248,8 +248,11 @@ class PostgresStore:
 
     # ── leases ───────────────────────────────────────────────────────────────────────────
 
-    def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
+    def claim(
+        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+    ) -> RunRow | None:
         self._check_writable()
+        most = -1 if within is None or within.max_running is None else within.max_running
         params = {
             "id": run_id,
             "worker": worker,
@@ -257,11 +260,22 @@ class PostgresStore:
             "now": self._fixed_now(),
             "token": secrets.randbits(62) + 1,
             "no_progress": list(NO_PROGRESS),
+            "most": most,
         }
 
         def claim(db: Connection, unsure: bool) -> list[tuple[Any, ...]]:
-            found = db.change(self._q["claim"], params)
-            return found or (db.rows(self._q["claimed_by"], params) if unsure else [])
+            if within is None or most < 0:
+                found = db.change(self._q["claim"], params)
+                return found or (db.rows(self._q["claimed_by"], params) if unsure else [])
+            if unsure and (found := db.rows(self._q["claimed_by"], params)):
+                return found
+            with db.pipeline():
+                db.begin()
+                names = (f"{self._schema.name} agent", [within.agent])
+                db.execute(self._q["lock_names"], names)
+                done = db.execute(self._q["claim"], params)
+                db.execute("COMMIT")
+            return done.fetchall()
 
         found = [RunRow(*row) for row in self._pool.run(claim)]
         for row in found:

@@ -196,8 +196,14 @@ class SQLiteStore:
 
     # ── leases ───────────────────────────────────────────────────────────────────────────
 
-    def claim(self, run_id: str, *, worker: str, lease_us: int) -> RunRow | None:
+    def claim(
+        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+    ) -> RunRow | None:
         with self._transaction() as db:
+            if within is not None and within.max_running is not None:
+                params = {"agent": within.agent, "now": self.now()}
+                if db.execute(_Q["running"], params).get >= within.max_running:
+                    return None
             key = db.execute(_Q["run_key"], (run_id,)).get
             found = self._claim(db, [key], worker, lease_us)
         return found[0] if found else None

@@ -7,7 +7,7 @@ from functools import partial
 
 from holdfast.core.log import origin
 from holdfast.errors import InvalidInput, LeaseLost
-from holdfast.store.base import MICROSECONDS, Kind, NewRun, RowChange, Wanted
+from holdfast.store.base import MICROSECONDS, Kind, NewRun, RowChange, RunRow, Wanted
 from holdfast.testing.store_suite.bench import (
     LEASE_SECONDS,
     LEASE_US,
@@ -154,6 +154,24 @@ def workers_that_claim_at_once_keep_an_agents_limit(bench: Bench) -> None:
 
     same(3, len({row.id for rows in answers for row in rows}))
     same(3, sum(len(rows) for rows in answers))
+
+
+def a_named_run_is_claimed_within_its_agents_limit_if_asked(bench: Bench) -> None:
+    """Claimed by its id, it counts like any other; eight workers, three places: three runs."""
+    for i in range(8):
+        bench.create(f"r{i}")
+    within = Wanted("agent", "", 3)
+
+    def claim(i: int) -> RunRow | None:
+        return bench.store.claim(f"r{i}", worker=f"w{i}", lease_us=LEASE_US, within=within)
+
+    answers = together(*[partial(claim, i) for i in range(8)])
+    same(3, sum(row is not None for row in answers))
+    left = next(i for i, row in enumerate(answers) if row is None)
+    same(None, claim(left))
+    same(True, bench.store.claim(f"r{left}", worker="w", lease_us=LEASE_US) is not None)
+    bench.clock.advance(LEASE_SECONDS)  # those who held them are gone
+    same(True, claim(left) is not None)
 
 
 def due_runs_are_taken_in_batches_and_in_order(bench: Bench) -> None:

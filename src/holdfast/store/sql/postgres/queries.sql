@@ -108,7 +108,8 @@ FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
 -- Take one run that nobody holds, due or not. The condition and the change are one statement. A log
--- that grew only by signs of life since the last claim has not got on.
+-- that grew only by signs of life since the last claim has not got on. `most` says how many runs of its agent
+-- may be under way (-1: any number); who gives one has locked the agent's name.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
     waiting_for = '', updated_at = c.now, claim_token = %(token)s::bigint,
@@ -119,6 +120,8 @@ SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = 
 FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
 WHERE r.id = %(id)s::text
   AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
+  AND (%(most)s::bigint < 0 OR (SELECT count(*) FROM holdfast.runs o
+       WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(most)s::bigint)
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
           r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;
 

@@ -1,0 +1,130 @@
+"""Cancel child runs with their parent, from any machine that reaches the store.
+
+A cancellation is recorded in the parent's log, *then* its children are listed and each is cancelled the same
+way. Whoever creates or opens a child run looks at its parent's log *afterwards* (`cancelled_above`). So of a
+cancellation and a child that come at the same time, one sees the other.
+
+Not here: who may cancel a run, and what he is told (`control.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.core import events as e
+from holdfast.core import log
+from holdfast.core.events import Event
+from holdfast.core.log import Record
+from holdfast.errors import Conflict, LogDamaged
+from holdfast.store.base import TERMINAL_STATUSES, Append, Filter, RowChange, RunRow, Store
+from holdfast.store.ending import newest_first
+
+LATELY: Final = 100
+"""How far back a cancellation is looked for. One that is not carried out yet is among the last events: a worker
+that knows of one begins nothing new."""
+PAGE: Final = 1000
+REASONS: Final = ("deadline", "budget")
+"""A run that fails for one of these ends its children for the same reason."""
+
+_ENDS: Final = {
+    e.RunCompleted.stored_as,
+    e.RunFailed.stored_as,
+    e.RunCancelled.stored_as,
+    e.RunRestarted.stored_as,
+}
+
+
+def open_children(store: Store, run_id: str) -> Iterator[RunRow]:
+    """The child runs of a run that have not ended, the newest first."""
+    cursor: int | None = None
+    while page := store.runs(Filter(parent=run_id), limit=PAGE, cursor=cursor):
+        yield from (row for row in page if row.status not in TERMINAL_STATUSES)
+        if len(page) < PAGE:
+            return
+        cursor = page[-1].cursor
+
+
+def cancel_tree(store: Store, run_id: str, asked: e.CancelRequested) -> None:
+    """Cancel a run, unless it has ended, and everything below it."""
+    if request(store, run_id, asked):
+        cancel_children(store, run_id, asked)
+
+
+def cancel_children(store: Store, run_id: str, asked: e.CancelRequested) -> None:
+    """Cancel what is below a run in whose own log the cancellation is recorded."""
+    for child in open_children(store, run_id):
+        cancel_tree(store, child.id, asked)
+
+
+def request(store: Store, run_id: str, asked: e.CancelRequested) -> bool:
+    """Record a cancellation if there is none yet; False if the run has ended or does not exist."""
+    while True:
+        recent = lately(store, run_id)
+        row = store.get(run_id)  # after the log: so it is not older than what was read there
+        if row is None or row.status in TERMINAL_STATUSES:
+            return False
+        if not recent:
+            raise LogDamaged(run_id, 0, "it is missing")
+        if requested(run_id, recent) is not None:
+            return True
+        new: list[Event] = [asked]
+        change = RowChange(wake=True)
+        if row.status in ("paused", "quarantined"):
+            new.append(e.RunReopened(by=asked.by, why="to cancel it"))
+            change = RowChange("pending", store.now())
+        head = log.head_at(recent[0])
+        _, sealed = log.seal(head, new, epoch=recent[0].epoch, time=store.now())
+        try:
+            store.append(Append(run_id, head.seq, sealed, None, change, before=head.hash))
+        except Conflict:
+            continue  # something was written in between: look again
+        return True
+
+
+def lately(store: Store, run_id: str) -> list[Record]:
+    """The last events of a run, the newest first."""
+    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))
+
+
+def requested(run_id: str, newest: list[Record]) -> e.CancelRequested | None:
+    """The cancellation among these last events of a run, if it is in force."""
+    for record in newest:
+        if record.kind == e.CancelRequested.stored_as:
+            event = log.read_event(run_id, record)
+            return event if isinstance(event, e.CancelRequested) else None
+        if record.kind in _ENDS:
+            return None
+    return None
+
+
+def cancelled_above(store: Store, parent_id: str) -> e.CancelRequested | None:
+    """The cancellation that a child of this run must end by: of the run itself, or of one above it.
+
+    Also if the run has ended by it, or has failed by its deadline or budget.
+    """
+    while parent_id:
+        newest = lately(store, parent_id)
+        row = store.get(parent_id)
+        if row is None or not newest:
+            return None
+        found = requested(parent_id, newest) or _ended_by(parent_id, newest)
+        if found is not None:
+            return found
+        parent_id = row.parent
+    return None
+
+
+def _ended_by(run_id: str, newest: list[Record]) -> e.CancelRequested | None:
+    for record in newest:
+        if record.kind in _ENDS:
+            event = log.read_event(run_id, record)
+            if isinstance(event, e.RunCancelled):
+                return e.CancelRequested(by=event.by, why=event.why)
+            if isinstance(event, e.RunFailed) and event.reason in REASONS:
+                return e.CancelRequested(why=event.error.message, reason=event.reason)
+            return None
+        if record.kind == e.RunReopened.stored_as:
+            return None
+    return None

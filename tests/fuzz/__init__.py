@@ -1,0 +1,1 @@
+"""A fuzzer: random agents, under random faults, checked against every promise. See `__main__.py`."""

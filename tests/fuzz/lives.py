@@ -1,0 +1,496 @@
+"""What the processes of a batch do: execute runs, call them and be cancelled, serve people, settle, check.
+
+Every function here is the whole life of a forked process. Which faults meet it is decided by `batch.py`; only a
+kill at the n-th boundary is its own doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fuzz.interpret import Cast, input_of
+from fuzz.people import People, root_of, rows_of
+from fuzz.programs import Program, family
+from fuzz.world import World
+from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError, views
+from holdfast.runtime.context import CURRENT, Branch
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.opening import open_store
+from support.waiting import eventually
+
+LEASE_SECONDS = 0.6
+PATIENCE_SECONDS = 0.05
+STUCK_SECONDS = 4.0
+"""With no run of the batch moving for so long, those that wait for nothing are stuck."""
+HUNG_SECONDS = 25.0
+"""The same if one executes or is due: a busy machine may take its time."""
+SETTLE_SECONDS = 90.0
+NEVER_QUARANTINE = 10**6
+INSERT = {
+    "sqlite": "INSERT INTO fuzz_written VALUES (?, ?)",
+    "postgres": "INSERT INTO fuzz_written VALUES (%s, %s)",
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What every process of a batch knows."""
+
+    seed: int
+    store: str
+    url: str
+    folder: Path
+    programs: dict[str, Program]
+    """By the id of the run that was started with each."""
+    features: frozenset[str]
+    since: int
+    """The store's time at which the batch began, less a second."""
+    late: frozenset[str] = frozenset()
+    """Runs that are started when there is peace."""
+
+    @property
+    def prefix(self) -> str:
+        return f"f{self.seed}-"
+
+    @cached_property
+    def world(self) -> World:
+        return World(self.folder)
+
+    @cached_property
+    def cast(self) -> Cast:
+        """Declared once, in the process that forks the others."""
+        return Cast(list(self.programs.values()), self.world, INSERT[self.store])
+
+    def dice(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}:{name}")
+
+
+class Plan(NamedTuple):
+    """How one process lives, and what kills it."""
+
+    number: int
+    role: str
+    kill_at: int = 0
+    """Kill yourself at this boundary; 0: not by yourself."""
+    interferes: bool = False
+    """Let something come from outside right before some commits, so that they are refused."""
+    kill_after_conflict: bool = False
+    """Kill yourself when the first append that was refused has been sent again."""
+    concurrency: int = 4
+    dead: tuple[int, ...] = ()
+    """Processes that are gone: their leases need not be waited for."""
+    pulse: memoryview | None = None
+    """Eight bytes of shared memory: how many boundaries it has met."""
+
+
+def options_of(plan: Plan, boundary: _Boundary | None = None) -> Options:
+    """How a process executes, and where it kills itself."""
+    boundary = boundary or _Boundary(plan)
+    return Options(
+        lease_seconds=LEASE_SECONDS,
+        patience_seconds=PATIENCE_SECONDS,
+        quarantine_after=NEVER_QUARANTINE,
+        boundary=boundary.meet,
+    )
+
+
+class _Boundary:
+    """Counts the boundaries of this process, and ends it at one of them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.interfere: Callable[[], None] | None = None
+        self.seen = 0
+        self.sent: dict[tuple[int, int], int] = {}
+        """How often each line of execution has sent what it is about to commit."""
+
+    def meet(self, where: str) -> None:
+        plan = self.plan
+        self.seen += 1
+        if plan.pulse is not None:
+            plan.pulse[:] = self.seen.to_bytes(8, "little")
+        if self.interfere is not None and where.startswith("before commit"):
+            self.interfere()
+        if self.seen == plan.kill_at or (
+            plan.kill_after_conflict and self._follows_conflict(where)
+        ):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _follows_conflict(self, where: str) -> bool:
+        """Whether something was committed only when it was sent again, as the log had grown meanwhile."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        line = (threading.get_ident(), id(task))
+        if where.startswith("before commit"):
+            self.sent[line] = self.sent.get(line, 0) + 1
+        elif where.startswith("after commit"):
+            return self.sent.pop(line, 0) > 1
+        return False
+
+
+def prepare(stage: Stage) -> None:
+    """Make the store and the table of transactional tools, and start all runs but the late ones."""
+    with Holdfast(stage.url, agents=stage.cast.all) as hf:
+        _make_table(stage)
+        start(stage, hf, [run_id for run_id in stage.programs if run_id not in stage.late])
+
+
+def start(stage: Stage, hf: Holdfast, which: Iterable[str]) -> None:
+    for run_id in which:
+        program = stage.programs[run_id]
+        hf.start(stage.cast.agents[program["name"]], id=run_id, **input_of(program, run_id))
+
+
+def _make_table(stage: Stage) -> None:
+    sql = "CREATE TABLE IF NOT EXISTS fuzz_written (place TEXT, n BIGINT)"
+    if stage.store == "sqlite":
+        import sqlite3
+
+        with contextlib.closing(sqlite3.connect(stage.url)) as db:
+            db.execute(sql)
+            db.commit()
+    else:
+        import psycopg
+
+        with psycopg.connect(stage.url) as connection:
+            connection.execute(sql)
+
+
+def written(stage: Stage) -> list[tuple[str, int]]:
+    """What transactional tools have left behind."""
+    sql = "SELECT place, n FROM fuzz_written"
+    if stage.store == "sqlite":
+        import sqlite3
+
+        with contextlib.closing(sqlite3.connect(stage.url)) as db:
+            return [(str(at), int(n)) for at, n in db.execute(sql)]
+    import psycopg
+
+    with psycopg.connect(stage.url) as connection:
+        return [(str(at), int(n)) for at, n in connection.execute(sql)]
+
+
+# ── executing ────────────────────────────────────────────────────────────────────────────────
+
+
+def work(stage: Stage, plan: Plan) -> None:
+    """A worker. SIGTERM makes it stop in good order."""
+    boundary = _Boundary(plan)
+    with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan, boundary)) as hf:
+        _free_leases(hf.store, stage, plan.dead)
+        if plan.interferes:
+            boundary.interfere = partial(_interfere, stage, _patching(stage, hf.store, plan))
+        worker = hf.worker(concurrency=plan.concurrency, grace=0.3)
+        stop = threading.Thread(target=worker.stop, daemon=True)
+        signal.signal(signal.SIGTERM, lambda *_: None if stop.ident else stop.start())
+        worker.run()
+
+
+def _patching(stage: Stage, store: Store, plan: Plan) -> People:
+    dice = stage.dice(f"interfere {plan.number}")
+    return People(store, stage.world, stage.programs, dice, f"w{plan.number}", may_reject=False)
+
+
+def _interfere(stage: Stage, people: People) -> None:
+    """Patch the run that is about to commit, so that its append is refused."""
+    here = CURRENT.get()
+    run_id = here.session.run_id if isinstance(here, Branch) else ""
+    program = stage.programs.get(run_id)
+    if program is not None and program["people"].get("storm") and people.dice.random() < 0.15:
+        with contextlib.suppress(StoreError):
+            people.patch(run_id)
+
+
+def _free_leases(store: Store, stage: Stage, dead: Sequence[int]) -> None:
+    """As if the leases of these processes had run out: the batch need not wait for that each time."""
+    for row in rows_of(store, stage.since, stage.prefix) if dead else ():
+        parts = row.owner.rsplit("-", 2)
+        if row.status == "running" and len(parts) == 3 and int(parts[1]) in dead:
+            store.release(row.id, row.epoch, died=True)
+
+
+EXPECTED = (HoldfastError, asyncio.CancelledError)
+
+
+def call(stage: Stage, plan: Plan) -> None:
+    """A server that calls AsyncHoldfast.run for its clients, who disconnect. Then it looks for leases that it
+    still holds although no run executes."""
+    dice = stage.dice(f"call {plan.number}")
+
+    async def serve() -> None:
+        async with AsyncHoldfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
+            for _ in range(2):
+                known = sorted(stage.programs.keys() - stage.late)
+                wanted = dice.sample(known, min(4, len(known)))
+                clients = [
+                    _client(hf, stage, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted
+                ]
+                for result in await asyncio.gather(*clients, return_exceptions=True):
+                    if isinstance(result, BaseException) and not isinstance(result, EXPECTED):
+                        stage.world.report("unexpected error", "", f"AsyncHoldfast.run: {result!r}")
+            await asyncio.to_thread(_find_leaks, stage, hf.sync)
+
+    asyncio.run(serve())
+
+
+async def _client(
+    hf: AsyncHoldfast, stage: Stage, program: Program, run_id: str, seconds: float
+) -> Any:
+    agent = stage.cast.agents[program["name"]]
+    task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
+    await asyncio.wait((task,), timeout=seconds)
+    task.cancel()
+    return await task
+
+
+def _find_leaks(stage: Stage, hf: Holdfast) -> None:
+    """Nothing executes in this process now: within two lease times it must own no run."""
+    end = time.monotonic() + 2.5 * LEASE_SECONDS
+
+    def ours() -> list[str]:
+        rows = rows_of(hf.store, stage.since, stage.prefix)
+        now = hf.store.now()
+        return [row.id for row in rows if row.owner == hf.engine.worker and row.is_live(now)]
+
+    held = ours()
+    while held and time.monotonic() < end:
+        threading.Event().wait(0.05)
+        held = ours()
+    for run_id in held:
+        stage.world.report(
+            "lease leaked", run_id, "its caller was cancelled, and the lease is still renewed"
+        )
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────
+
+
+def serve_people(stage: Stage, plan: Plan) -> None:
+    """People who are quick, and interfere."""
+    dice = stage.dice(f"people {plan.number}")
+    done: dict[str, Any] = {}
+    may_reject = "rejections" in stage.features
+    with contextlib.closing(open_store(stage.url)) as store:
+        people = People(
+            store,
+            stage.world,
+            stage.programs,
+            dice,
+            f"p{plan.number}",
+            may_reject=may_reject,
+            may_conflict="conflicts" in stage.features,
+        )
+        over = False
+        while not over:
+            with contextlib.suppress(StoreError):
+                over = not _round(stage, store, people, dice, done)
+            threading.Event().wait(dice.uniform(0.002, 0.03))
+
+
+def _round(
+    stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]
+) -> int:
+    """Serve some; how many there are that have not ended."""
+    rows = [
+        r for r in rows_of(store, stage.since, stage.prefix) if r.status not in TERMINAL_STATUSES
+    ]
+    dice.shuffle(rows)
+    for row in rows:
+        age = (store.now() - row.created_at) / 1e6
+        people.trouble(row, age, done)
+        root = stage.programs[root_of(row.id)]
+        if root["people"].get("burst"):  # all of a tree at once, or nothing
+            tree = [r for r in rows if root_of(r.id) == root_of(row.id)]
+            if len(tree) > 1 or dice.random() < 0.1:
+                for one in tree:
+                    people.serve(one)
+        elif dice.random() < 0.5:
+            people.serve(row, 0.7)
+    return len(rows)
+
+
+def patch_much(stage: Stage, plan: Plan) -> None:
+    """A person who keeps patching runs with branches while they execute: conflicts."""
+    dice = stage.dice(f"storm {plan.number}")
+    wanted = {
+        run_id for run_id, program in stage.programs.items() if program["people"].get("storm")
+    }
+    with contextlib.closing(open_store(stage.url)) as store:
+        people = People(
+            store, stage.world, stage.programs, dice, f"s{plan.number}", may_reject=False
+        )
+        while wanted:
+            with contextlib.suppress(StoreError):
+                rows = [
+                    row for row in rows_of(store, stage.since, stage.prefix) if row.id in wanted
+                ]
+                for row in rows:
+                    if row.status == "running":
+                        for _ in range(dice.randint(1, 8)):
+                            people.patch(row.id)
+            threading.Event().wait(0.002)
+
+
+# ── the end of a batch ───────────────────────────────────────────────────────────────────────
+
+
+def drive(stage: Stage, plan: Plan) -> None:
+    """Without any worker: one blocking call of hf.run for each run."""
+    with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
+
+        def bring_to_its_end(run_id: str, program: Program) -> None:
+            agent = stage.cast.agents[program["name"]]
+            try:
+                hf.run(agent, id=run_id, wait=True, **input_of(program, run_id))
+            except HoldfastError:
+                pass  # failed, cancelled, diverged: found in the log
+            except BaseException as error:
+                stage.world.report("unexpected error", run_id, f"hf.run(wait=True): {error!r}")
+
+        for run_id, program in stage.programs.items():
+            target = threading.Thread(target=bring_to_its_end, args=(run_id, program), daemon=True)
+            target.start()
+        threading.Event().wait()
+
+
+def settle(stage: Stage, plan: Plan) -> None:
+    """People who answer everything, until every run has ended or nothing changes."""
+    dice = stage.dice("settle")
+    with Holdfast(stage.url, agents=stage.cast.all) as hf:
+        if plan.role == "work":  # else those who drive them start them
+            start(stage, hf, sorted(stage.late))
+        people = People(hf.store, stage.world, stage.programs, dice, "settle", may_reject=False)
+        watch = _Watch(stage, hf.store, people, plan.role)
+        try:
+            eventually(watch.is_over, "the end of a batch", seconds=SETTLE_SECONDS, between=0.01)
+        except AssertionError:
+            watch.report_stuck(f"not over after {SETTLE_SECONDS:g} s")
+
+
+class _Watch:
+    """Whether anything moves."""
+
+    def __init__(self, stage: Stage, store: Store, people: People, role: str) -> None:
+        self.stage, self.store, self.people, self.role = stage, store, people, role
+        self.known: dict[str, Any] = {}
+        self.moved_at = time.monotonic()
+        self.hopeless: set[str] = set()
+        self.late: set[str] = set()
+        self.left: list[RunRow] = []
+
+    def is_over(self) -> bool:
+        rows = rows_of(self.store, self.stage.since, self.stage.prefix)
+        heads = self.store.heads([row.id for row in rows])
+        now = {row.id: (row.status, heads[row.id]) for row in rows}
+        if now != self.known:
+            self.known, self.moved_at = now, time.monotonic()
+        self.left = [row for row in rows if row.status not in TERMINAL_STATUSES]
+        for row in self.left:
+            if row.id not in self.hopeless:
+                self._look_at(row)
+        started = len({root_of(row.id) for row in rows}) == len(self.stage.programs)
+        waiting = [
+            row for row in self.left if root_of(row.id) not in {root_of(x) for x in self.hopeless}
+        ]
+        moves = any(row.status in ("pending", "running") or row.due_at for row in waiting)
+        patience = HUNG_SECONDS if moves else STUCK_SECONDS
+        if waiting and time.monotonic() - self.moved_at > patience:
+            self.report_stuck(f"nothing changed for {patience:g} s")
+            return True
+        return started and not waiting
+
+    def _look_at(self, row: RunRow) -> None:
+        if row.status == "quarantined":
+            self._give_up(row, "quarantined")
+        elif row.status == "waiting" and row.waiting_for.startswith("its code: it diverged"):
+            self._give_up(row, "diverged")
+        else:
+            self._look_for_lost_time(row)
+            hesitates = self.stage.programs[root_of(row.id)]["people"].get("hesitate", 0.0)
+            if self.store.now() - row.updated_at >= 1e6 * hesitates:
+                self.people.serve(row)
+
+    def _look_for_lost_time(self, row: RunRow) -> None:
+        """17: a run that waits is due when the first of its open waits is over."""
+        if row.status != "waiting" or row.id in self.late:
+            return
+        waits = views.folded(self.store, row.id).waits
+        times = [wait.until for wait in waits if wait.until is not None and not wait.decided]
+        if not times or (row.due_at is not None and row.due_at <= min(times)):
+            return
+        if self.store.get(row.id) == row:  # it was so all the time
+            self.late.add(row.id)
+            due = (
+                "nothing"
+                if row.due_at is None
+                else f"it in {(row.due_at - min(times)) / 1e6:.2f} s"
+            )
+            text = f"it waits, {due} is due, and an open wait is over earlier; waiting for {row.waiting_for!r}"
+            self.stage.world.report("wake time lost", row.id, text)
+
+    def _give_up(self, row: RunRow, kind: str) -> None:
+        self.hopeless.add(row.id)
+        self.stage.world.report(kind, row.id, row.waiting_for)
+
+    def report_stuck(self, why: str) -> None:
+        given_up = {root_of(x) for x in self.hopeless}
+        now = self.store.now()
+        for row in self.left:
+            if root_of(row.id) not in given_up:
+                due = (
+                    "nothing due"
+                    if row.due_at is None
+                    else f"due in {(row.due_at - now) / 1e6:.2f} s"
+                )
+                text = f"{self.role}: {why}; {row.status}, {due}, waiting for {row.waiting_for!r}, owner {row.owner!r}"
+                self.stage.world.report("stuck", row.id, text)
+
+
+def terminate_backends(stage: Stage, plan: Plan) -> None:
+    """Ends connections of the batch's database, again and again."""
+    import psycopg
+
+    dice = stage.dice(f"backends {plan.number}")
+    sql = (
+        "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) AS one"
+    )
+    while True:
+        with contextlib.suppress(psycopg.Error), psycopg.connect(stage.url, autocommit=True) as db:
+            while True:
+                if db.execute(sql).fetchall():
+                    stage.world.record_life(what="backend terminated")
+                threading.Event().wait(dice.uniform(0.05, 0.3))
+
+
+ROLES: dict[str, Callable[[Stage, Plan], None]] = {
+    "work": work,
+    "call": call,
+    "people": serve_people,
+    "storm": patch_much,
+    "drive": drive,
+    "settle": settle,
+    "backends": terminate_backends,
+}
+
+
+def agents_of(programs: Sequence[Program]) -> list[str]:
+    return [one["name"] for program in programs for one in family(program)]
+
+
+def dumped(programs: dict[str, Program]) -> str:
+    return json.dumps(programs, indent=1)

@@ -1,0 +1,510 @@
+"""Random agents as plain data: a program is a tree of lists, made from a seed, and printed as it is.
+
+`generate` makes a program, `Shape`s are patterns that are known to be hard (each numbered fault of the issue has
+one), and `shown` prints a program for people. `interpret.py` runs it.
+
+A statement is `[word, …]`. Bodies are lists of statements:
+
+    ["step"] ["slow", ms] ["keyed"] ["checked"] ["once"] ["tx"] ["undoable"] ["flaky", fails, delay] ["failing"]
+    ["random"] ["uuid"] ["now"] ["state", op] ["patched"] ["checkpoint"] ["raise"]
+    ["ask", timeout] ["approve", timeout] ["signal", name, timeout] ["sleep", seconds] ["wait_any", [kinds], timeout]
+    ["loop", rounds, body] ["if", body, body] ["try", body, body] ["child", number]
+    ["map" | "gather" | "group" | "race", [body, …]] ["timeout", seconds, body]
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict
+
+Statement = list[Any]
+Body = list[Statement]
+Features = frozenset[str]
+
+PARALLEL = ("map", "gather", "group", "race")
+WAITS = ("ask", "approve", "signal", "sleep", "wait_any")
+SIGNALS = ("left", "right")
+STRATEGIES = ("every_step", "every_iteration", "on_state_change")
+DEPTH_MAX = 3
+
+
+class Program(TypedDict):
+    """An agent: how it is declared, what it does, the agents that it calls, and what people do to it."""
+
+    name: str
+    shape: str
+    kind: str
+    """sync, async, loop, async_loop, llm or async_llm."""
+    options: dict[str, Any]
+    body: Body
+    children: list[Program]
+    people: dict[str, Any]
+
+
+class Generator:
+    """Draws programs. One for each program, so that a program depends on its own seed only."""
+
+    def __init__(self, seed: str, name: str, features: Features) -> None:
+        self.dice = random.Random(seed)
+        self.name = name
+        self.has = features
+        self.is_async = self.dice.random() < 0.5
+        self.children: list[Program] = []
+        self.in_loop = False
+        self.depth = 0
+        """0 for a run that a person started, 1 for its child …"""
+
+    # ── choices ──────────────────────────────────────────────────────────────────────────
+
+    def chance(self, probability: float) -> bool:
+        return self.dice.random() < probability
+
+    def one_of(self, *choices: Any) -> Any:
+        return self.dice.choice(choices)
+
+    def any_of(self, features: Iterable[str]) -> list[str]:
+        return [name for name in features if name in self.has]
+
+    # ── statements ───────────────────────────────────────────────────────────────────────
+
+    def external(self, branch: bool) -> Statement:
+        """A call with an effect."""
+        found = self.any_of(("keyed", "checked", "tx", "once"))
+        if branch and "branch_tx" not in self.has:
+            found = [name for name in found if name != "tx"]
+        if branch and "branch_waits" not in self.has:  # after a kill, a person must decide
+            found = [name for name in found if name != "once"]
+        return [self.dice.choice(found)] if found else ["step"]
+
+    def plain(self, branch: bool) -> Statement:
+        """A call or a note that never waits."""
+        words: list[Statement] = [["step"], ["step"], ["slow", self.one_of(1, 5, 20)]]
+        words += [self.external(branch) for _ in range(3)]
+        if "random" in self.has:
+            words += [["random"], ["uuid"], ["now"]]
+        if "retries" in self.has:
+            far = not branch or "branch_waits" in self.has  # such a wait suspends the run
+            words.append(["flaky", self.one_of(1, 2), self.one_of(0.005, 0.12 if far else 0.01)])
+        if "undo" in self.has:
+            words.append(["undoable"])
+        return self.dice.choice(words)
+
+    def note(self) -> Statement:
+        """What may stand only in the main line: state is not defined between branches."""
+        words: list[Statement] = [["patched"]]
+        if not self.in_loop:  # a loop ends its iterations by itself
+            words.append(["checkpoint"])
+        if "state" in self.has:
+            words += [["state", op] for op in ("set", "increment", "append", "read")]
+        return self.dice.choice(words)
+
+    def wait(self) -> Statement:
+        kinds = self.any_of(("questions", "approvals", "signals", "timers", "wait_any"))
+        timeout = self.one_of(None, None, None, 0.02, 0.3)
+        match self.dice.choice(kinds) if kinds else "":
+            case "questions":
+                return ["ask", timeout]
+            case "approvals":
+                return ["approve", timeout]
+            case "signals":
+                return ["signal", self.dice.choice(SIGNALS), timeout]
+            case "timers":
+                return ["sleep", self.one_of(0.005, 0.03, 0.15, 0.4)]
+            case "wait_any":
+                among = self.dice.sample(["left", "right", "approval", "question", "timer"], 2)
+                return ["wait_any", among, timeout]
+            case _:
+                return ["step"]
+
+    def statement(self, level: int, *, branch: bool) -> Statement:
+        """Any statement; `branch` if other branches run at the same time."""
+        words = ["plain"] * 5
+        if not branch:
+            words.append("note")
+        if self._may_wait(branch):
+            words += ["wait"] * 2
+        if level < DEPTH_MAX:
+            if "loops" in self.has:
+                words.append("loop")
+            if "random" in self.has:
+                words.append("if")
+            if "failures" in self.has:
+                words.append("try")
+            if self._forks():
+                words += ["parallel"] * 2
+            if self.is_async and "timeouts" in self.has:
+                words.append("timeout")
+        if self._may_call_child(branch):
+            words.append("child")
+        match self.dice.choice(words):
+            case "plain":
+                return self.plain(branch)
+            case "note":
+                return self.note()
+            case "wait":
+                return self.wait()
+            case "loop":
+                return ["loop", self.one_of(1, 2, 3), self.body(level + 1, 2, branch=branch)]
+            case "if":
+                branches = [self.body(level + 1, 2, branch=branch) for _ in range(2)]
+                return ["if", *branches]
+            case "try":
+                tried = [
+                    *self.body(level + 1, 1, branch=branch),
+                    self.one_of(["failing"], ["raise"]),
+                ]
+                return ["try", tried, self.body(level + 1, 1, branch=branch)]
+            case "parallel":
+                return self.parallel(level)
+            case "timeout":
+                seconds = self.one_of(0.002, 0.02, 0.1)
+                return ["timeout", seconds, self.body(level + 1, 2, branch=True)]
+            case _:
+                return self.child()
+
+    def _may_wait(self, branch: bool) -> bool:
+        allowed = not branch or "branch_waits" in self.has
+        return allowed and (not self.depth or "child_waits" in self.has)
+
+    def _may_call_child(self, branch: bool) -> bool:
+        allowed = "children" in self.has and (not branch or "branch_children" in self.has)
+        return allowed and self.depth < 2 and len(self.children) < 2
+
+    def _forks(self) -> list[str]:
+        if not self.is_async:
+            return self.any_of(("map",))
+        found = self.any_of(("map", "gather", "group"))
+        return [*found, "race"] if "races" in self.has else found
+
+    def parallel(self, level: int) -> Statement:
+        how = self.dice.choice(self._forks())
+        bodies = [self.body(level + 1, 2, branch=True) for _ in range(self.one_of(2, 2, 3))]
+        return [how, bodies]
+
+    def body(self, level: int, most: int, *, branch: bool = False) -> Body:
+        return [self.statement(level, branch=branch) for _ in range(self.dice.randint(1, most))]
+
+    # ── children ─────────────────────────────────────────────────────────────────────────
+
+    def add_child(self, body: Body | None = None, **options: Any) -> Statement:
+        """A child with this body, or with a random one; the statement that calls it."""
+        below = Generator("", f"{self.name}c{len(self.children)}", self.has)
+        below.dice, below.is_async, below.depth = self.dice, self.is_async, self.depth + 1
+        made = below.program("child", body) if body is not None else below.random_program()
+        made["options"].update(options)
+        self.children.append(made)
+        return ["child", len(self.children) - 1]
+
+    def child(self) -> Statement:
+        return self.add_child()
+
+    # ── programs ─────────────────────────────────────────────────────────────────────────
+
+    def program(self, shape: str, body: Body, kind: str = "") -> Program:
+        color = "async" if self.is_async else "sync"
+        return {
+            "name": self.name,
+            "shape": shape,
+            "kind": kind or color,
+            "options": self.options(),
+            "body": body,
+            "children": self.children,
+            "people": {},
+        }
+
+    def options(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if "checkpoints" in self.has:
+            found["checkpoint"] = self.dice.choice(STRATEGIES)
+        if "undo" in self.has and self.chance(0.3):
+            found["on_failure"] = "undo"
+        return found
+
+    def random_program(self) -> Program:
+        """Anything."""
+        kinds = ["plain"] * 6
+        if "loop_agents" in self.has:
+            kinds.append("loop")
+        if "llm" in self.has:
+            kinds.append("llm")
+        kind = self.dice.choice(kinds)
+        if kind == "llm":
+            return self.llm_program("llm")
+        self.in_loop = kind == "loop"
+        body = self.body(0, 5 if not self.depth else 3)
+        made = self.program(
+            "random", body, ("async_" if self.is_async else "") + kind if kind != "plain" else ""
+        )
+        self._restrict(made)
+        return made
+
+    def _restrict(self, made: Program) -> None:
+        """Now and then a deadline, a budget, or approval by risk, where features allow it."""
+        has_children = bool(made["children"])
+        may_limit = "limits" in self.has and (not has_children or "child_limits" in self.has)
+        if may_limit and self.chance(0.1):
+            made["options"]["deadline"] = self.one_of(0.2, 0.6)
+        elif may_limit and self.chance(0.1):
+            made["options"]["max_steps"] = self.dice.randint(2, 8)
+        waits = not self.depth or "child_waits" in self.has
+        branch_waits = "branch_waits" in self.has or not has_word(
+            made["body"], (*PARALLEL, "timeout")
+        )
+        may_gate = "approvals" in self.has and waits and branch_waits
+        may_gate = may_gate and (not has_children or "child_approvals" in self.has)
+        if may_gate and self.chance(0.2):
+            made["options"]["approve"] = ["external_action"]
+            if self.chance(0.2):
+                made["options"]["approval_ttl"] = 0.3
+
+    def llm_program(self, shape: str) -> Program:
+        """A model that calls tools: a body is a list of turns, a turn a list of calls."""
+        tools = ["llm_step", *(f"llm_{name}" for name in self.any_of(("keyed", "once")))]
+        most = 3 if "map" in self.has else 1
+        turns = [
+            [[self.dice.choice(tools)] for _ in range(self.dice.randint(1, most))]
+            for _ in range(self.dice.randint(1, 3))
+        ]
+        made = self.program(shape, turns, "async_llm" if self.is_async else "llm")
+        waits = not self.depth or "child_waits" in self.has
+        may_gate = "approvals" in self.has and waits
+        may_gate = may_gate and (most == 1 or "branch_waits" in self.has)
+        if may_gate and self.chance(0.4):
+            made["options"]["approve"] = ["external_action"]
+        return made
+
+
+def has_word(body: Any, words: Iterable[str]) -> bool:
+    """Whether a statement with one of these words is anywhere in a body."""
+    if isinstance(body, list):
+        return bool(body and body[0] in words) or any(has_word(part, words) for part in body)
+    return False
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────
+
+Make = Callable[[Generator], Program]
+
+
+def _join(g: Generator) -> str:
+    """A way to run branches and wait for all of them."""
+    return str(g.one_of("gather", "group", "map") if g.is_async else "map")
+
+
+def _ask_for(g: Generator) -> Statement:
+    """Something that only a person can end."""
+    return list(g.one_of(["ask", None], ["signal", "left", None], ["approve", None]))
+
+
+def decision_while_working(g: Generator) -> Program:
+    """Item 1: a decision comes while another branch is working."""
+    slow: Statement = ["slow", g.one_of(60, 150, 250)]
+    if g.chance(0.4):
+        made = g.program("decision_while_working", [[_join(g), [[["keyed"]], [slow]]], ["keyed"]])
+        made["options"]["approve"] = ["external_action"]
+        return made
+    return g.program("decision_while_working", [[_join(g), [[_ask_for(g)], [slow]]], ["keyed"]])
+
+
+def model_with_two_tools(g: Generator) -> Program:
+    """Item 1: a model calls a tool that needs approval and one that takes its time."""
+    turns: Body = [[["llm_keyed"], ["llm_slow"]], [["llm_step"]]]
+    made = g.program("model_with_two_tools", turns, "async_llm" if g.is_async else "llm")
+    made["options"]["approve"] = ["external_action"]
+    return made
+
+
+def question_and_child(g: Generator) -> Program:
+    """Items 2 and 10: the parent waits, its child waits, and both get what they wait for at once."""
+    child = g.add_child([_ask_for(g), ["step"]])
+    made = g.program("question_and_child", [[_join(g), [[_ask_for(g)], [child]]], ["keyed"]])
+    made["people"]["burst"] = True
+    return made
+
+
+def waiting_child(g: Generator) -> Program:
+    """Items 2 and 10: a child that waits, without other branches."""
+    child = g.add_child([["step"], _ask_for(g), ["keyed"]])
+    made = g.program("waiting_child", [["step"], child, ["keyed"]])
+    made["people"]["burst"] = True
+    return made
+
+
+def group_with_child(g: Generator) -> Program:
+    """Item 3: in a TaskGroup a child must wait while its sibling asks a question."""
+    g.is_async = True
+    child = g.add_child([_ask_for(g), ["step"]])
+    return g.program("group_with_child", [["group", [[_ask_for(g)], [child]]], ["step"]])
+
+
+def limited_parent(g: Generator) -> Program:
+    """Item 4: a parent is cancelled, or comes to its limit, while its child works."""
+    work: Body = [["loop", 10, [["keyed"], ["slow", g.one_of(30, 80)]]]]
+    made = g.program("limited_parent", [g.add_child(work), ["step"]])
+    match g.one_of("deadline", "budget", "cancel"):
+        case "deadline":
+            made["options"]["deadline"] = 0.25
+        case "budget":
+            made["options"]["max_steps"] = 4
+        case _:
+            made["people"]["cancel"] = g.one_of(0.1, 0.25)
+    return made
+
+
+def gated_parent(g: Generator) -> Program:
+    """Item 5: the parent's tools need approval; does its child's tool?"""
+    child = g.add_child([["step"], [g.one_of("keyed", "once")]])
+    made = g.program("gated_parent", [child, ["step"]])
+    if g.chance(0.5):
+        turns: Body = [[["llm_helper"]], [["llm_step"]]]
+        made = g.program("gated_parent", turns, "async_llm" if g.is_async else "llm")
+    made["options"]["approve"] = ["external_action"]
+    return made
+
+
+def branches_and_patches(g: Generator) -> Program:
+    """Items 6 and 7: several branches append while events come from outside."""
+    gap: Statement = ["slow", g.one_of(1, 3, 6)]
+    chain: Body = [["uuid"], gap, ["keyed"], ["random"], gap, ["step"], ["keyed"]]
+    count = g.one_of(3, 4, 6)
+    body: Body = [["loop", 3, [[_join(g), [chain] * count]]]]
+    made = g.program("branches_and_patches", body)
+    made["people"]["storm"] = True
+    return made
+
+
+def race_after_join(g: Generator) -> Program:
+    """Item 8: the loser of a race had passed a join."""
+    g.is_async = True
+    join: Statement = [g.one_of("gather", "group"), [[["step"]], [["step"]]]]
+    loser: Body = [join, ["step"], ["slow", 80], ["keyed"]]
+    winner: Body = [["slow", g.one_of(20, 40)]]
+    bodies = [loser, winner] if g.chance(0.5) else [winner, loser]
+    return g.program("race_after_join", [["race", bodies], _ask_for(g), ["keyed"]])
+
+
+def timer_and_signal(g: Generator) -> Program:
+    """Item 13: a timer and a signal in parallel; each must end the wait of its own branch."""
+    bodies: list[Body] = [[["sleep", 0.2], ["step"]], [["signal", "left", None]]]
+    g.dice.shuffle(bodies)
+    made = g.program("timer_and_signal", [[_join(g), bodies], ["step"]])
+    made["people"]["hesitate"] = g.one_of(0.0, 0.5, 0.5)
+    return made
+
+
+def timeout_in_commit(g: Generator) -> Program:
+    """Item 14: the code gives up at a moment when a receipt is being committed."""
+    g.is_async = True
+    calls: Body = [["loop", 8, [[g.one_of("keyed", "step")]]]]
+    seconds = g.dice.uniform(0.001, 0.02)
+    if g.chance(0.5):
+        return g.program("timeout_in_commit", [["loop", 3, [["timeout", seconds, calls]]]])
+    failing: Body = [["try", [["group", [calls, [["slow", 3], ["failing"]]]]], [["step"]]]]
+    return g.program("timeout_in_commit", failing)
+
+
+SHAPES: dict[Make, frozenset[str]] = {
+    decision_while_working: frozenset({"branch_waits", "map", "gather", "group", "keyed"}),
+    model_with_two_tools: frozenset({"branch_waits", "llm", "approvals", "keyed", "map"}),
+    question_and_child: frozenset(
+        {"branch_waits", "child_waits", "branch_children", "children", "map", "gather", "group"}
+    ),
+    waiting_child: frozenset({"child_waits", "children"}),
+    group_with_child: frozenset(
+        {"branch_waits", "child_waits", "branch_children", "children", "group"}
+    ),
+    limited_parent: frozenset({"child_limits", "children", "limits", "cancels", "keyed"}),
+    gated_parent: frozenset(
+        {"child_approvals", "child_waits", "children", "approvals", "llm", "keyed", "once"}
+    ),
+    branches_and_patches: frozenset(
+        {"conflicts", "map", "gather", "group", "patches", "keyed", "random"}
+    ),
+    race_after_join: frozenset({"races", "gather", "group", "questions", "signals", "approvals"}),
+    timer_and_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
+    timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
+}
+"""Each with the features that it needs."""
+
+
+def generate(seed: str, name: str, features: Features, shape: str = "") -> Program:
+    """The program of this seed. With a shape, one of that shape."""
+    g = Generator(seed, name, features)
+    allowed = [make for make, needs in SHAPES.items() if needs <= features]
+    if shape:
+        make = next(make for make in SHAPES if make.__name__ == shape)
+        made = make(g)
+    elif allowed and g.chance(0.5):
+        often = [branches_and_patches] * 2 if branches_and_patches in allowed else []
+        made = g.dice.choice([*allowed, *often])(g)
+    else:
+        made = g.random_program()
+    _let_people_act(g, made)
+    return made
+
+
+def _let_people_act(g: Generator, made: Program) -> None:
+    """What people do to this run besides answering it."""
+    calm = "conflicts" not in g.has and (
+        has_word(_bodies(made), (*PARALLEL, "timeout")) or "llm" in made["kind"]
+    )
+    people = made["people"]
+    if calm:
+        return
+    if "patches" in g.has and g.chance(0.3):
+        people.setdefault("patches", g.dice.randint(1, 10))
+        people.setdefault("storm", "conflicts" in g.has and g.chance(0.5))
+    if "pauses" in g.has and g.chance(0.15):
+        people["pause"] = round(g.dice.uniform(0.05, 0.5), 3)
+    may_cancel = not made["children"] or "child_limits" in g.has
+    if "cancels" in g.has and may_cancel and g.chance(0.1):
+        people.setdefault("cancel", round(g.dice.uniform(0.05, 0.8), 3))
+
+
+def _bodies(made: Program) -> list[Any]:
+    return [made["body"], *(_bodies(child) for child in made["children"])]
+
+
+def family(made: Program) -> list[Program]:
+    """A program and all below it."""
+    return [made, *(below for child in made["children"] for below in family(child))]
+
+
+# ── printing ─────────────────────────────────────────────────────────────────────────────────
+
+
+def shown(made: Program) -> str:
+    """The program, for people."""
+    lines = []
+    for one in family(made):
+        options = ", ".join(f"{key}={value!r}" for key, value in one["options"].items())
+        lines.append(
+            f"{one['name']}: {one['kind']} ({one['shape']}) {options} people={one['people']}"
+        )
+        lines += _shown(one["body"], "    ")
+        calls = ", ".join(f"{n} = {child['name']}" for n, child in enumerate(one["children"]))
+        lines += [f"    children: {calls}"] if calls else []
+    return "\n".join(lines)
+
+
+def _shown(body: Body, indent: str) -> list[str]:
+    lines: list[str] = []
+    for statement in body:
+        if statement and isinstance(statement[0], list):  # a model's turn
+            lines.append(f"{indent}turn: " + ", ".join(str(call[0]) for call in statement))
+            continue
+        word, *rest = statement
+        plain = [str(part) for part in rest if not isinstance(part, list) or not _is_body(part)]
+        lines.append(" ".join([f"{indent}{word}", *plain]))
+        for part in rest:
+            if isinstance(part, list) and _is_body(part):
+                bodies = part if isinstance(part[0][0], list) else [part]
+                for number, below in enumerate(bodies):
+                    lines.append(f"{indent}  {number}:")
+                    lines += _shown(below, indent + "    ")
+    return lines
+
+
+def _is_body(part: list[Any]) -> bool:
+    return bool(part) and isinstance(part[0], list)

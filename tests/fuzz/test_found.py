@@ -1,0 +1,218 @@
+"""What the fuzzer found beyond the list of its issue, each as small as it could be made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzz.dying import signal_and_die
+from holdfast import (
+    AsyncRun,
+    Holdfast,
+    Options,
+    Retry,
+    Run,
+    RunFailed,
+    RunWaiting,
+    agent,
+    control,
+    tool,
+)
+from holdfast.core import events as e
+from support.workers import STORES, url_of
+
+SHORT = Options(patience_seconds=0.05)
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, request, tmp_path)
+
+
+@agent
+async def two_tasks(run: AsyncRun) -> list[Any]:
+    return list(await asyncio.gather(run.wait_for("go"), run.wait_for("go")))
+
+
+@pytest.mark.xfail(reason="both branches take the same signal (guarantee 16)", strict=True)
+def test_one_signal_ends_the_wait_of_one_branch(url: str) -> None:
+    """Two branches wait for signals of one name, and one signal comes."""
+    with Holdfast(url, options=SHORT) as hf:
+        with contextlib.suppress(RunWaiting):
+            hf.run(two_tasks, id="r")
+        hf.signal("r", "go", "first")
+
+        with pytest.raises(RunWaiting):
+            hf.run(two_tasks, id="r")
+
+
+@pytest.mark.xfail(reason="attempts are made after the deadline (guarantee 18)", strict=True)
+def test_no_attempt_begins_after_the_deadline(url: str) -> None:
+    """The waits between attempts are short, so the run stays in memory."""
+    called = []
+
+    @tool(retry=Retry(attempts=4, initial=0.2, factor=1.0, jitter=0))
+    def unwell(idempotency_key: str = "") -> None:
+        called.append(hf.store.now())
+        raise ConnectionError("no")
+
+    @agent(deadline=0.3)
+    def limited(run: Run) -> None:
+        unwell()
+
+    with Holdfast(url) as hf:
+        with pytest.raises(RunFailed) as failed:
+            hf.run(limited, id="r")
+
+        deadline = hf.get("r").deadline_at or 0
+        assert ([], "deadline") == ([at for at in called if at > deadline], failed.value.reason)
+
+
+@pytest.mark.xfail(reason="recorded as surely not done (guarantee 7)", strict=True)
+def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it_is_given_up(
+    url: str,
+) -> None:
+    """Its first attempt acted and died; its second is cancelled before it begins."""
+    acted = []
+
+    @tool
+    async def pay(idempotency_key: str = "") -> None:
+        acted.append(idempotency_key)
+        raise KeyboardInterrupt
+
+    @agent
+    async def impatient(run: AsyncRun) -> str:
+        task = asyncio.ensure_future(pay())
+        await asyncio.wait((task,))
+        return "gave up" if task.cancelled() else "paid"
+
+    def cancel(where: str) -> None:
+        task = asyncio.current_task()
+        if where == "before commit call_started" and task is not None:
+            task.cancel()
+
+    with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
+        hf.run(impatient, id="r")
+    with Holdfast(url, options=Options(boundary=cancel)) as hf:
+        assert "gave up" == hf.run(impatient, id="r")
+        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailed)]
+
+    assert (1, [""]) == (len(acted), [x.error.effect for x in failures])
+
+
+@pytest.mark.xfail(reason="a person must see to it (guarantees 19 and 20)", strict=True)
+def test_a_cancelled_run_with_branches_is_undone_by_a_process_that_did_not_book(url: str) -> None:
+    """A branch that has to stop keeps the others from reaching the calls that are to be undone."""
+    world = []
+
+    def unbook(idempotency_key: str = "") -> None:
+        world.append("unbooked")
+
+    @tool(undo=unbook, risk="write_local")
+    def book(idempotency_key: str = "") -> None:
+        world.append("booked")
+
+    @agent(on_failure="undo")
+    def trip(run: Run) -> None:
+        def one(item: int) -> None:
+            if item:
+                run.uuid()
+                book()
+            else:
+                run.wait_for("never")
+
+        run.map(one, [0, 1], threads=1)
+
+    with Holdfast(url) as hf:
+        with contextlib.suppress(RunWaiting):
+            hf.run(trip, id="r")
+        hf.cancel("r")
+    with Holdfast(url) as hf:
+        with contextlib.suppress(RunFailed, LookupError):
+            hf.run(trip, id="r")
+
+        assert (["booked", "unbooked"], "cancelled") == (world, hf.get("r").status)
+
+
+@pytest.mark.xfail(reason="the person is asked again (guarantee 1)", strict=True)
+def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds(url: str) -> None:
+    """The worker has read the log, and is about to record the doubt."""
+    world: list[str] = []
+    decided: list[str] = []
+
+    @tool
+    def pay() -> str:
+        world.append("paid")
+        if len(world) == 1:
+            raise KeyboardInterrupt
+        return "paid"
+
+    @agent
+    def paying(run: Run) -> str:
+        return pay()
+
+    def decide(where: str) -> None:
+        if where == "before commit call_doubted" and not decided:
+            decided.append(where)
+            event = e.CallResolved(index=0, step=1, name="pay", how="done", result=e.NULL, by="ann")
+            control.act(hf.store, "r", lambda *_: control.Act([event]))
+
+    with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
+        hf.run(paying, id="r")
+    with Holdfast(url, options=Options(boundary=decide)) as hf:
+        with contextlib.suppress(RunWaiting):
+            hf.run(paying, id="r")
+        kinds = [record.kind for record, _ in hf.events("r")]
+
+    assert "call_doubted" not in kinds[kinds.index("call_resolved") :]
+
+
+@pytest.mark.xfail(reason="it fails with the reason 'undone' instead (guarantee 12)", strict=True)
+def test_a_run_that_crashed_while_it_was_undone_still_says_why_it_failed(url: str) -> None:
+    """Its deadline passed; the first process died in the middle of the undo."""
+    world: list[str] = []
+
+    def unbook(idempotency_key: str = "") -> None:
+        world.append("unbooked")
+        if len(world) == 2:
+            raise KeyboardInterrupt
+
+    @tool(undo=unbook)
+    def book(idempotency_key: str = "") -> None:
+        world.append("booked")
+
+    @agent(on_failure="undo", deadline=0.2)
+    def trip(run: Run) -> None:
+        book()
+        run.wait_for("never")
+
+    with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
+        hf.run(trip, id="r", wait=True)
+    with Holdfast(url) as hf:
+        with pytest.raises(RunFailed) as failed:
+            hf.run(trip, id="r", wait=True)
+
+        assert "deadline" == failed.value.reason
+
+
+@pytest.mark.xfail(reason="suspending and making due are two commits (guarantee 20)", strict=True)
+def test_a_signal_is_not_lost_if_the_process_dies_right_after_it_has_suspended_the_run(
+    url: str,
+) -> None:
+    """The signal comes after the wait has looked and before the suspension; one branch, no parallel code."""
+    process = multiprocessing.get_context("spawn").Process(target=signal_and_die, args=(url,))
+    process.start()
+    process.join()
+    assert -signal.SIGKILL == process.exitcode
+
+    with Holdfast(url) as hf:
+        row = hf.store.get("r")
+        kinds = [record.kind for record, _ in hf.events("r")]
+    assert ["signal_received", "run_suspended"] == kinds[-2:]
+    assert row is not None and row.due_at is not None, "the run waits for a signal that it has"
