@@ -243,10 +243,6 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
         return await invoke_async(effect)  # the agent's own code
     session = effect.session
     lines = _lines(session)
-    if isinstance(effect, Begin):
-        if lines is not None:
-            await lines.begin(effect.attempted)
-        return None
     if isinstance(effect, Replay):
         if lines is not None:
             await lines.take_recorded(effect.places, is_cut=effect.is_cut)
@@ -254,7 +250,10 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
     try:
         if isinstance(effect, Invoke):
             return await invoke_async(effect)
-        if isinstance(effect, Park):
+        if isinstance(effect, Begin):
+            if lines is not None:
+                await lines.begin(effect.attempted)
+        elif isinstance(effect, Park):
             if (
                 lines is None or lines.current is None
             ):  # not in the code of the agent, which has ended

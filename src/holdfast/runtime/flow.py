@@ -51,6 +51,7 @@ from holdfast.runtime.cutoff import record_cut
 from holdfast.runtime.declare import (
     CHECKED,
     CHILD,
+    KEYED,
     ONCE,
     REPEATABLE,
     TRANSACTIONAL,
@@ -147,7 +148,7 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
     if not asked.undoes:
         check_all_replayed(asked.branch, asked)
         if not asked.branch.is_aside:  # what was added comes before what is recorded
-            yield Begin(session, asked)
+            yield from _begin(asked, entry)
         gate(session)
     if entry is not None and entry.open_attempt:
         settled = yield from settle_doubt(asked, entry)
@@ -167,6 +168,22 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
         tried, step = (held.attempts, held.step) if held is not None else (0, 0)
         cut.began = bool(tried)
         yield from record_cut(asked, cut, tried + 1, step)
+
+
+def _begin(asked: Asked, entry: Entry | None) -> Flow:
+    """Wait until the call may begin. If the code gives it up before, that is recorded as for any other call."""
+    try:
+        yield Begin(asked.session, asked)
+    except CutOff as cut:
+        cut.began = entry is not None and entry.open_attempt
+        if entry is None or not cut.began:
+            yield from record_cut(asked, cut, 1, 0)
+        else:  # it had begun in another process, and may have happened
+            number = entry.attempts
+            settled = yield from _unanswered(asked, entry.intent, number, str(cut))
+            if settled is not None:
+                raise LookAgain from None
+            yield from record_cut(asked, cut, number, entry.step)
 
 
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
@@ -457,6 +474,8 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
         )
         number += 1
         tries += 1
+        if not asked.undoes:
+            gate(asked.session)
         outcome = yield from _limited(asked, number, outcome.step, None, tries)
     return outcome
 
@@ -508,12 +527,19 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
                 return (yield from replay(asked, settled))
         return (yield from _failed(asked, error, number, step, started, tries))
     except CutOff as cut:
+        cut.began = cut.began or _may_have_happened(asked, number)
         if cut.began:
             settled = yield from _unanswered(asked, intent, number, str(cut))
             if settled is not None:
                 return (yield from replay(asked, settled))
         yield from record_cut(asked, cut, number, step, started)
     return (yield from _succeeded(asked, raw, number, step, started))
+
+
+def _may_have_happened(asked: Asked, number: int) -> bool:
+    """Whether an earlier attempt has no known outcome: it was begun by a process that died."""
+    entry = asked.session.entry(*asked.place)
+    return asked.spec.effect == KEYED and entry is not None and number - 1 > len(entry.failures)
 
 
 def _unanswered(asked: Asked, intent: e.CallStarted | None, number: int, because: str) -> Flow:

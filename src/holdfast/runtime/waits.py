@@ -53,7 +53,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     if len(ends) < len(requests):
         check_all_replayed(branch, attempted)
         if not branch.is_aside:
-            yield Begin(session, attempted)
+            yield from _may_begin(session, attempted)
         ends = yield from _come(branch, places, requests, begun=all(entries))
     else:
         yield from _replay(session, places, ends, attempted)
@@ -61,6 +61,14 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     for at in places:
         session.journal.forget(*at)
     return next((n, ended) for n, ended in enumerate(ends) if not ended.is_over(LOST))
+
+
+def _may_begin(session: Session, attempted: str) -> Flow:
+    """Wait until the wait may begin. One that the code gives up before has never been."""
+    try:
+        yield Begin(session, attempted)
+    except CutOff as cut:
+        raise cut.cancelled from None
 
 
 def _replay(

@@ -97,7 +97,7 @@ class History:
         there = {run_id for run_id, _, digest in found if known[run_id].hash == digest}
         lost = [run_id for run_id, k in known.items() if k.seq >= 0 and run_id not in there]
         db.change(self._q["raise_epochs"], (ids, [k.epoch for k in known.values()]))
-        for run_id, _, head, _ in db.rows(self._q["standing"], (lost,)):
+        for run_id, _, head, *_ in db.rows(self._q["standing"], (lost,)):
             why = f"the database went back in time: event {known[run_id].seq} had been there"
             self.lost[run_id] = LogRegressed(run_id, head + 1, why)
             db.change(self._q["set_aside"], (str(self.lost[run_id]), run_id))
