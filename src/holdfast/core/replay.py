@@ -456,7 +456,9 @@ class Journal:
                 if self.terminal is not None and self.cancel is not None and self.cancel.reason:
                     self.cancel = None  # it failed because its parent did, and may try again
                 failed, self.paused, self.terminal = self.terminal, None, None
-                if failed is not None:  # else it was paused or set aside: nothing is to be tried again
+                if (
+                    failed is not None
+                ):  # else it was paused or set aside: nothing is to be tried again
                     self._reopen_failures(seq)
             case e.RunRestarted():
                 self._restart(seq)

@@ -33,7 +33,7 @@ from holdfast.runtime.effects import (
     Replay,
     StoreEffect,
 )
-from holdfast.runtime.lines import Lines
+from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
 from holdfast.runtime.writer import Batch
 from holdfast.store.base import Append
@@ -81,7 +81,7 @@ async def drive_async(flow: Flow) -> Any:
             elif isinstance(effect, HandOver):
                 await _hand_over(effect)
             elif cancelled and not isinstance(effect, Replay):
-                raise CutOff(cancelled.pop(), began=False)
+                raise _cut_or_cancelled(cancelled.pop())
             else:
                 answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
@@ -90,14 +90,22 @@ async def drive_async(flow: Flow) -> Any:
 
 def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
     """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
-    if not cancelled:
-        return
+    line = _current_line() if cancelled else None
+    if line is not None:
+        line.cancel_due = True
+    elif cancelled and not raising:
+        raise cancelled.pop()
+
+
+def _cut_or_cancelled(cancelled: asyncio.CancelledError) -> BaseException:
+    """In a line, its own code stopped waiting; else whoever executes the run did."""
+    return cancelled if _current_line() is None else CutOff(cancelled, began=False)
+
+
+def _current_line() -> Line | None:
     branch = current_branch()
     lines = None if branch is None else branch.session.lines
-    if lines is not None and lines.current is not None:
-        lines.current.cancel_due = True
-    elif not raising:
-        raise cancelled.pop()
+    return None if lines is None else lines.current
 
 
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
@@ -185,6 +193,7 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
     """Call a tool inside a transaction, which commits with its receipt."""
     session = effect.session
     batch: Batch | None = None
+    session.writer.wait_until_in_order()
     try:
         with session.store.open_append(session.run_id, session.epoch) as opened:
             raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
@@ -308,6 +317,8 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     """See `persist`. By the time its caller hears of a cancellation, the batch is settled."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     session.point("before commit ", effect.label)
+    if (line_of := _lines(session)) is not None and line_of.is_leaving:
+        await line_of.stay()
     loop, lines, here = asyncio.get_running_loop(), _lines(session), threading.get_ident()
 
     def submit(work: Append) -> Any:
