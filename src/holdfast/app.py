@@ -19,7 +19,7 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
-from holdfast.errors import HoldfastError, InvalidInput, NotFound, RunBusy, RunWaiting
+from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.engine import Engine, Options, Taken
 from holdfast.runtime.replay import Replayed, replay
@@ -140,7 +140,7 @@ class Holdfast:
                         return self.engine.result_of(made, spec)
                     made = self.engine.take(made, spec)
                 return self.engine.execute(made)
-            except RunWaiting:
+            except (RunWaiting, LeaseLost):  # another worker may have claimed it
                 if not wait:
                     raise
             made = self._drive(tree)
@@ -472,7 +472,7 @@ class AsyncHoldfast:
                         return await asyncio.to_thread(engine.result_of, made, spec)
                     made = await uninterrupted(partial(engine.take, made, spec), engine.put_back)
                 return await engine.execute_async(made)
-            except RunWaiting:
+            except (RunWaiting, LeaseLost):  # another worker may have claimed it
                 if not wait:
                     raise
             made = await self._drive(tree)

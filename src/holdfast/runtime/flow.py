@@ -143,7 +143,16 @@ def replay(asked: Asked, entry: Entry) -> Flow:
 
 
 def _make(asked: Asked, entry: Entry | None) -> Flow:
-    """Make the call, or the rest of it."""
+    """Make the call, or the rest of it. If the code stops waiting before an attempt, that is recorded."""
+    try:
+        return (yield from _made(asked, entry))
+    except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
+        held = asked.session.entry(*asked.place)
+        cut.began = held is not None and bool(held.attempts)
+        yield from _give_up(asked, cut, held)
+
+
+def _made(asked: Asked, entry: Entry | None) -> Flow:
     session = asked.branch.session
     if not asked.undoes:
         check_all_replayed(asked.branch, asked)
@@ -161,12 +170,7 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
     gated = asked.spec.risk in session.lineage.policy.approve
     if gated or (entry is not None and entry.wait is not None):
         approval = yield from _approval(asked, entry, gated)
-    try:
-        return (yield from _attempts(asked, entry, approval))
-    except CutOff as cut:  # between two attempts, or while it waited for its turn
-        held = session.entry(*asked.place)
-        cut.began = held is not None and bool(held.attempts)
-        yield from _give_up(asked, cut, held)
+    return (yield from _attempts(asked, entry, approval))
 
 
 def _begin(asked: Asked, entry: Entry | None) -> Flow:

@@ -148,8 +148,9 @@ class Line(Coroutine[Any, Any, Any]):
         try:
             awaited = resume(value)
         except Suspend as signal:
-            if lines.suspension is not None:
+            if lines.suspension is not None or lines.session.stopped is not None:
                 self._end()
+                lines.stop_agent()
                 raise
             # Out of a thread that had to wait: the task stays until the run leaves memory.
             self._finished = signal
@@ -160,6 +161,7 @@ class Line(Coroutine[Any, Any, Any]):
             return awaited
         except BaseException:  # also how a coroutine returns
             self._end()
+            lines.stop_agent()
             raise
         finally:
             lines.current = outer
@@ -572,14 +574,22 @@ class Lines:
 
     async def park(self, wait: OpenWait, signal: Suspend) -> None:
         """Wait until the log has brought what is waited for; or for ever, if the run leaves memory."""
-        session, line = self.session, self.current
+        session, line, is_cancelled = self.session, self.current, False
         session.waits[wait.place], session.suspensions[wait.place] = wait, signal
-        waiter = self._parked[wait.place] = self.loop.create_future()
         timer = self._wake_at(wait.until)
-        if line is not None:
-            line.does(Doing.PARKED)
         try:
-            await waiter
+            while True:
+                waiter = self._parked[wait.place] = self.loop.create_future()
+                if line is not None:
+                    line.does(Doing.PARKED)
+                try:
+                    await waiter
+                    break
+                except asyncio.CancelledError:
+                    # A call in doubt holds its line, even if the code no longer waits for it.
+                    if wait.kind != "decision" or session.is_ending:
+                        raise
+                    is_cancelled = True
         finally:
             if timer is not None:
                 timer.cancel()
@@ -589,6 +599,8 @@ class Lines:
                 session.suspensions.pop(wait.place, None)
             if line is not None and line.state is Doing.PARKED:
                 line.state = Doing.CALLING
+        if line is not None and is_cancelled:
+            line.cancel_due = True
 
     def _wake_at(self, until: int | None) -> asyncio.TimerHandle | None:
         if until is None:
@@ -703,6 +715,12 @@ class Lines:
         for task in ended:
             if not task.cancelled():
                 task.exception()  # it has been seen
+
+    def stop_agent(self) -> None:
+        """If the run has been stopped, its own line ends too, whatever it awaits."""
+        agent = self.agent
+        if self.session.stopped is not None and self.suspension is None and agent is not None:
+            self.loop.call_soon(agent.cancel)
 
     def cancel(self) -> None:
         """Cancel the agent at the await that it is in. From any thread."""

@@ -20,7 +20,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from holdfast.errors import CallFailed, Suspend
+from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
@@ -89,9 +89,10 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
                 raise
             session.torn = True
             stopped = session.stopped
-            cut = isinstance(error, asyncio.CancelledError) and stopped is not None
-            await lines.end(at_once=cut)
-            if cut and stopped is not None:
+            is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
+            # A run that is cancelled or overdue waits for no call; one that is paused does.
+            await lines.end(at_once=is_stopped and isinstance(stopped, Stop))
+            if is_stopped and stopped is not None:
                 raise stopped from None
             if isinstance(error, CallFailed):
                 error.also = lines.failed_with(error)
