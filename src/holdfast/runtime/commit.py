@@ -92,9 +92,9 @@ def commit(
     except Refused as refused:
         error = refused.error
     else:
-        if is_outcome:
+        if is_outcome and batch.turn is not None:
             yield HandOver(session, batch.seq, batch.turn)
-        elif session.lines is None:
+        elif is_outcome or session.lines is None:
             session.show(batch.seq)
         return
     if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:

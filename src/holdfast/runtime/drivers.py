@@ -35,7 +35,7 @@ from holdfast.runtime.effects import (
 )
 from holdfast.runtime.lines import Lines
 from holdfast.runtime.session import Session
-from holdfast.runtime.writer import Batch
+from holdfast.runtime.writer import Batch, BatchState
 from holdfast.store.base import Append
 
 
@@ -50,7 +50,13 @@ def drive(flow: Flow) -> Any:
             return stop.value
         answer = error = None
         try:
-            answer = _perform(effect)
+            match effect:
+                case StoreEffect():
+                    answer = persist(effect)
+                case Invoke():
+                    answer = invoke(effect)
+                case _:
+                    answer = _perform(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
@@ -103,11 +109,7 @@ def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = F
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _perform(effect: Effect) -> Any:
-    if isinstance(effect, StoreEffect):
-        return persist(effect)
-    if isinstance(effect, Invoke):
-        return invoke(effect)
+def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
     if isinstance(effect, HandOver):
         if effect.seq is not None:
             effect.session.show(effect.seq)
@@ -123,12 +125,14 @@ def _perform(effect: Effect) -> Any:
 def persist(effect: StoreEffect) -> Batch:
     """Commit a batch and wait until it is durable; Refused if it was not written."""
     session, writer = effect.session, effect.session.writer
-    session.point("before commit ", effect.label)
+    if session.boundary is not None:
+        session.point("before commit ", effect.label)
     batch = writer.commit(effect.commit, session.store.submit)
-    while not batch.is_settled:
-        resent = threading.Event()
-        if writer.on_resend(batch, resent.set):
-            resent.wait()
+    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
+        if batch.state is not BatchState.SENT:
+            resent = threading.Event()
+            if writer.on_resend(batch, resent.set):
+                resent.wait()
             continue
         try:
             batch.ticket()
@@ -141,7 +145,8 @@ def persist(effect: StoreEffect) -> Batch:
             writer.accepted(batch)
     if batch.error is not None:
         raise Refused(batch, batch.error) from batch.error
-    session.point("after commit ", effect.label)
+    if session.boundary is not None:
+        session.point("after commit ", effect.label)
     return batch
 
 
@@ -149,7 +154,8 @@ def invoke(effect: Invoke) -> Any:
     """Call a function of the user's, or what a test has put in its place."""
     session = effect.session
     if not session.is_watched:
-        return _invoke(effect)
+        plain = effect.timeout is None and not effect.is_async
+        return _call(effect) if plain else _invoke(effect)
     effect = session.stood_in(effect)
     session.point("before ", effect.fn.__name__)
     result = _invoke(effect)

@@ -146,8 +146,11 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
     """Make the call, or the rest of it."""
     session = asked.branch.session
     if not asked.undoes:
-        check_all_replayed(asked.branch, asked)
-        if not asked.branch.is_aside:  # what was added comes before what is recorded
+        if session.journal.entries:
+            check_all_replayed(asked.branch, asked)
+        if (
+            session.lines is not None and not asked.branch.is_aside
+        ):  # what was added comes before what is recorded
             yield from _begin(asked, entry)
         gate(session)
     if entry is not None and entry.open_attempt:
@@ -449,6 +452,12 @@ def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
 
 def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     """Try until it succeeds or the policy says enough; every attempt and wait is in the log."""
+    if entry is None and asked.spec.retry.attempts == 1:
+        return _limited(asked, 1, 0, approval, 1)
+    return _all_attempts(asked, entry, approval)
+
+
+def _all_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     number = entry.attempts + 1 if entry else 1
     tries = number - (entry.attempts_before if entry else 0)
     step = entry.step if entry else 0
@@ -482,8 +491,9 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
 
 def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
     """An attempt, when there is room for it."""
-    attempt = partial(_attempt, asked, number, step, approval, tries)
-    return within_limits(asked, number, attempt) if asked.spec.is_limited else attempt()
+    if not asked.spec.is_limited:
+        return _attempt(asked, number, step, approval, tries)
+    return within_limits(asked, number, partial(_attempt, asked, number, step, approval, tries))
 
 
 def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
@@ -533,7 +543,11 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
             if settled is not None:
                 return (yield from replay(asked, settled))
         yield from record_cut(asked, cut, number, step, started)
-    return (yield from _succeeded(asked, raw, number, step, started))
+    result, receipt, blobs = receipt_of(asked, raw, number, step, started)
+    yield from _record_receipt(asked, receipt, blobs)
+    if receipt.unavailable:
+        raise result_lost(asked, receipt.unavailable)
+    return result
 
 
 def _may_have_happened(asked: Asked, number: int) -> bool:
@@ -756,27 +770,29 @@ def receipt_of(
         args=args,
         attempt=number,
         duration_us=duration_us,
-        usage=usage if isinstance(usage, Usage) and not is_child else None,
+        usage=usage if usage is not None and isinstance(usage, Usage) and not is_child else None,
         unavailable=unavailable,
         spent=spent_by_child(asked, step) if is_child else None,
     )
     return result, receipt, blobs
 
 
-def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
+def _record_receipt(asked: Asked, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+    """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
     session, has_intent = asked.branch.session, asked.spec.has_intent
-    result, receipt, blobs = receipt_of(asked, raw, number, step, started)
-    if has_intent or is_due(session):
-        yield from commit(
+    if has_intent or session.setting.checkpoint.at_step or is_due(session):
+        return commit(
             session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked, is_outcome=True
         )
-    else:
-        turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
-        session.journal.forget(*asked.place)
+    return _hold_receipt(asked, receipt, blobs)
+
+
+def _hold_receipt(asked: Asked, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+    session = asked.branch.session
+    turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
+    session.journal.forget(*asked.place)
+    if turn is not None:
         yield HandOver(session, None, turn)
-    if receipt.unavailable:
-        raise result_lost(asked, receipt.unavailable)
-    return result
 
 
 def _failed(
