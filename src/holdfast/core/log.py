@@ -99,8 +99,7 @@ def head_at(record: Record) -> Head:
 def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
     """Chain events to a log's end. Time never runs backwards within a run."""
     seq, hash_, last = head
-    if time < last:
-        time = last
+    time = time if time > last else last
     records: list[Record] = []
     for event in new:
         seq += 1

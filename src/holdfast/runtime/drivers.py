@@ -23,7 +23,6 @@ from holdfast.runtime.context import CURRENT, Inside, current_branch
 from holdfast.runtime.effects import (
     Begin,
     CutOff,
-    Effect,
     Flow,
     HandOver,
     Invoke,

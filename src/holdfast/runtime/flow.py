@@ -118,14 +118,22 @@ def ask(
 
 
 def proceed(asked: Asked, entry: Entry | None) -> Flow:
-    """Answer the call: from the log if it has an outcome there, else by making it."""
+    """Answer the call. What was parked looks again at what is recorded of it."""
     while True:
         try:
-            if entry is not None and entry.final:
-                return (yield from replay(asked, entry))
-            return (yield from _make(asked, entry))
+            return (yield from answer(asked, entry))
         except LookAgain:
             entry = asked.session.entry(*asked.place)
+
+
+def answer(asked: Asked, entry: Entry | None) -> Flow:
+    """Answer the call: from the log if it has an outcome there, else by making it.
+
+    All of the flow for a caller that blocks: it unwinds instead of being parked, and never looks again.
+    """
+    if entry is not None and entry.final:
+        return replay(asked, entry)
+    return _make(asked, entry)
 
 
 def replay(asked: Asked, entry: Entry) -> Flow:
@@ -230,7 +238,8 @@ def _match(asked: Asked) -> Entry | None:
         branch.give_back(asked.index)
         asked.index = left[0]
         return left[1]
-    held = session.journal.entries.get((branch.path, asked.index))
+    entries = session.journal.entries
+    held = entries.get((branch.path, asked.index)) if entries else None
     if not session.knows_all and (held is None or held.done is None):
         held = session.entry(branch.path, asked.index)
     if held is None:
@@ -452,8 +461,8 @@ def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
 
 def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     """Try until it succeeds or the policy says enough; every attempt and wait is in the log."""
-    if entry is None and asked.spec.retry.attempts == 1:
-        return _limited(asked, 1, 0, approval, 1)
+    if entry is None and asked.spec.retry.attempts == 1 and not asked.spec.is_limited:
+        return _attempt(asked, 1, 0, approval, 1)
     return _all_attempts(asked, entry, approval)
 
 
@@ -522,7 +531,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         raw = yield Invoke(
             session,
             spec.body,
-            _filled(asked, intent),
+            _filled(asked, intent) if intent or spec.params.hidden else asked.bound,
             Inside(spec.name, spec.effect, session.run_id),
             spec.is_async,
             spec.timeout,

@@ -236,7 +236,7 @@ class Session:
         events = batch.events if batch.buffered else batch.commit.events
         for record, event in zip(batch.records, events, strict=True):
             seq, time, epoch, _, data, _ = record
-            if isinstance(event, e.CallSucceeded):
+            if type(event) is e.CallSucceeded:
                 self.journal.feed_answered(event)
                 if event.usage is not None:
                     self._usage_is_at(event, seq)
