@@ -92,8 +92,9 @@ def commit(
     except Refused as refused:
         error = refused.error
     else:
-        if is_outcome and batch.turn is not None:
-            yield HandOver(session, batch.seq, batch.turn)
+        turn = batch.turn
+        if is_outcome and turn is not None and not turn.lines.take_now(turn):
+            yield HandOver(session, batch.seq, turn)
         elif is_outcome or session.lines is None:
             session.show(batch.seq)
         return

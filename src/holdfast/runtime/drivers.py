@@ -74,29 +74,30 @@ async def drive_async(flow: Flow) -> Any:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
-            _deliver_later(cancelled)
+            if cancelled:
+                _deliver_later(cancelled)
             return stop.value
         except BaseException:
-            _deliver_later(cancelled, raising=True)
+            if cancelled:
+                _deliver_later(cancelled, raising=True)
             raise
         answer = error = None
         try:
-            if isinstance(effect, StoreEffect):
-                answer = await persist_async(effect, cancelled)
-            elif isinstance(effect, HandOver):
-                await _hand_over(effect)
-            elif cancelled and not isinstance(effect, Replay):
-                raise CutOff(cancelled.pop(), began=False)
-            else:
-                answer = await _perform_async(effect)
+            match effect:
+                case StoreEffect():
+                    answer = await persist_async(effect, cancelled)
+                case HandOver():
+                    await _hand_over(effect)
+                case _ if cancelled and not isinstance(effect, Replay):
+                    raise CutOff(cancelled.pop(), began=False)
+                case _:
+                    answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
 
 def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
     """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
-    if not cancelled:
-        return
     branch = current_branch()
     lines = None if branch is None else branch.session.lines
     if lines is not None and lines.current is not None:
@@ -312,7 +313,8 @@ class _Uncancelled(asyncio.Future[None]):
 async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
     """See `persist`. By the time its caller hears of a cancellation, the batch is settled."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
-    session.point("before commit ", effect.label)
+    if session.boundary is not None:
+        session.point("before commit ", effect.label)
     loop, lines, here = asyncio.get_running_loop(), _lines(session), threading.get_ident()
 
     def submit(work: Append) -> Any:
@@ -320,13 +322,16 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
         return store.append_async(work) if threading.get_ident() == here else store.submit(work)
 
     batch = writer.commit(effect.commit, submit, None if lines is None else lines.outcome)
-    while not batch.is_settled:
-        resent = _Uncancelled(loop=loop)
-        ticket = batch.ticket
-        if writer.on_resend(batch, partial(_set_soon, resent)):
-            ticket = resent
-        elif not isinstance(ticket, asyncio.Future):
-            ticket = _in_thread(loop, ticket)
+    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
+        ticket: asyncio.Future[None]
+        resent: _Uncancelled | None = None
+        if batch.state is not BatchState.SENT:
+            ticket = resent = _Uncancelled(loop=loop)
+            if not writer.on_resend(batch, partial(_set_soon, resent)):
+                continue
+        else:  # read after the state: another thread may have just sent it again
+            sent = batch.ticket
+            ticket = sent if isinstance(sent, asyncio.Future) else _in_thread(loop, sent)
         error: BaseException | None = None
         try:
             await ticket
@@ -345,7 +350,8 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
         raise cancelled.pop()
     if batch.error is not None:
         raise Refused(batch, batch.error) from batch.error
-    session.point("after commit ", effect.label)
+    if session.boundary is not None:
+        session.point("after commit ", effect.label)
     return batch
 
 

@@ -156,9 +156,8 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
     if not asked.undoes:
         if session.journal.entries:
             check_all_replayed(asked.branch, asked)
-        if (
-            session.lines is not None and not asked.branch.is_aside
-        ):  # what was added comes before what is recorded
+        lines = session.lines  # what was added aside comes before what is recorded
+        if lines is not None and not lines.is_alone and not asked.branch.is_aside:
             yield from _begin(asked, entry)
         gate(session)
     if entry is not None and entry.open_attempt:

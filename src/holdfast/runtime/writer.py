@@ -118,11 +118,6 @@ class Batch(msgspec.Struct, eq=False):
         """All of its events, in the order of its records."""
         return [*self.buffered, *self.commit.events] if self.buffered else self.commit.events
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is in the log, or will never be."""
-        return self.state is BatchState.COMMITTED or self.state is BatchState.FAILED
-
 
 class LogWriter:
     """The batches of one run that are on their way, and the events that wait for the next one."""
