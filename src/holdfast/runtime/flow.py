@@ -101,7 +101,7 @@ def ask(
     """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
     session = branch.session
     if redact := session.lineage.policy.redact:
-        spec = dataclasses.replace(spec, redact=spec.redact | redact)
+        spec = _redacting(session, spec, redact)
     own_key = ""
     args = canonical_flat(bound) if spec.is_flat else None
     if args is None:
@@ -115,6 +115,16 @@ def ask(
     index = branch.take()
     asked = Asked(spec, branch, index, bound, args, own_key, undoes, branch.forked)
     return asked, _match(asked)
+
+
+def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> CallSpec:
+    """The spec with what the policy redacts too. Kept: to make one takes longer than the rest of a call."""
+    kept = session.redacting.get(spec.name)
+    if kept is None or kept[0] is not spec or kept[1] is not redact:
+        made = dataclasses.replace(spec, redact=spec.redact | redact)
+        kept = session.redacting[spec.name] = (spec, redact, made)
+    found: CallSpec = kept[2]
+    return found
 
 
 def proceed(asked: Asked, entry: Entry | None) -> Flow:

@@ -139,6 +139,8 @@ class Session:
         """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
+        self.redacting: dict[str, tuple[Any, frozenset[str], Any]] = {}
+        """By name: a spec, what the policy redacts in addition, and the spec with both."""
         self.secrets: set[str] = set()
         self.only_replay: HoldfastError | None = None
         self.lease_ends = math.inf
