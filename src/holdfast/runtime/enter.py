@@ -25,9 +25,9 @@ from holdfast.runtime.tasks import drive_async_here
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a declared function from wherever we are. For async ones, something to await."""
     here = CURRENT.get()
-    if not isinstance(here, Branch):
+    if type(here) is not Branch:
         return _outside(here, spec, args, kwargs)
-    if isinstance(spec, AgentSpec):
+    if type(spec) is AgentSpec:
         spec = _as_child(spec, here)
     bound = spec.params.bind(args, kwargs)
     if spec.is_async:
