@@ -446,7 +446,7 @@ def die_with_parent() -> None:
 
 def warm_up(stores: Sequence[str]) -> None:
     """Import what children need, so that they do not."""
-    import sqlite3  # noqa: F401
+    import apsw  # noqa: F401
 
     import holdfast.store.sqlite
 

@@ -158,11 +158,11 @@ def start(stage: Stage, hf: Holdfast, which: Iterable[str]) -> None:
 def _make_table(stage: Stage) -> None:
     sql = "CREATE TABLE IF NOT EXISTS fuzz_written (place TEXT, n BIGINT)"
     if stage.store == "sqlite":
-        import sqlite3
+        import apsw  # as the store: two copies of SQLite in one process break each other's locks
 
-        with contextlib.closing(sqlite3.connect(stage.url)) as db:
+        with contextlib.closing(apsw.Connection(stage.url)) as db:
+            db.set_busy_timeout(10_000)
             db.execute(sql)
-            db.commit()
     else:
         import psycopg
 
@@ -174,9 +174,10 @@ def written(stage: Stage) -> list[tuple[str, int]]:
     """What transactional tools have left behind."""
     sql = "SELECT place, n FROM fuzz_written"
     if stage.store == "sqlite":
-        import sqlite3
+        import apsw
 
-        with contextlib.closing(sqlite3.connect(stage.url)) as db:
+        with contextlib.closing(apsw.Connection(stage.url)) as db:
+            db.set_busy_timeout(10_000)
             return [(str(at), int(n)) for at, n in db.execute(sql)]
     import psycopg
 

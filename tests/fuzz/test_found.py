@@ -40,7 +40,6 @@ async def two_tasks(run: AsyncRun) -> list[Any]:
     return list(await asyncio.gather(run.wait_for("go"), run.wait_for("go")))
 
 
-@pytest.mark.xfail(reason="both branches take the same signal (guarantee 16)", strict=True)
 def test_one_signal_ends_the_wait_of_one_branch(url: str) -> None:
     """Two branches wait for signals of one name, and one signal comes."""
     with Holdfast(url, options=SHORT) as hf:
@@ -52,7 +51,6 @@ def test_one_signal_ends_the_wait_of_one_branch(url: str) -> None:
             hf.run(two_tasks, id="r")
 
 
-@pytest.mark.xfail(reason="attempts are made after the deadline (guarantee 18)", strict=True)
 def test_no_attempt_begins_after_the_deadline(url: str) -> None:
     """The waits between attempts are short, so the run stays in memory."""
     called = []
@@ -74,7 +72,6 @@ def test_no_attempt_begins_after_the_deadline(url: str) -> None:
         assert ([], "deadline") == ([at for at in called if at > deadline], failed.value.reason)
 
 
-@pytest.mark.xfail(reason="recorded as surely not done (guarantee 7)", strict=True)
 def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it_is_given_up(
     url: str,
 ) -> None:

@@ -455,8 +455,11 @@ class Journal:
             case e.RunReopened():
                 if self.terminal is not None and self.cancel is not None and self.cancel.reason:
                     self.cancel = None  # it failed because its parent did, and may try again
-                self.paused = self.terminal = None
-                self._reopen_failures(seq)
+                failed, self.paused, self.terminal = self.terminal, None, None
+                if (
+                    failed is not None
+                ):  # else it was paused or set aside: nothing is to be tried again
+                    self._reopen_failures(seq)
             case e.RunRestarted():
                 self._restart(seq)
             case e.StepsAccepted():
@@ -513,6 +516,8 @@ class Journal:
         entry = self._call(seq, event)
         entry.digest = e.args_digest(event) or entry.digest
         entry.failures = (*entry.failures, event)
+        if entry.settled_as("retry"):
+            entry.resolved = None  # it was tried again, or given up before that
         if event.retry_at is None:
             self._outcomes.append((seq, (event.branch, event.index)))
         self._unseen_patch = False

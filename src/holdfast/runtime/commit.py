@@ -77,6 +77,8 @@ def commit(
     If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
     it is the gate, so that nothing begins after a cancellation.
     """
+    if session.only_replay is not None:  # nothing is ever written by a mere replay
+        raise session.stop(Abandon(session.only_replay))
     work = Commit(
         events,
         change,

@@ -32,7 +32,7 @@ from holdfast.runtime.effects import (
     Replay,
     StoreEffect,
 )
-from holdfast.runtime.lines import Lines
+from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
 from holdfast.runtime.writer import Batch, BatchState
 from holdfast.store.base import Append
@@ -89,7 +89,7 @@ async def drive_async(flow: Flow) -> Any:
                 case HandOver():
                     await _hand_over(effect)
                 case _ if cancelled and not isinstance(effect, Replay):
-                    raise CutOff(cancelled.pop(), began=False)
+                    raise _cut_or_cancelled(cancelled.pop())
                 case _:
                     answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
@@ -98,12 +98,22 @@ async def drive_async(flow: Flow) -> Any:
 
 def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
     """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
-    branch = current_branch()
-    lines = None if branch is None else branch.session.lines
-    if lines is not None and lines.current is not None:
-        lines.current.cancel_due = True
+    line = _current_line()
+    if line is not None:
+        line.cancel_due = True
     elif not raising:
         raise cancelled.pop()
+
+
+def _cut_or_cancelled(cancelled: asyncio.CancelledError) -> BaseException:
+    """In a line, its own code stopped waiting; else whoever executes the run did."""
+    return cancelled if _current_line() is None else CutOff(cancelled, began=False)
+
+
+def _current_line() -> Line | None:
+    branch = current_branch()
+    lines = None if branch is None else branch.session.lines
+    return None if lines is None else lines.current
 
 
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
@@ -191,6 +201,7 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
     """Call a tool inside a transaction, which commits with its receipt."""
     session = effect.session
     batch: Batch | None = None
+    session.writer.wait_until_in_order()
     try:
         with session.store.open_append(session.run_id, session.epoch) as opened:
             raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
@@ -315,7 +326,10 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
         session.point("before commit ", effect.label)
-    loop, lines, here = asyncio.get_running_loop(), _lines(session), threading.get_ident()
+    lines = _lines(session)
+    if lines is not None and lines.is_leaving:
+        await lines.stay()
+    loop, here = asyncio.get_running_loop(), threading.get_ident()
 
     def submit(work: Append) -> Any:
         """Whoever sends the batch again may be another thread, which cannot use this loop's futures."""

@@ -167,7 +167,7 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
         if session.journal.entries:
             check_all_replayed(asked.branch, asked)
         lines = session.lines  # what was added aside comes before what is recorded
-        if lines is not None and not lines.is_alone and not asked.branch.is_aside:
+        if lines is not None and not lines.may_begin_at_once and not asked.branch.is_aside:
             yield from _begin(asked, entry)
         gate(session)
     if entry is not None and entry.open_attempt:
@@ -184,10 +184,9 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
     try:
         return (yield from _attempts(asked, entry, approval))
     except CutOff as cut:  # between two attempts, or while it waited for its turn
-        held = session.entry(asked.branch.path, asked.index)
-        tried, step = (held.attempts, held.step) if held is not None else (0, 0)
-        cut.began = bool(tried)
-        yield from record_cut(asked, cut, tried + 1, step)
+        held = session.entry(*asked.place)
+        cut.began = held is not None and bool(held.attempts)
+        yield from _give_up(asked, cut, held)
 
 
 def _begin(asked: Asked, entry: Entry | None) -> Flow:
@@ -196,14 +195,22 @@ def _begin(asked: Asked, entry: Entry | None) -> Flow:
         yield Begin(asked.session, asked)
     except CutOff as cut:
         cut.began = entry is not None and entry.open_attempt
-        if entry is None or not cut.began:
-            yield from record_cut(asked, cut, 1, 0)
-        else:  # it had begun in another process, and may have happened
-            number = entry.attempts
-            settled = yield from _unanswered(asked, entry.intent, number, str(cut))
+        if entry is not None and cut.began:  # in another process: it may have happened
+            settled = yield from _unanswered(asked, entry.intent, entry.attempts, str(cut))
             if settled is not None:
                 raise LookAgain from None
-            yield from record_cut(asked, cut, number, entry.step)
+        yield from _give_up(asked, cut, entry)
+
+
+def _give_up(asked: Asked, cut: CutOff, entry: Entry | None) -> Never:
+    """Record that the code stopped waiting before an attempt: it ends the one that has no outcome, if any."""
+    if entry is None:
+        yield from record_cut(asked, cut, 1, 0)
+        raise AssertionError("unreachable")
+    has_outcome = any(failed.attempt == entry.attempts for failed in entry.failures)
+    number = entry.attempts + 1 if has_outcome else max(1, entry.attempts)
+    yield from record_cut(asked, cut, number, entry.step)
+    raise AssertionError("unreachable")
 
 
 def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:

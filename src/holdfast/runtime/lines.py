@@ -59,6 +59,7 @@ class LinesRun(Protocol):
     @property
     def knows_all(self) -> bool: ...
     def read_all(self) -> None: ...
+    def check_alive(self) -> None: ...
     def stop(self, signal: BaseException) -> BaseException: ...
     def not_asked(self, place: Place, attempted: str) -> BaseException: ...
 
@@ -259,6 +260,9 @@ class Lines:
         self._patience: asyncio.TimerHandle | None = None
         self._changed: asyncio.Future[None] | None = None
         self._wants_to_leave = False
+        self.is_leaving = False
+        """The suspension is on its way to the log: nothing begins, and nothing else is written."""
+        self._staying: list[asyncio.Future[None]] = []
         self._perhaps_failed: list[tuple[asyncio.Task[Any], LineBranch, int]] = []
 
     # ── lines ────────────────────────────────────────────────────────────────────────────
@@ -300,6 +304,11 @@ class Lines:
     def is_alone(self) -> bool:
         """Whether there is only one line, and nothing on its way to it."""
         return len(self.members) <= 1 and not self._hops
+
+    @property
+    def may_begin_at_once(self) -> bool:
+        """Whether `begin` has nothing to wait for: a lone line, and no suspension on its way."""
+        return len(self.members) <= 1 and not (self._hops or self.is_leaving)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[Line | None]:
@@ -367,7 +376,11 @@ class Lines:
     async def begin(self, attempted: object) -> None:
         """Wait until something new may begin: every recorded outcome has been handed over."""
         line = self.current
-        if line is None or self.is_alone:
+        if line is None:
+            return
+        if self.is_leaving:
+            await self.stay()
+        if self.is_alone:
             return
         recorded = self._next_recorded()
         if recorded is None or self._may_add_before(recorded):
@@ -443,7 +456,7 @@ class Lines:
 
     def _tick(self) -> None:
         self._is_ticking = False
-        if self.running or self.is_over:
+        if self.running or self.is_over or self.is_leaving:
             return
         if self._hops:
             self._hops -= 1
@@ -593,8 +606,11 @@ class Lines:
         left = max(0, until - self.session.store.now()) / MICROSECONDS
         return self.loop.call_later(left + 0.001, self.look_again)
 
-    def look_again(self, ended: Sequence[str] = ()) -> bool:
-        """Wake the lines whose wait is over; whether there were any."""
+    def look_again(self, ended: Sequence[str] = (), *, is_asked: bool = False) -> bool:
+        """Wake the lines whose wait is over; whether there were any. While the run is being suspended, only
+        who suspends it may ask."""
+        if self.is_leaving and not is_asked:
+            return False
         session, now = self.session, self.session.store.now()
         woken = [
             waiter
@@ -623,11 +639,39 @@ class Lines:
                 await self._changed
                 continue
             self._wants_to_leave = False
-            signal = await suspend()
+            if not self._is_quiet:
+                continue  # something has moved since
+            self.is_leaving = True
+            try:
+                signal = await suspend()
+            finally:
+                self.is_leaving = False
+                staying, self._staying = self._staying, []
+                for waiter in staying:
+                    if not waiter.done():
+                        waiter.set_result(None)
             if signal is not None:
                 await self.unwind(signal)
                 raise signal
+            self.settle(HOPS["call"])
         return agent.result()
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether no line runs code or makes a call, and some wait."""
+        waits = self._parked or self.has_unwound
+        return bool(waits) and not (self.running or self._is_calling or self._outcomes)
+
+    async def stay(self) -> None:
+        """Wait until it is known whether the run is suspended; if it is, its line is unwound."""
+        line = self.current
+        if line is None:
+            return  # it is the suspension itself that is written
+        while self.is_leaving:
+            waiter = self.loop.create_future()
+            self._staying.append(waiter)
+            await waiter
+        self.session.check_alive()
 
     def notify(self) -> None:
         changed = self._changed
@@ -660,13 +704,13 @@ class Lines:
     async def _cancel_all(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        mine = self.tasks if self.agent is None else {*self.tasks, self.agent}
-        while left := {task for task in mine if not task.done()}:
+        ended: set[asyncio.Task[Any]] = set()
+        while left := {task for task in (*self.tasks, self.agent) if task and not task.done()}:
+            ended |= left
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=1.0)
-            mine = self.tasks if self.agent is None else {*self.tasks, self.agent}
-        for task in mine:
+        for task in ended:
             if not task.cancelled():
                 task.exception()  # it has been seen
 

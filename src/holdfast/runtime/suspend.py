@@ -25,7 +25,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow:
     while True:
         session.catch_up()
         ended = session.look_at_children()
-        if session.lines is not None and signal is None and session.lines.look_again(tuple(ended)):
+        if signal is None and _continues(session, tuple(ended)):
             return None
         why = signal or _first(session)
         paused = session.journal.paused is not None
@@ -50,6 +50,12 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow:
         else:
             session.settled = True
             return why
+
+
+def _continues(session: Session, ended: tuple[str, ...]) -> bool:
+    """Whether a line that is in memory can continue: then the run is not suspended."""
+    lines = session.lines
+    return lines is not None and (lines.look_again(ended, is_asked=True) or not session.waits)
 
 
 def _refuse(session: Session) -> None:

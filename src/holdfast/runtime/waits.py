@@ -53,7 +53,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     if len(ends) < len(requests):
         check_all_replayed(branch, attempted)
         if not branch.is_aside:
-            yield from _may_begin(session, attempted)
+            yield from _may_begin(session, places, entries, attempted)
         ends = yield from _come(branch, places, requests, begun=all(entries))
     else:
         yield from _replay(session, places, ends, attempted)
@@ -63,11 +63,16 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     return next((n, ended) for n, ended in enumerate(ends) if not ended.is_over(LOST))
 
 
-def _may_begin(session: Session, attempted: str) -> Flow:
-    """Wait until the wait may begin. One that the code gives up before has never been."""
+def _may_begin(
+    session: Session, places: Sequence[Place], entries: Sequence[Entry | None], attempted: str
+) -> Flow:
+    """Wait until the wait may begin. If the code gives it up before, one that had begun is over."""
     try:
         yield Begin(session, attempted)
     except CutOff as cut:
+        begun = [entry for entry in entries if entry is not None]
+        if begun:
+            yield from _give_up(session, places, begun)
         raise cut.cancelled from None
 
 

@@ -133,6 +133,7 @@ class LogWriter:
         self._queue: deque[Batch] = deque()
         self._on_their_way = 0
         self._must_rebuild = False
+        self._rebuilt = threading.Condition(mutex)
         self._broken: BaseException | None = None
 
     @property
@@ -162,6 +163,8 @@ class LogWriter:
         with self._mutex:
             if session.stopped is not None and not commit.is_receipt:
                 session.check_alive()
+            if submit is None and self._must_rebuild:  # it cannot wait: its transaction is open
+                raise Conflict(session.run_id, self.head.seq, self.head.seq)
             if not session.knows_all:
                 session.read_all()
             if self.noted or self.first:
@@ -237,6 +240,11 @@ class LogWriter:
                 self._fail(batch, error)
             self._rebuild_if_due()
 
+    def wait_until_in_order(self) -> None:
+        """Before a transaction of one's own: wait until refused batches have been sent again."""
+        with self._rebuilt:
+            self._rebuilt.wait_for(lambda: not self._must_rebuild)
+
     def on_resend(self, batch: Batch, notify: Callable[[], None]) -> bool:
         """Call `notify` when this batch is sent again or has failed; False if that is so already."""
         with self._mutex:
@@ -251,6 +259,7 @@ class LogWriter:
         if not self._must_rebuild or self._on_their_way:
             return
         self._must_rebuild = False
+        self._rebuilt.notify_all()
         try:
             if self._broken is not None:
                 raise self._broken
