@@ -334,7 +334,7 @@ class Draft:
         if self.open.waits:  # a step that needed a yes has no intent
             self.open.waits.pop((x.branch, x.index), None)
         if not self.keep_calls:
-            self.steps = max(self.steps, x.step)
+            self.steps = x.step if x.step > self.steps else self.steps
             if self.open.calls:
                 self.open.calls.pop((x.branch, x.index), None)
             return

@@ -96,26 +96,17 @@ def head_at(record: Record) -> Head:
     return _new(Head, (record[0], record[5], record[1]))
 
 
-def chained(head: Head, event: Event, epoch: int, time: int) -> Record:
-    """An event as the record that follows a log's end. Time never runs backwards within a run."""
-    seq, before, last = head
-    seq += 1
-    time = max(time, last)
-    kind, data = event.stored_as, encode_struct(event)
-    hash_ = chain_hash(before, seq, time, epoch, kind, data)
-    return _new(Record, (seq, time, epoch, kind, data, hash_))
-
-
 def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
-    """Chain events to a log's end."""
-    seq, before, last = head
-    head = _new(Head, (seq, before, max(time, last)))
+    """Chain events to a log's end. Time never runs backwards within a run."""
+    seq, hash_, last = head
+    time = time if time > last else last
     records: list[Record] = []
     for event in new:
-        record = chained(head, event, epoch, time)
-        head = head_at(record)
-        records.append(record)
-    return head, records
+        seq += 1
+        kind, data = event.stored_as, encode_struct(event)
+        hash_ = chain_hash(hash_, seq, time, epoch, kind, data)
+        records.append(_new(Record, (seq, time, epoch, kind, data, hash_)))
+    return _new(Head, (seq, hash_, time)), records
 
 
 def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:

@@ -416,7 +416,7 @@ class Journal:
             self._last_index[branch] = index
         if event.forks:
             self._forks[branch, index] = event.forks
-        self.steps = max(self.steps, event.step)
+        self.steps = event.step if event.step > self.steps else self.steps
         if self.entries or self._noted:
             self.forget(branch, index)
 

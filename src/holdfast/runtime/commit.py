@@ -94,9 +94,10 @@ def commit(
     except Refused as refused:
         error = refused.error
     else:
-        if is_outcome:
-            yield HandOver(session, batch.seq, batch.turn)
-        elif session.lines is None:
+        turn = batch.turn
+        if is_outcome and turn is not None and not turn.lines.take_now(turn):
+            yield HandOver(session, batch.seq, turn)
+        elif is_outcome or session.lines is None:
             session.show(batch.seq)
         return
     if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:

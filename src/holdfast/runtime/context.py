@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.session import Session
 
 
+@final
 @dataclass(slots=True)
 class Branch:
     """One line of execution. `index` is the position of its next call or wait."""

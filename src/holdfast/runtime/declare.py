@@ -17,7 +17,7 @@ import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, final, overload
 
 from holdfast.core import values
 from holdfast.core.parts import text, texts
@@ -341,6 +341,7 @@ def secrets_in(value: Any, *, declared: bool = False, depth: int = values.DEPTH_
     }
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """What is known of an agent."""

@@ -23,7 +23,6 @@ from holdfast.runtime.context import CURRENT, Inside, current_branch
 from holdfast.runtime.effects import (
     Begin,
     CutOff,
-    Effect,
     Flow,
     HandOver,
     Invoke,
@@ -35,7 +34,7 @@ from holdfast.runtime.effects import (
 )
 from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
-from holdfast.runtime.writer import Batch
+from holdfast.runtime.writer import Batch, BatchState
 from holdfast.store.base import Append
 
 
@@ -50,7 +49,13 @@ def drive(flow: Flow) -> Any:
             return stop.value
         answer = error = None
         try:
-            answer = _perform(effect)
+            match effect:
+                case StoreEffect():
+                    answer = persist(effect)
+                case Invoke():
+                    answer = invoke(effect)
+                case _:
+                    answer = _perform(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
@@ -69,31 +74,34 @@ async def drive_async(flow: Flow) -> Any:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
-            _deliver_later(cancelled)
+            if cancelled:
+                _deliver_later(cancelled)
             return stop.value
         except BaseException:
-            _deliver_later(cancelled, raising=True)
+            if cancelled:
+                _deliver_later(cancelled, raising=True)
             raise
         answer = error = None
         try:
-            if isinstance(effect, StoreEffect):
-                answer = await persist_async(effect, cancelled)
-            elif isinstance(effect, HandOver):
-                await _hand_over(effect)
-            elif cancelled and not isinstance(effect, Replay):
-                raise _cut_or_cancelled(cancelled.pop())
-            else:
-                answer = await _perform_async(effect)
+            match effect:
+                case StoreEffect():
+                    answer = await persist_async(effect, cancelled)
+                case HandOver():
+                    await _hand_over(effect)
+                case _ if cancelled and not isinstance(effect, Replay):
+                    raise _cut_or_cancelled(cancelled.pop())
+                case _:
+                    answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
 
 def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
     """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
-    line = _current_line() if cancelled else None
+    line = _current_line()
     if line is not None:
         line.cancel_due = True
-    elif cancelled and not raising:
+    elif not raising:
         raise cancelled.pop()
 
 
@@ -111,11 +119,7 @@ def _current_line() -> Line | None:
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _perform(effect: Effect) -> Any:
-    if isinstance(effect, StoreEffect):
-        return persist(effect)
-    if isinstance(effect, Invoke):
-        return invoke(effect)
+def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
     if isinstance(effect, HandOver):
         if effect.seq is not None:
             effect.session.show(effect.seq)
@@ -131,12 +135,14 @@ def _perform(effect: Effect) -> Any:
 def persist(effect: StoreEffect) -> Batch:
     """Commit a batch and wait until it is durable; Refused if it was not written."""
     session, writer = effect.session, effect.session.writer
-    session.point("before commit ", effect.label)
+    if session.boundary is not None:
+        session.point("before commit ", effect.label)
     batch = writer.commit(effect.commit, session.store.submit)
-    while not batch.is_settled:
-        resent = threading.Event()
-        if writer.on_resend(batch, resent.set):
-            resent.wait()
+    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
+        if batch.state is not BatchState.SENT:
+            resent = threading.Event()
+            if writer.on_resend(batch, resent.set):
+                resent.wait()
             continue
         try:
             batch.ticket()
@@ -149,7 +155,8 @@ def persist(effect: StoreEffect) -> Batch:
             writer.accepted(batch)
     if batch.error is not None:
         raise Refused(batch, batch.error) from batch.error
-    session.point("after commit ", effect.label)
+    if session.boundary is not None:
+        session.point("after commit ", effect.label)
     return batch
 
 
@@ -157,7 +164,8 @@ def invoke(effect: Invoke) -> Any:
     """Call a function of the user's, or what a test has put in its place."""
     session = effect.session
     if not session.is_watched:
-        return _invoke(effect)
+        plain = effect.timeout is None and not effect.is_async
+        return _call(effect) if plain else _invoke(effect)
     effect = session.stood_in(effect)
     session.point("before ", effect.fn.__name__)
     result = _invoke(effect)
@@ -316,23 +324,28 @@ class _Uncancelled(asyncio.Future[None]):
 async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
     """See `persist`. By the time its caller hears of a cancellation, the batch is settled."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
-    session.point("before commit ", effect.label)
-    if (line_of := _lines(session)) is not None and line_of.is_leaving:
-        await line_of.stay()
-    loop, lines, here = asyncio.get_running_loop(), _lines(session), threading.get_ident()
+    if session.boundary is not None:
+        session.point("before commit ", effect.label)
+    lines = _lines(session)
+    if lines is not None and lines.is_leaving:
+        await lines.stay()
+    loop, here = asyncio.get_running_loop(), threading.get_ident()
 
     def submit(work: Append) -> Any:
         """Whoever sends the batch again may be another thread, which cannot use this loop's futures."""
         return store.append_async(work) if threading.get_ident() == here else store.submit(work)
 
     batch = writer.commit(effect.commit, submit, None if lines is None else lines.outcome)
-    while not batch.is_settled:
-        resent = _Uncancelled(loop=loop)
-        ticket = batch.ticket
-        if writer.on_resend(batch, partial(_set_soon, resent)):
-            ticket = resent
-        elif not isinstance(ticket, asyncio.Future):
-            ticket = _in_thread(loop, ticket)
+    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
+        ticket: asyncio.Future[None]
+        resent: _Uncancelled | None = None
+        if batch.state is not BatchState.SENT:
+            ticket = resent = _Uncancelled(loop=loop)
+            if not writer.on_resend(batch, partial(_set_soon, resent)):
+                continue
+        else:  # read after the state: another thread may have just sent it again
+            sent = batch.ticket
+            ticket = sent if isinstance(sent, asyncio.Future) else _in_thread(loop, sent)
         error: BaseException | None = None
         try:
             await ticket
@@ -351,7 +364,8 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
         raise cancelled.pop()
     if batch.error is not None:
         raise Refused(batch, batch.error) from batch.error
-    session.point("after commit ", effect.label)
+    if session.boundary is not None:
+        session.point("after commit ", effect.label)
     return batch
 
 

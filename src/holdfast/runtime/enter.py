@@ -12,21 +12,22 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from holdfast.core.replay import Entry
-from holdfast.errors import NotDurable, NotRecorded
+from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
+from holdfast.runtime.drivers import drive
 from holdfast.runtime.effects import Asked
-from holdfast.runtime.flow import ask, nested, proceed, recorded
+from holdfast.runtime.flow import answer, ask, nested, proceed, recorded
 from holdfast.runtime.lease import under_way
-from holdfast.runtime.tasks import drive_async_here, drive_here
+from holdfast.runtime.tasks import drive_async_here
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a declared function from wherever we are. For async ones, something to await."""
     here = CURRENT.get()
-    if not isinstance(here, Branch):
+    if type(here) is not Branch:
         return _outside(here, spec, args, kwargs)
-    if isinstance(spec, AgentSpec):
+    if type(spec) is AgentSpec:
         spec = _as_child(spec, here)
     bound = spec.params.bind(args, kwargs)
     if spec.is_async:
@@ -34,7 +35,11 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     asked, entry = ask(here, spec, bound)
     if entry is not None and entry.done is not None and not entry.done.unavailable:
         return recorded(asked, entry)  # as the flow would, without driving one: all of replay
-    return drive_here(here, proceed(asked, entry))
+    try:
+        return drive(answer(asked, entry))
+    except Suspend as signal:
+        here.suspend(signal)
+        raise
 
 
 def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:

@@ -101,7 +101,7 @@ def ask(
     """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
     session = branch.session
     if redact := session.lineage.policy.redact:
-        spec = dataclasses.replace(spec, redact=spec.redact | redact)
+        spec = _redacting(session, spec, redact)
     own_key = ""
     args = canonical_flat(bound) if spec.is_flat else None
     if args is None:
@@ -117,15 +117,33 @@ def ask(
     return asked, _match(asked)
 
 
+def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> CallSpec:
+    """The spec with what the policy redacts too. Kept: to make one takes longer than the rest of a call."""
+    kept = session.redacting.get(spec.name)
+    if kept is None or kept[0] is not spec or kept[1] is not redact:
+        made = dataclasses.replace(spec, redact=spec.redact | redact)
+        kept = session.redacting[spec.name] = (spec, redact, made)
+    found: CallSpec = kept[2]
+    return found
+
+
 def proceed(asked: Asked, entry: Entry | None) -> Flow:
-    """Answer the call: from the log if it has an outcome there, else by making it."""
+    """Answer the call. What was parked looks again at what is recorded of it."""
     while True:
         try:
-            if entry is not None and entry.final:
-                return (yield from replay(asked, entry))
-            return (yield from _make(asked, entry))
+            return (yield from answer(asked, entry))
         except LookAgain:
             entry = asked.session.entry(*asked.place)
+
+
+def answer(asked: Asked, entry: Entry | None) -> Flow:
+    """Answer the call: from the log if it has an outcome there, else by making it.
+
+    All of the flow for a caller that blocks: it unwinds instead of being parked, and never looks again.
+    """
+    if entry is not None and entry.final:
+        return replay(asked, entry)
+    return _make(asked, entry)
 
 
 def replay(asked: Asked, entry: Entry) -> Flow:
@@ -155,8 +173,10 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
 def _made(asked: Asked, entry: Entry | None) -> Flow:
     session = asked.branch.session
     if not asked.undoes:
-        check_all_replayed(asked.branch, asked)
-        if not asked.branch.is_aside:  # what was added comes before what is recorded
+        if session.journal.entries:
+            check_all_replayed(asked.branch, asked)
+        lines = session.lines  # what was added aside comes before what is recorded
+        if lines is not None and not lines.may_begin_at_once and not asked.branch.is_aside:
             yield from _begin(asked, entry)
         gate(session)
     if entry is not None and entry.open_attempt:
@@ -238,7 +258,8 @@ def _match(asked: Asked) -> Entry | None:
         branch.give_back(asked.index)
         asked.index = left[0]
         return left[1]
-    held = session.journal.entries.get((branch.path, asked.index))
+    entries = session.journal.entries
+    held = entries.get((branch.path, asked.index)) if entries else None
     if not session.knows_all and (held is None or held.done is None):
         held = session.entry(branch.path, asked.index)
     if held is None:
@@ -460,6 +481,12 @@ def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
 
 def _attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     """Try until it succeeds or the policy says enough; every attempt and wait is in the log."""
+    if entry is None and asked.spec.retry.attempts == 1 and not asked.spec.is_limited:
+        return _attempt(asked, 1, 0, approval, 1)
+    return _all_attempts(asked, entry, approval)
+
+
+def _all_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
     number = entry.attempts + 1 if entry else 1
     tries = number - (entry.attempts_before if entry else 0)
     step = entry.step if entry else 0
@@ -493,8 +520,9 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
 
 def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
     """An attempt, when there is room for it."""
-    attempt = partial(_attempt, asked, number, step, approval, tries)
-    return within_limits(asked, number, attempt) if asked.spec.is_limited else attempt()
+    if not asked.spec.is_limited:
+        return _attempt(asked, number, step, approval, tries)
+    return within_limits(asked, number, partial(_attempt, asked, number, step, approval, tries))
 
 
 def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
@@ -523,7 +551,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         raw = yield Invoke(
             session,
             spec.body,
-            _filled(asked, intent),
+            _filled(asked, intent) if intent or spec.params.hidden else asked.bound,
             Inside(spec.name, spec.effect, session.run_id),
             spec.is_async,
             spec.timeout,
@@ -544,7 +572,11 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
             if settled is not None:
                 return (yield from replay(asked, settled))
         yield from record_cut(asked, cut, number, step, started)
-    return (yield from _succeeded(asked, raw, number, step, started))
+    result, receipt, blobs = receipt_of(asked, raw, number, step, started)
+    yield from _record_receipt(asked, receipt, blobs)
+    if receipt.unavailable:
+        raise result_lost(asked, receipt.unavailable)
+    return result
 
 
 def _may_have_happened(asked: Asked, number: int) -> bool:
@@ -767,27 +799,29 @@ def receipt_of(
         args=args,
         attempt=number,
         duration_us=duration_us,
-        usage=usage if isinstance(usage, Usage) and not is_child else None,
+        usage=usage if usage is not None and isinstance(usage, Usage) and not is_child else None,
         unavailable=unavailable,
         spent=spent_by_child(asked, step) if is_child else None,
     )
     return result, receipt, blobs
 
 
-def _succeeded(asked: Asked, raw: Any, number: int, step: int, started: int) -> Flow:
+def _record_receipt(asked: Asked, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+    """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
     session, has_intent = asked.branch.session, asked.spec.has_intent
-    result, receipt, blobs = receipt_of(asked, raw, number, step, started)
-    if has_intent or is_due(session):
-        yield from commit(
+    if has_intent or session.setting.checkpoint.at_step or is_due(session):
+        return commit(
             session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked, is_outcome=True
         )
-    else:
-        turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
-        session.journal.forget(*asked.place)
+    return _hold_receipt(asked, receipt, blobs)
+
+
+def _hold_receipt(asked: Asked, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+    session = asked.branch.session
+    turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
+    session.journal.forget(*asked.place)
+    if turn is not None:
         yield HandOver(session, None, turn)
-    if receipt.unavailable:
-        raise result_lost(asked, receipt.unavailable)
-    return result
 
 
 def _failed(

@@ -165,7 +165,8 @@ class Line(Coroutine[Any, Any, Any]):
             raise
         finally:
             lines.current = outer
-        self._deliver_cancellation()
+        if self.cancel_due:
+            self._deliver_cancellation()
         if not self.in_call:
             self._blocked(self._classify(awaited))
         elif self.state is Doing.RUNNING:
@@ -209,11 +210,10 @@ class Line(Coroutine[Any, Any, Any]):
 
     def _deliver_cancellation(self) -> None:
         """As asyncio does: a task that is to be cancelled is so at its next await."""
-        if self.cancel_due:
-            self.cancel_due = False
-            if self.task is not None and self.task.cancelling():
-                self.task.uncancel()
-                self.task.cancel()
+        self.cancel_due = False
+        if self.task is not None and self.task.cancelling():
+            self.task.uncancel()
+            self.task.cancel()
 
     def _classify(self, awaited: Any) -> Doing:
         if isinstance(awaited, asyncio.Task):
@@ -307,6 +307,11 @@ class Lines:
         """Whether there is only one line, and nothing on its way to it."""
         return len(self.members) <= 1 and not self._hops
 
+    @property
+    def may_begin_at_once(self) -> bool:
+        """Whether `begin` has nothing to wait for: a lone line, and no suspension on its way."""
+        return len(self.members) <= 1 and not (self._hops or self.is_leaving)
+
     @contextlib.contextmanager
     def call(self) -> Iterator[Line | None]:
         """The current line is inside a call until the block ends."""
@@ -341,10 +346,15 @@ class Lines:
 
     async def take(self, turn: Turn) -> None:
         """Wait until this outcome, which is in the log, may be handed to the code."""
+        if not self.take_now(turn):
+            await self._turn(turn)
+
+    def take_now(self, turn: Turn) -> bool:
+        """Whether this outcome, which is in the log, may be handed to the code at once; then it is taken."""
         if self._outcomes and self._outcomes[0] is turn and self._may_continue(turn):
             self._outcomes.popleft()
-            return
-        await self._turn(turn)
+            return True
+        return False
 
     async def take_recorded(self, places: Sequence[Place], *, is_cut: bool = False) -> None:
         """Wait until the outcome that the log holds at these places is the next. If the code had stopped

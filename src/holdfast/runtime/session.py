@@ -139,6 +139,8 @@ class Session:
         """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
+        self.redacting: dict[str, tuple[Any, frozenset[str], Any]] = {}
+        """By name: a spec, what the policy redacts in addition, and the spec with both."""
         self.secrets: set[str] = set()
         self.only_replay: HoldfastError | None = None
         self.lease_ends = math.inf
@@ -148,7 +150,8 @@ class Session:
         self._steps = 0
         self._not_yet_kept: dict[str, bytes] = {}
         self._unseen: deque[tuple[int, int, Event]] = deque()
-        self._complete = False
+        self.knows_all = False
+        """Whether the log has been read to its end."""
         self._ahead: list[tuple[int, Noted]] = []
         self._held_usage: list[tuple[int, Usage]] = []
         self.unsaved_bytes = 0
@@ -160,7 +163,7 @@ class Session:
     def begin(self, head: Head, records: Sequence[Record]) -> None:
         """A run that was created a moment ago: its log is known without reading it."""
         self._take_in(records)
-        self.writer.head, self._complete = head, True
+        self.writer.head, self.knows_all = head, True
         self.show(head.seq)
 
     def load(self, saved: Saved | None = None) -> None:
@@ -183,7 +186,7 @@ class Session:
         if self.journal.created is None:
             raise NotFound(f"there is no run {self.run_id!r}")
         if self.journal.forgets:
-            while not self._complete:
+            while not self.knows_all:
                 self.show(self.journal.restarted)
                 self._read_page()
         self._read_to_restart()
@@ -191,7 +194,7 @@ class Session:
 
     def _read_to_restart(self) -> None:
         """What stands before the last restart is no history of this execution: read beyond it."""
-        if self._complete:
+        if self.knows_all:
             return
         last = self.store.last_restart(self.run_id)
         while self.read_head.seq < last:
@@ -199,13 +202,13 @@ class Session:
 
     def _read_page(self) -> None:
         with self._mutex:
-            if self._complete:
+            if self.knows_all:
                 return
             page = self.store.read(self.run_id, after=self.read_head.seq, limit=PAGE)
             self._take_in(log.verify(self.run_id, self.read_head, page))
             self.unsaved_bytes += sum(map(len, map(_data, page)))
             if len(page) < PAGE:
-                self._complete = True
+                self.knows_all = True
                 self.writer.head = self.read_head
 
     def _take_in(self, records: Iterable[Record]) -> None:
@@ -232,9 +235,10 @@ class Session:
 
     def recorded_own(self, batch: Batch) -> None:
         """A batch of ours is durable. A receipt goes to the code, which does not ask for it again."""
-        for record, event in zip(batch.records, batch.events, strict=True):
+        events = batch.events if batch.buffered else batch.commit.events
+        for record, event in zip(batch.records, events, strict=True):
             seq, time, epoch, _, data, _ = record
-            if isinstance(event, e.CallSucceeded):
+            if type(event) is e.CallSucceeded:
                 self.journal.feed_answered(event)
                 if event.usage is not None:
                     self._usage_is_at(event, seq)
@@ -248,8 +252,8 @@ class Session:
                 self.journal.feed_own(seq, time, epoch, event)
             self._unseen.append((seq, time, event))
             self.unsaved_bytes += len(data)
-        if batch.records:
-            self.read_head = log.head_at(batch.records[-1])
+        if batch.records and batch.head is not None:
+            self.read_head = batch.head
         if batch.turn is not None:
             batch.turn.accepted(batch.seq)
         if self._not_yet_kept and batch.work is not None:
@@ -265,7 +269,7 @@ class Session:
 
     def read_all(self) -> None:
         """Know the log to its end."""
-        while not self._complete:
+        while not self.knows_all:
             self._read_page()
 
     def refresh(self) -> bool:
@@ -316,14 +320,14 @@ class Session:
         found = self.journal.entries.get((branch, index))
         if found is not None and found.done is not None:
             return found
-        while not self._complete and (found is None or not found.final or found.failed_finally):
+        while not self.knows_all and (found is None or not found.final or found.failed_finally):
             self._read_page()
             found = self.journal.entry(branch, index)
         return found
 
     def reaches(self, branch: str, index: int) -> bool:
         """Whether the log holds this place or a later one of the branch: the code is replaying."""
-        while not self._complete and not self.journal.reaches(branch, index):
+        while not self.knows_all and not self.journal.reaches(branch, index):
             self._read_page()
         return self.journal.reaches(branch, index)
 
@@ -345,7 +349,7 @@ class Session:
 
     def open_since(self) -> int | None:
         """Since when anything of the run is open, at the latest; None if its log is not known to its end."""
-        if not self._complete:
+        if not self.knows_all:
             return None
         if self.lines is None:
             self.show(self.read_to)  # its code has unwound: nothing is hidden from it any more
@@ -527,11 +531,6 @@ class Session:
         if self.stopped is None and not (self.ending and isinstance(signal, Stop)):
             self.stopped = signal
         return signal
-
-    @property
-    def knows_all(self) -> bool:
-        """Whether the log has been read to its end."""
-        return self._complete
 
     @property
     def is_ending(self) -> bool:

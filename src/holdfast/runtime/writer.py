@@ -56,6 +56,8 @@ class LogReader(Protocol):
     store: Store
     journal: Journal
     read_head: log.Head
+    stopped: BaseException | None
+    knows_all: bool
 
     def check_alive(self) -> None: ...
     def read_all(self) -> None: ...
@@ -92,54 +94,29 @@ class Commit(msgspec.Struct, eq=False):
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """A commit on its way: its events, those that were buffered before it, and what came of it."""
 
-    __slots__ = (
-        "buffered",
-        "buffered_blobs",
-        "commit",
-        "error",
-        "records",
-        "state",
-        "submit",
-        "ticket",
-        "turn",
-        "waiters",
-        "work",
-    )
-
-    def __init__(
-        self,
-        commit: Commit,
-        buffered: Sequence[Event],
-        buffered_blobs: Sequence[Blob],
-        submit: Submit | None,
-    ) -> None:
-        self.commit, self.submit = commit, submit
-        self.buffered, self.buffered_blobs = buffered, buffered_blobs
-        self.state = BatchState.QUEUED
-        self.work: Append | None = None
-        self.records: Sequence[log.Record] = ()
-        self.ticket: Any = None
-        self.error: BaseException | None = None
-        self.turn: Any = None
-        self.waiters: list[Callable[[], None]] = []
+    commit: Commit
+    buffered: Sequence[Event]
+    buffered_blobs: Sequence[Blob]
+    submit: Submit | None
+    turn: Any = None
+    state: BatchState = BatchState.QUEUED
+    work: Append | None = None
+    records: Sequence[log.Record] = ()
+    head: log.Head | None = None
+    """Where the log ends with its records."""
+    seq: int = -1
+    """The seq of its last event."""
+    ticket: Any = None
+    error: BaseException | None = None
+    waiters: list[Callable[[], None]] = []
 
     @property
     def events(self) -> Sequence[Event]:
         """All of its events, in the order of its records."""
         return [*self.buffered, *self.commit.events] if self.buffered else self.commit.events
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is in the log, or will never be."""
-        return self.state is BatchState.COMMITTED or self.state is BatchState.FAILED
-
-    @property
-    def seq(self) -> int:
-        """The seq of its last event."""
-        return self.records[-1].seq if self.records else -1
 
 
 class LogWriter:
@@ -182,18 +159,21 @@ class LogWriter:
 
         Without `submit` the caller commits `batch.work` itself, in a transaction of its own.
         """
+        session = self._session
         with self._mutex:
-            if not commit.is_receipt:
-                self._session.check_alive()
+            if session.stopped is not None and not commit.is_receipt:
+                session.check_alive()
             if submit is None and self._must_rebuild:  # it cannot wait: its transaction is open
-                raise Conflict(self._session.run_id, self.head.seq, self.head.seq)
-            self._session.read_all()
+                raise Conflict(session.run_id, self.head.seq, self.head.seq)
+            if not session.knows_all:
+                session.read_all()
             if self.noted or self.first:
                 batch = Batch(commit, [*self.first, *self.noted], self.noted_blobs, submit)
                 self.first, self.noted, self.noted_blobs = [], [], []
             else:
                 batch = Batch(commit, (), (), submit)
-            batch.turn = turn() if turn is not None and commit.is_outcome else None
+            if turn is not None and commit.is_outcome:
+                batch.turn = turn()
             self._queue.append(batch)
             if not self._must_rebuild:
                 self._send(batch)
@@ -201,10 +181,10 @@ class LogWriter:
 
     def _send(self, batch: Batch) -> None:
         commit, before, session = batch.commit, self.head, self._session
-        self.head, records = log.seal(
-            before, batch.events, epoch=session.epoch, time=session.store.now()
-        )
-        batch.records = records
+        events = batch.events if batch.buffered else commit.events
+        head, records = log.seal(before, events, epoch=session.epoch, time=session.store.now())
+        self.head = batch.head = head
+        batch.records, batch.seq = records, head.seq if records else -1
         blobs = [*batch.buffered_blobs, *commit.blobs] if batch.buffered_blobs else commit.blobs
         batch.work = Append(
             session.run_id,
@@ -242,7 +222,8 @@ class LogWriter:
                 self._session.recorded_own(first)
                 if first is batch:
                     break
-            self._rebuild_if_due()
+            if self._must_rebuild:
+                self._rebuild_if_due()
 
     def refused(self, batch: Batch, error: BaseException) -> None:
         """The store has not written this batch. If it was the last on its way, all are rebuilt."""

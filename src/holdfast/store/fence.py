@@ -46,7 +46,7 @@ def refusals(
     wakes: dict[str, int] = {}  # by appends of this batch that come before
     for work in batch:
         run_id = work.run_id
-        at = ends.get(run_id) or standing.get(run_id)
+        at = (ends.get(run_id) if ends else None) or standing.get(run_id)
         if at is None:
             refused.append(NotFound(f"there is no run {run_id!r}"))
             continue

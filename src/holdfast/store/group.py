@@ -208,8 +208,12 @@ class GroupCommit(Generic[W]):
                 if not self._batch:
                     break
             batch = self._batch
-            if len(batch) == 1 and batch[0] is own:
-                self._settle_own(own)
+            if own is not None and batch == [own]:
+                try:  # nobody has to be told but the caller, who is here
+                    own.error = self._commit((own.work,))[0]
+                except Exception as error:  # noqa: BLE001 - the caller gets it
+                    own.error = error
+                own.settled = True
             else:
                 self._settle(batch)
             self._batch = []
@@ -227,14 +231,6 @@ class GroupCommit(Generic[W]):
             rows += len(records)
             for record in records:
                 size += len(record[4])
-
-    def _settle_own(self, own: _Ticket[W]) -> None:
-        """The same where nobody has to be told but the caller, who is here."""
-        try:
-            own.error = self._commit((own.work,))[0]
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            own.error = error
-        own.settled = True
 
     def _settle(self, batch: list[_Ticket[W]]) -> None:
         errors: Sequence[BaseException | None]

@@ -136,13 +136,13 @@ class Appends:
             elif run_id not in found:
                 unknown.append(run_id)
         if unknown:
+            if len(ends) >= 100_000:
+                ends.clear()
             _read_ends(db, unknown, found)
         return found
 
     def _remember(self, batch: Sequence[Append], ends: dict[str, Standing]) -> None:
         """The transaction is committed: the logs end with what it wrote."""
-        if len(self._ends) >= 100_000:
-            self._ends.clear()
         for work in batch:
             if work.change is not None:  # these rows have been changed: to be read again
                 for run_id in (work.run_id, *work.change.wakes):

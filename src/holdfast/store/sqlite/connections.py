@@ -127,8 +127,11 @@ class Connections:
 
     def ready(self) -> apsw.Connection:
         """The write connection, fit to begin a transaction; its user holds `write`."""
-        self._refuse_if_broken()
-        db = self.db
+        if self._broken is not None:
+            self._refuse_if_broken()
+        db = self._connection
+        if db is None or self.in_memory:
+            db = self.db
         if self.readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
         if db.in_transaction:
@@ -144,7 +147,13 @@ class Connections:
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
         """
-        written = not self.in_memory and self._check(self._presence.check)
+        written = False
+        if not self.in_memory:
+            try:  # `_check` written out, here and in `commit`: this is the hot path
+                written = self._presence.check()
+            except StoreReplaced as replaced:
+                self._broken = replaced
+                raise
         db.execute("BEGIN IMMEDIATE")
         if (
             written
@@ -158,7 +167,11 @@ class Connections:
         """Make durable what was written since `begin`, in files that others can still open."""
         db.execute("COMMIT")
         if not self.in_memory:
-            self._check(self._presence.check_all)
+            try:
+                self._presence.check_all()
+            except StoreReplaced as replaced:
+                self._broken = replaced
+                raise
         self._version = db.data_version()
 
     def roll_back(self, db: apsw.Connection, error: BaseException) -> None:

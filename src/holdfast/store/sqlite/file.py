@@ -49,8 +49,12 @@ class Reserve:
 
     def hold(self) -> None:
         """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
-        if not self._active or self._is_held():
+        if not self._active:
             return
+        if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile
+            found = os.fstat(self._fd)
+            if found.st_nlink > 0 and found.st_size >= RESERVE_BYTES:
+                return
         self.close()
         try:
             self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -60,13 +64,6 @@ class Reserve:
                 f"{self._path.parent}: no room for the {RESERVE_BYTES // 1024} KiB that receipts may need",
                 error,
             ) from None
-
-    def _is_held(self) -> bool:
-        """Asked at every commit, because another process may have needed the reserve meanwhile."""
-        if self._fd < 0:
-            return False
-        found = os.fstat(self._fd)
-        return found.st_nlink > 0 and found.st_size >= RESERVE_BYTES
 
     def give_up(self) -> None:
         """Free the reserve for a receipt: cut short, not removed, because others have it open."""

@@ -45,7 +45,7 @@ class Presence:
         """The write connection has been opened: its files are the ones under these names now."""
         self.check()
         found = _stat(self.path)
-        self._main, self._content = _identity(found), _content(found)
+        self._main, self._content = _identity(found), (found.st_mtime_ns, found.st_size)
         self._folder_changed = _stat(self._folder).st_mtime_ns
         self._companions = {suffix: _find(self._real + suffix) for suffix in COMPANIONS}
 
@@ -55,7 +55,7 @@ class Presence:
         found = self.check_identity()
         if found is None:
             return False
-        before, self._content = self._content, _content(found)
+        before, self._content = self._content, (found.st_mtime_ns, found.st_size)
         return before != self._content
 
     def check_identity(self) -> os.stat_result | None:
@@ -66,7 +66,7 @@ class Presence:
             found = _stat(self.path)
         except OSError as error:
             raise self._replaced(f"{self.path} is gone ({error.strerror})") from None
-        if _identity(found) != self._main:
+        if (found.st_dev, found.st_ino) != self._main:
             raise self._replaced(f"another file has taken the place of {self.path}")
         return found
 
@@ -114,10 +114,6 @@ def refuse_emptied(path: str) -> None:
 
 def _identity(found: os.stat_result) -> Identity:
     return found.st_dev, found.st_ino
-
-
-def _content(found: os.stat_result) -> tuple[int, int]:
-    return found.st_mtime_ns, found.st_size
 
 
 def _find(path: str) -> Identity | None:
