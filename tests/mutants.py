@@ -80,6 +80,7 @@ def _sql_extent(text: str, name: str) -> tuple[int, int] | None:
 
 
 KILLS = "tests/runtime/test_kill_everywhere.py::test_a_run_killed_at_any_boundary_ends_as_if_nothing_had_happened"
+BRANCHES = "tests/runtime/test_branches.py"
 
 MUTANTS = (
     Mutant(
@@ -434,6 +435,156 @@ MUTANTS = (
         "if taken.unchecked:",
         "if False:",
         ("tests/runtime/test_worker.py",),
+    ),
+    Mutant(
+        "a run is suspended although it was woken since its children were looked at",
+        "runtime/suspend.py::suspend",
+        "woken=session.woken\n",
+        "woken=None\n",
+        (BRANCHES, "-k", "child_that_ends"),
+    ),
+    Mutant(
+        "the store suspends a run although it was woken since",
+        "store/fence.py::_may_settle",
+        "return change.woken is None or change.woken == woken",
+        "return True",
+        ("tests/store/test_conformance.py", "-k", "sqlite and suspended"),
+    ),
+    Mutant(
+        "on PostgreSQL a run is suspended although it was woken since",
+        "store/sql/postgres/queries.sql::settle",
+        "WHERE r.id = s.id AND (s.woken IS NULL OR s.woken = r.woken)\n",
+        "WHERE r.id = s.id\n",
+        ("tests/store/test_conformance.py", "-k", "postgres and suspended"),
+    ),
+    Mutant(
+        "a wake does not count while the run is running",
+        "store/sql/sqlite/queries.sql::wake_by_id",
+        "SET woken = woken + 1,",
+        "SET woken = woken + (status <> 'running'),",
+        ("tests/store/test_conformance.py", "-k", "sqlite and wake"),
+    ),
+    Mutant(
+        "on PostgreSQL a wake does not count while the run is running",
+        "store/sql/postgres/queries.sql::wake",
+        "SET woken = r.woken + 1,",
+        "SET woken = r.woken + (r.status <> 'running')::int,",
+        ("tests/store/test_conformance.py", "-k", "postgres and wake"),
+    ),
+    Mutant(
+        "on PostgreSQL a run is suspended in the transaction that wakes it",
+        "store/postgres/appends.py::_going_together",
+        "            woken.update(change.wakes)\n",
+        "",
+        ("tests/store/test_conformance.py", "-k", "postgres and same_batch"),
+    ),
+    Mutant(
+        "a run is suspended although one of its waits is over",
+        "core/waits.py::OpenWait.is_over",
+        "        if self.until is not None and now >= self.until:\n",
+        "        if journal is not None:\n"
+        "            return False\n"
+        "        if self.until is not None and now >= self.until:\n",
+        (BRANCHES, "-k", "signal_that_comes"),
+    ),
+    Mutant(
+        "a run that has unwound is suspended although one of its waits is over",
+        "runtime/suspend.py::suspend",
+        "is_over = any(",
+        "is_over = False and any(",
+        (BRANCHES, "-k", "signal_that_comes"),
+    ),
+    Mutant(
+        "a suspended run is due by the timer of one branch only",
+        "runtime/suspend.py::_wake_times",
+        "return [signal.wake_at, *(wait.until for wait in session.waits.values())]",
+        "return [signal.wake_at]",
+        (BRANCHES, "-k", "timer"),
+    ),
+    Mutant(
+        "the code is unwound before the suspension is committed",
+        "runtime/lines.py::Lines.supervise",
+        "            signal = await suspend()\n",
+        "            await self.unwind(next(iter(self.session.suspensions.values())))\n"
+        "            signal = await suspend()\n",
+        (BRANCHES, "-k", "unwound"),
+    ),
+    Mutant(
+        "a suspension is a cancellation to the code",
+        "runtime/lines.py::Line.throw",
+        "and self.lines.suspension is not None:",
+        "and self.lines.suspension is self:",
+        (BRANCHES, "-k", "siblings"),
+    ),
+    Mutant(
+        "refused batches are sent again in reverse order",
+        "runtime/writer.py::LogWriter._rebuild_if_due",
+        "        for batch in list(self._queue):\n            self._send(batch)\n",
+        "        for batch in reversed(list(self._queue)):\n            self._send(batch)\n",
+        ("tests/runtime/test_writer.py",),
+    ),
+    Mutant(
+        "refused batches are sent again while others are on their way",
+        "runtime/writer.py::LogWriter._rebuild_if_due",
+        "if not self._must_rebuild or self._on_their_way:",
+        "if not self._must_rebuild:",
+        ("tests/runtime/test_writer.py",),
+    ),
+    Mutant(
+        "what was noted before a refused batch is forgotten",
+        "runtime/writer.py::LogWriter._fail",
+        "            heir.buffered = [*batch.buffered, *heir.buffered]\n",
+        "",
+        ("tests/runtime/test_writer.py",),
+    ),
+    Mutant(
+        "recorded outcomes are handed over in any order",
+        "runtime/lines.py::Lines.take_recorded",
+        "if self.is_alone and not is_cut:",
+        "if not is_cut:",
+        (BRANCHES, "-k", "race"),
+    ),
+    Mutant(
+        "a new call begins before recorded outcomes are handed over",
+        "runtime/lines.py::Lines.begin",
+        "if line is None or self.is_alone:",
+        "if line is None or self is not None:",
+        (BRANCHES, "-k", "nothing_new"),
+    ),
+    Mutant(
+        "one signal ends the waits of two branches",
+        "runtime/session.py::Session.end_waits",
+        "self.journal.take_signal(ended.source)",
+        "pass",
+        (BRANCHES, "-k", "one_signal"),
+    ),
+    Mutant(
+        "a child needs no approval that its parent requires",
+        "core/policy.py::Policy.narrow",
+        "approve=self.approve | child.approve,",
+        "approve=child.approve,",
+        ("tests/runtime/test_children.py", "-k", "approval and not postgres"),
+    ),
+    Mutant(
+        "a child has its whole budget whatever its parent has left",
+        "core/policy.py::Policy.narrow",
+        "_least(left.get(name), child.budget.get(name)) or 0.0",
+        "child.budget.get(name, left.get(name, 0.0))",
+        ("tests/runtime/test_children.py", "-k", "not postgres"),
+    ),
+    Mutant(
+        "a value outside the log is not compared with its hash",
+        "store/artifacts.py::read_artifact",
+        "if data is not None and digest(data) == hash:",
+        "if data is not None:",
+        ("tests/store/test_damage.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "a store whose file was replaced is written to",
+        "store/sqlite/presence.py::Presence.check_identity",
+        "if _identity(found) != self._main:",
+        "if False:",
+        ("tests/store/test_sqlite_replaced.py",),
     ),
 )
 
