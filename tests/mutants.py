@@ -7,7 +7,9 @@ that survives, or whose text no longer occurs in the source, makes this script f
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,32 +20,79 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "holdfast"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted bug: where, what, and which tests must notice."""
+    """One planted bug: where, what, and which tests must notice.
+
+    `where` is a file and a function in it, as `runtime/flow.py::_make` or `store/fence.py::Fence.check`; in SQL
+    a named statement or function. Only text inside that function is replaced, so code elsewhere may change.
+    """
 
     name: str
-    file: str
+    where: str
     before: str
     after: str
     tests: tuple[str, ...]
 
+    @property
+    def file(self) -> str:
+        return self.where.partition("::")[0]
+
+    def planted(self, text: str) -> str:
+        """The text of its file with the bug in it; LookupError if it does not fit exactly once."""
+        begin, end = extent(text, self.where)
+        inside = text[begin:end]
+        if (count := inside.count(self.before)) != 1:
+            raise LookupError(f"{self.name}: its text occurs {count} times in {self.where}")
+        return text[:begin] + inside.replace(self.before, self.after) + text[end:]
+
+
+def extent(text: str, where: str) -> tuple[int, int]:
+    """Where in the text of its file a function begins and ends; LookupError if it is not there."""
+    file, _, function = where.partition("::")
+    if not function:
+        return 0, len(text)
+    found = _sql_extent(text, function) if file.endswith(".sql") else _python_extent(text, function)
+    if found is None:
+        raise LookupError(f"there is no {function} in {file}")
+    return found
+
+
+def _python_extent(text: str, qualified_name: str) -> tuple[int, int] | None:
+    node: ast.AST = ast.parse(text)
+    for name in qualified_name.split("."):
+        inner = (x for x in ast.walk(node) if isinstance(x, FUNCTIONS) and x.name == name)
+        node = next(inner, ast.Pass())
+    if not isinstance(node, FUNCTIONS) or node.end_lineno is None:
+        return None
+    lines = text.splitlines(keepends=True)
+    return len("".join(lines[: node.lineno - 1])), len("".join(lines[: node.end_lineno]))
+
+
+def _sql_extent(text: str, name: str) -> tuple[int, int] | None:
+    """A statement that begins with `-- name: …` and ends at the next, or a function that ends with `$$;`."""
+    begins = rf"-- name: {name}\n.*?(?=^-- name: |\Z)|CREATE FUNCTION holdfast\.{name}\(.*?^\$\$;"
+    found = re.search(rf"^(?:{begins})", text, re.MULTILINE | re.DOTALL)
+    return None if found is None else found.span()
+
 
 KILLS = "tests/runtime/test_kill_everywhere.py::test_a_run_killed_at_any_boundary_ends_as_if_nothing_had_happened"
+BRANCHES = "tests/runtime/test_branches.py"
 
 MUTANTS = (
     Mutant(
         "no intent is committed",
-        "runtime/declare.py",
+        "runtime/declare.py::CallSpec.__post_init__",
         "has_intent=self.effect != REPEATABLE",
         "has_intent=False",
         (f"{KILLS}[careful]",),
     ),
     Mutant(
         "the receipt comes before the effect",
-        "runtime/flow.py",
+        "runtime/flow.py::_attempt",
         "    started = session.store.now()\n    session.check_lease()\n",
         "    started = session.store.now()\n    session.check_lease()\n"
         "    if spec.has_intent:\n"
@@ -54,70 +103,70 @@ MUTANTS = (
     ),
     Mutant(
         "the effect begins without a look at the lease",
-        "runtime/session.py",
+        "runtime/session.py::Session.check_lease",
         "if self.lease_ends <= elapsed():",
         "if False:",
         ("tests/runtime/test_zombie.py",),
     ),
     Mutant(
         "a branch that the code has added passes for one that it had started",
-        "core/replay.py",
+        "core/replay.py::Journal.has_started",
         "return not self.reaches(branch, index) or self._forks.get((branch, index), 0) >= number",
         "return True",
         ("tests/runtime/test_divergence.py", "-k", "added"),
     ),
     Mutant(
         "a task that was started before the crash passes for one that was added",
-        "runtime/context.py",
+        "runtime/context.py::Branch.take",
         "self.forked, self.forks = self.forks, 0",
         "self.forked, self.forks = 0, 0",
         ("tests/runtime/test_divergence.py", "-k", "started"),
     ),
     Mutant(
         "accepting new steps accepts calls that were changed, too",
-        "core/replay.py",
+        "core/replay.py::Journal.expects",
         "            x.name == name and (not self.accepted or x.first_seq < self.accepted)\n",
         "            False\n",
         ("tests/runtime/test_divergence.py", "-k", "accept"),
     ),
     Mutant(
         "a call that the code cut off is answered when it is replayed",
-        "core/replay.py",
+        "core/replay.py::Entry.is_cut_off",
         "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
         "return False",
         ("tests/runtime/test_cut_off.py",),
     ),
     Mutant(
         "a wait that the code gave up is over in time when it is replayed",
-        "runtime/waits.py",
-        "wait=entry.wait.wait, outcome=CUT)",
-        'wait=entry.wait.wait, outcome="time")',
+        "runtime/waits.py::_give_up",
+        "wait_ended(at, entry, CUT)",
+        'wait_ended(at, entry, "time")',
         ("tests/runtime/test_cut_off.py", "-k", "gave_up"),
     ),
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
-        "runtime/session.py",
+        "runtime/session.py::Session.is_ending",
         "return self.torn or self.stopped is not None",
         "return False",
         ("tests/runtime/test_cut_off.py", "-k", "outside"),
     ),
     Mutant(
         "the fence is not checked where the append is committed",
-        "store/fence.py",
+        "store/fence.py::refusals",
         "if work.epoch is not None and work.epoch != epoch:",
         "if False:",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
         "the epoch starts anew after a release",
-        "store/sql/sqlite/queries.sql",
+        "store/sql/sqlite/queries.sql::release",
         "claims = max(0, claims - :forgiven)",
         "claims = max(0, claims - :forgiven), epoch = 0",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
         "synchronous=NORMAL",
-        "store/sqlite/file.py",
+        "store/sqlite/file.py::_set_durable",
         'db.pragma("synchronous", synchronous)',
         'db.pragma("synchronous", "NORMAL")',
         (
@@ -129,196 +178,196 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledged before it is committed",
-        "runtime/drivers.py",
-        "        wait()\n",
-        "        threading.Timer(0.005, wait).start()\n",
+        "runtime/drivers.py::persist",
+        "            batch.ticket()\n",
+        "            threading.Timer(0.005, batch.ticket).start()\n",
         (f"{KILLS}[chain]",),
     ),
     Mutant(
         "an unknown commit is sent again as if it had not happened",
-        "store/postgres/appends.py",
+        "store/postgres/appends.py::Appends._write_fitting",
         "self.are_stored(db, sending) if unsure else [False] * len(sending)",
         "[False] * len(sending)",
         ("tests/store/test_postgres_faults.py", "-k", "answer_is_lost"),
     ),
     Mutant(
         "an approval is not bound to the bytes that were shown",
-        "runtime/flow.py",
+        "runtime/flow.py::_approval",
         "if shown != (asked.digest, asked.digest, spec.version):",
         "if False:",
         ("tests/runtime/test_people.py",),
     ),
     Mutant(
         "an approval is not used up by the call it allowed",
-        "runtime/flow.py",
+        "runtime/flow.py::_record_intent",
         "        approval=approval,\n",
         "        approval=None,\n",
         (f"{KILLS}[gated]",),
     ),
     Mutant(
         "a snapshot is trusted over the log",
-        "views.py",
+        "views.py::_from_snapshot",
         "at[0].hash == kept.hash",
         "at[0].hash",
         ("tests/test_views.py",),
     ),
     Mutant(
         "a bad event is skipped",
-        "core/log.py",
+        "core/log.py::verify",
         'raise LogDamaged(run_id, expected, "its bytes do not match its hash")',
         "continue",
         ("tests/core/test_log.py",),
     ),
     Mutant(
         "a claim is not counted",
-        "store/sql/sqlite/queries.sql",
+        "store/sql/sqlite/queries.sql::claim",
         "THEN 1 ELSE claims + 1 END",
         "THEN 1 ELSE claims END",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
         "a worker forgets its work when the store fails once",
-        "runtime/worker.py",
+        "runtime/worker.py::Worker.run",
         "self._pause_after(error)",
         "break",
         ("tests/runtime/test_worker.py",),
     ),
     Mutant(
         "a rejected call is made once the code no longer asks",
-        "runtime/flow.py",
+        "runtime/flow.py::_make",
         "    if gated or (entry is not None and entry.wait is not None):",
         "    if gated:",
         ("tests/runtime/test_removed_gate.py",),
     ),
     Mutant(
         "an approval of the other run's call counts in a fork",
-        "runtime/flow.py",
+        "runtime/flow.py::_intent_of_this_run",
         "    if session.journal.lineage.is_inherited(entry.intent_seq):",
         "    if False:",
         ("tests/runtime/test_forks.py",),
     ),
     Mutant(
         "a fork compares what it recorded itself as if it had inherited it",
-        "core/lineage.py",
+        "core/lineage.py::Lineage.is_inherited",
         "return 0 < seq <= self.inherited",
         "return bool(self.ancestors)",
         ("tests/runtime/test_forks.py",),
     ),
     Mutant(
         "the key is made of what the model said",
-        "runtime/flow.py",
+        "runtime/flow.py::_record_intent",
         'f"{session.run_id}:{step}:{spec.name}:{digest}"\n    before',
         'f"{session.run_id}:{spec.name}:{digest}"\n    before',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
         "key_ttl is ignored",
-        "runtime/doubt.py",
+        "runtime/doubt.py::settle_doubt",
         "if intent.key_until is None or session.store.now() < intent.key_until:",
         "if True:",
         ("tests/runtime/test_effects.py",),
     ),
     Mutant(
         "on PostgreSQL the fence is not checked where the append is committed",
-        "store/sql/postgres/0001_first.sql",
+        "store/sql/postgres/0001_first.sql::append_events",
         "IF v_key IS NULL OR (p_fences[1] >= 0 AND p_fences[1] <> v_epoch) THEN",
         "IF v_key IS NULL THEN",
         ("tests/store/test_conformance.py", "-k", "postgres"),
     ),
     Mutant(
         "a lease that has expired is renewed",
-        "store/sql/sqlite/queries.sql",
+        "store/sql/sqlite/queries.sql::renew",
         "status = 'running' AND due_at > :now RETURNING 1;",
         "status = 'running' RETURNING 1;",
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
         "on PostgreSQL a lease that has expired is renewed",
-        "store/sql/postgres/queries.sql",
+        "store/sql/postgres/queries.sql::renew",
         "WHERE r.key = held.key AND r.due_at > c.now\n",
         "WHERE r.key = held.key\n",
         ("tests/store/test_conformance.py", "-k", "postgres"),
     ),
     Mutant(
         "a run is claimed whoever holds it",
-        "store/sql/sqlite/queries.sql",
+        "store/sql/sqlite/queries.sql::claim",
         "OR (+status = 'running' AND +due_at <= :now))",
         "OR +status = 'running')",
         ("tests/fleet/test_race.py", "-k", "not postgresql"),
     ),
     Mutant(
         "on PostgreSQL a run is claimed whoever holds it",
-        "store/sql/postgres/queries.sql",
+        "store/sql/postgres/queries.sql::claim",
         "OR (r.status = 'running' AND r.due_at <= c.now))",
         "OR r.status = 'running')",
         ("tests/fleet/test_race.py", "-k", "postgresql"),
     ),
     Mutant(
         "on PostgreSQL due runs are chosen and taken without a lock between",
-        "store/sql/postgres/queries.sql",
+        "store/sql/postgres/queries.sql::claim_due",
         "    FOR NO KEY UPDATE OF d SKIP LOCKED\n",
         "",
         ("tests/fleet/test_race.py", "-k", "postgresql"),
     ),
     Mutant(
         "leases go by the worker's own clock",
-        "store/postgres/store.py",
+        "store/postgres/store.py::PostgresStore._fixed_now",
         "return None if self._clock is None else self._clock()",
         "return time.time_ns() // 1000",
         ("tests/fleet/test_clocks.py",),
     ),
     Mutant(
         "times in the log are those of the worker's own clock",
-        "store/postgres/store.py",
+        "store/postgres/store.py::PostgresStore.now",
         "return self._route.clock.now() if self._clock is None else self._clock()",
         "return time.time_ns() // 1000",
         ("tests/fleet/test_clocks.py",),
     ),
     Mutant(
         "a SQLite store goes by a clock that Python code can fake",
-        "store/base.py",
+        "store/base.py::system_clock",
         "return _clock_ns(time.CLOCK_REALTIME) // 1000",
         "return time.time_ns() // 1000",
         ("tests/fleet/test_clocks.py", "-k", "sqlite"),
     ),
     Mutant(
         "a worker that was told to stop counts against the run",
-        "store/sql/sqlite/queries.sql",
+        "store/sql/sqlite/queries.sql::release",
         "claims = max(0, claims - :forgiven)",
         "claims = max(0, claims - 0 * :forgiven)",
         ("tests/fleet/test_leases.py", "-k", "sqlite"),
     ),
     Mutant(
         "leases are not renewed while the code blocks",
-        "runtime/lease.py",
+        "runtime/lease.py::LeaseKeeper._serve",
         "every = self.lease_seconds / 3\n",
         "every = self.lease_seconds * 30\n",
         ("tests/fleet/test_takeover.py", "-k", "sqlite"),
     ),
     Mutant(
         "a loop goes on from a snapshot that does not fit its log",
-        "runtime/checkpoints.py",
+        "runtime/checkpoints.py::restore",
         "(at[0].seq, at[0].hash) == (kept.seq, kept.hash)",
         "at[0].seq == kept.seq",
         ("tests/agents/test_loop.py",),
     ),
     Mutant(
         "a loop takes a patch from outside in again after each iteration",
-        "core/fold.py",
+        "core/fold.py::Draft._iterated",
         "            self.open.queued.pop(taken, None)\n",
         "            pass\n",
         ("tests/agents/test_loop.py",),
     ),
     Mutant(
         "what the model answered is not recorded",
-        "agents/llm.py",
+        "agents/llm.py::LLMAgent._question",
         'declared = step(name="model", retry=self._retry)',
         "declared: Any = lambda fn: fn",
         ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "something_else_each_time"),
     ),
     Mutant(
         "under a coarser checkpoint strategy an effect begins before its intent is committed",
-        "runtime/flow.py",
+        "runtime/flow.py::_record_intent",
         "    try:\n        yield from commit(\n            session,\n            [intent],\n",
         "    if not session.setting.checkpoint.at_step:\n"
         "        session.hold(intent, blobs)\n"
@@ -328,7 +377,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tool call may be cut off from its answer",
-        "core/dialogue.py",
+        "core/dialogue.py::turns",
         "        if message.tool_calls:\n"
         "            found.append(_exchange(message, _answers(given[i + 1 :]), ids))\n"
         "        elif message.role != Role.TOOL and",
@@ -340,52 +389,202 @@ MUTANTS = (
     ),
     Mutant(
         "the context ends with the first thing that does not fit",
-        "core/context.py",
+        "core/context.py::_Packer.fits",
         "        if self.used + size > self.limit:\n",
         "        if self.used + size > self.limit:\n            self.limit = self.used\n",
         ("tests/agents/test_context.py",),
     ),
     Mutant(
         "a stream that breaks off is taken for the whole answer",
-        "agents/models/openai.py",
+        "agents/models/openai.py::Pieces.reply",
         "if not self._finish:",
         "if False:",
         ("tests/agents/test_providers.py", "-k", "tried_again_by_the_log"),
     ),
     Mutant(
         "a decision is written behind another event than it was made upon",
-        "control.py",
+        "control.py::act",
         "key, before=head.hash)",
         "key)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a run that ended while somebody decided is written to",
-        "control.py",
+        "control.py::act",
         "        records = reads(store, run_id)\n        row = store.get(run_id)",
         "        row = store.get(run_id)\n        records = reads(store, run_id)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a signal is received as often as it is sent",
-        "control.py",
+        "control.py::signal.decide",
         "[] if blob is None else [blob], key)",
         "[] if blob is None else [blob])",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a request that began long ago is overlooked",
-        "core/still_open.py",
+        "core/still_open.py::open_since",
         "begun = [wait.since for wait in draft.open.waits.values()]",
         "begun = list[int]()",
         ("tests/core/test_still_open.py",),
     ),
     Mutant(
         "a worker goes on with a run that is too old",
-        "runtime/engine.py",
+        "runtime/engine.py::Engine._open",
         "if taken.unchecked:",
         "if False:",
         ("tests/runtime/test_worker.py",),
+    ),
+    Mutant(
+        "a run is suspended although it was woken since its children were looked at",
+        "runtime/suspend.py::suspend",
+        "woken=session.woken\n",
+        "woken=None\n",
+        (BRANCHES, "-k", "child_that_ends"),
+    ),
+    Mutant(
+        "the store suspends a run although it was woken since",
+        "store/fence.py::_may_settle",
+        "return change.woken is None or change.woken == woken",
+        "return True",
+        ("tests/store/test_conformance.py", "-k", "sqlite and suspended"),
+    ),
+    Mutant(
+        "on PostgreSQL a run is suspended although it was woken since",
+        "store/sql/postgres/queries.sql::settle",
+        "WHERE r.id = s.id AND (s.woken IS NULL OR s.woken = r.woken)\n",
+        "WHERE r.id = s.id\n",
+        ("tests/store/test_conformance.py", "-k", "postgres and suspended"),
+    ),
+    Mutant(
+        "a wake does not count while the run is running",
+        "store/sql/sqlite/queries.sql::wake_by_id",
+        "SET woken = woken + 1,",
+        "SET woken = woken + (status <> 'running'),",
+        ("tests/store/test_conformance.py", "-k", "sqlite and wake"),
+    ),
+    Mutant(
+        "on PostgreSQL a wake does not count while the run is running",
+        "store/sql/postgres/queries.sql::wake",
+        "SET woken = r.woken + 1,",
+        "SET woken = r.woken + (r.status <> 'running')::int,",
+        ("tests/store/test_conformance.py", "-k", "postgres and wake"),
+    ),
+    Mutant(
+        "on PostgreSQL a run is suspended in the transaction that wakes it",
+        "store/postgres/appends.py::_going_together",
+        "            woken.update(change.wakes)\n",
+        "",
+        ("tests/store/test_conformance.py", "-k", "postgres and same_batch"),
+    ),
+    Mutant(
+        "a run is suspended although one of its waits is over",
+        "core/waits.py::OpenWait.is_over",
+        "        if self.until is not None and now >= self.until:\n",
+        "        if journal is not None:\n"
+        "            return False\n"
+        "        if self.until is not None and now >= self.until:\n",
+        (BRANCHES, "-k", "signal_that_comes"),
+    ),
+    Mutant(
+        "a run that has unwound is suspended although one of its waits is over",
+        "runtime/suspend.py::suspend",
+        "is_over = any(",
+        "is_over = False and any(",
+        (BRANCHES, "-k", "signal_that_comes"),
+    ),
+    Mutant(
+        "a suspended run is due by the timer of one branch only",
+        "runtime/suspend.py::_wake_times",
+        "return [signal.wake_at, *(wait.until for wait in session.waits.values())]",
+        "return [signal.wake_at]",
+        (BRANCHES, "-k", "timer"),
+    ),
+    Mutant(
+        "the code is unwound before the suspension is committed",
+        "runtime/lines.py::Lines.supervise",
+        "            signal = await suspend()\n",
+        "            await self.unwind(next(iter(self.session.suspensions.values())))\n"
+        "            signal = await suspend()\n",
+        (BRANCHES, "-k", "unwound"),
+    ),
+    Mutant(
+        "a suspension is a cancellation to the code",
+        "runtime/lines.py::Line.throw",
+        "and self.lines.suspension is not None:",
+        "and self.lines.suspension is self:",
+        (BRANCHES, "-k", "siblings"),
+    ),
+    Mutant(
+        "refused batches are sent again in reverse order",
+        "runtime/writer.py::LogWriter._rebuild_if_due",
+        "        for batch in list(self._queue):\n            self._send(batch)\n",
+        "        for batch in reversed(list(self._queue)):\n            self._send(batch)\n",
+        ("tests/runtime/test_writer.py",),
+    ),
+    Mutant(
+        "refused batches are sent again while others are on their way",
+        "runtime/writer.py::LogWriter._rebuild_if_due",
+        "if not self._must_rebuild or self._on_their_way:",
+        "if not self._must_rebuild:",
+        ("tests/runtime/test_writer.py",),
+    ),
+    Mutant(
+        "what was noted before a refused batch is forgotten",
+        "runtime/writer.py::LogWriter._fail",
+        "            heir.buffered = [*batch.buffered, *heir.buffered]\n",
+        "",
+        ("tests/runtime/test_writer.py",),
+    ),
+    Mutant(
+        "recorded outcomes are handed over in any order",
+        "runtime/lines.py::Lines.take_recorded",
+        "if self.is_alone and not is_cut:",
+        "if not is_cut:",
+        (BRANCHES, "-k", "race"),
+    ),
+    Mutant(
+        "a new call begins before recorded outcomes are handed over",
+        "runtime/lines.py::Lines.begin",
+        "if line is None or self.is_alone:",
+        "if line is None or self is not None:",
+        (BRANCHES, "-k", "nothing_new"),
+    ),
+    Mutant(
+        "one signal ends the waits of two branches",
+        "runtime/session.py::Session.end_waits",
+        "self.journal.take_signal(ended.source)",
+        "pass",
+        (BRANCHES, "-k", "one_signal"),
+    ),
+    Mutant(
+        "a child needs no approval that its parent requires",
+        "core/policy.py::Policy.narrow",
+        "approve=self.approve | child.approve,",
+        "approve=child.approve,",
+        ("tests/runtime/test_children.py", "-k", "approval and not postgres"),
+    ),
+    Mutant(
+        "a child has its whole budget whatever its parent has left",
+        "core/policy.py::Policy.narrow",
+        "_least(left.get(name), child.budget.get(name)) or 0.0",
+        "child.budget.get(name, left.get(name, 0.0))",
+        ("tests/runtime/test_children.py", "-k", "not postgres"),
+    ),
+    Mutant(
+        "a value outside the log is not compared with its hash",
+        "store/artifacts.py::read_artifact",
+        "if data is not None and digest(data) == hash:",
+        "if data is not None:",
+        ("tests/store/test_damage.py", "-k", "sqlite"),
+    ),
+    Mutant(
+        "a store whose file was replaced is written to",
+        "store/sqlite/presence.py::Presence.check_identity",
+        "if _identity(found) != self._main:",
+        "if False:",
+        ("tests/store/test_sqlite_replaced.py",),
     ),
 )
 
@@ -396,10 +595,10 @@ def killed_by(mutant: Mutant) -> str:
         copy = Path(folder) / "holdfast"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         path = copy / mutant.file
-        text = path.read_text("utf-8")
-        if text.count(mutant.before) < 1:
-            sys.exit(f"{mutant.name}: its text is no longer in {mutant.file}; mend the mutant")
-        path.write_text(text.replace(mutant.before, mutant.after), "utf-8")
+        try:
+            path.write_text(mutant.planted(path.read_text("utf-8")), "utf-8")
+        except LookupError as error:
+            sys.exit(f"{error}; fit the mutant to the source")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, check=False,

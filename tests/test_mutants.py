@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 
 def load() -> ModuleType:
     path = Path(__file__).parent / "mutants.py"
@@ -21,10 +23,26 @@ def load() -> ModuleType:
 def test_the_text_that_each_mutant_changes_occurs_exactly_once() -> None:
     mutants = load()
 
-    counts = {
-        m.name: (mutants.SOURCE / m.file).read_text("utf-8").count(m.before)
-        for m in mutants.MUTANTS
-    }
+    unfit = []
+    for mutant in mutants.MUTANTS:
+        try:
+            mutant.planted((mutants.SOURCE / mutant.file).read_text("utf-8"))
+        except (LookupError, OSError) as error:
+            unfit.append(str(error))
 
-    assert counts == dict.fromkeys(counts, 1)
-    assert len(counts) == len(mutants.MUTANTS), "two have the same name"
+    names = [mutant.name for mutant in mutants.MUTANTS]
+    assert [] == unfit
+    assert len(names) == len(set(names)), "two have the same name"
+
+
+def test_a_mutant_is_planted_inside_its_function_only() -> None:
+    mutants = load()
+    text = "def one():\n    return 1\n\n\nclass Box:\n    def two(self):\n        return 1\n"
+
+    planted = mutants.Mutant("m", "box.py::Box.two", "return 1", "return 2", ()).planted(text)
+
+    assert text.replace("        return 1", "        return 2") == planted
+    with pytest.raises(LookupError):
+        mutants.Mutant("m", "box.py::Box.three", "return 1", "return 2", ()).planted(text)
+    with pytest.raises(LookupError):
+        mutants.Mutant("m", "box.py", "return 1", "return 2", ()).planted(text)

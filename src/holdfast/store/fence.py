@@ -61,8 +61,9 @@ def refusals(
             refused.append(error)
         else:
             if work.change is not None:
-                for other in work.change.wakes:
-                    wakes[other] = wakes.get(other, 0) + 1
+                own = (run_id,) if work.change.wake else ()
+                for woken_id in (*own, *work.change.wakes):
+                    wakes[woken_id] = wakes.get(woken_id, 0) + 1
             if work.records:
                 last = work.records[-1]
                 ends[run_id] = _new(Standing, (epoch, last[0], last[5], key, woken))

@@ -352,16 +352,22 @@ def _going_together(batch: Sequence[Append], left: Sequence[int]) -> tuple[list[
     """Which appends go into the next statement, and which have to wait for the one after.
 
     Of one run only those that follow each other without a gap: `append_events` compares a log's end
-    once. Of those that claim one key the first. Nothing overtakes an earlier append of its run.
+    once. Of those that claim one key the first. A suspension after the append that wakes its run: they must
+    not be one transaction, in which runs are settled before others are woken. Nothing overtakes an earlier append
+    of its run.
     """
     going: list[int] = []
     later: list[int] = []
     last: dict[str, Append | None] = {}
     keys: set[str] = set()
+    woken: set[str] = set()
     for i in left:
-        work = batch[i]
+        work, change = batch[i], batch[i].change
         before = last.get(work.run_id)
         fits = work.run_id not in last or (before is not None and _follows(before, work))
+        if change is not None:
+            fits = fits and (change.woken is None or work.run_id not in woken)
+            woken.update(change.wakes)
         if fits and work.claims_key not in keys:
             last[work.run_id] = work
             going.append(i)

@@ -32,6 +32,7 @@ from holdfast.testing.store_suite import (
     leases,
     queue,
     reading,
+    waking,
     writing,
 )
 from holdfast.testing.store_suite.bench import Bench, MakeStore, Reopen
@@ -40,7 +41,18 @@ __all__ = ["Bench", "Check", "check_store", "store_checks"]
 
 Check = Callable[[Bench], None]
 
-SUBJECTS: Final = (creating, appending, reading, leases, queue, keeping, writing, fleet, hostile)
+SUBJECTS: Final = (
+    creating,
+    appending,
+    reading,
+    leases,
+    queue,
+    waking,
+    keeping,
+    writing,
+    fleet,
+    hostile,
+)
 STORE_CHECKS: Final[tuple[Check, ...]] = tuple(
     thing
     for subject in SUBJECTS

@@ -120,7 +120,7 @@ SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = 
 FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
 WHERE r.id = %(id)s::text
   AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
-  AND (%(most)s::bigint < 0 OR (SELECT count(*) FROM holdfast.runs o
+  AND (%(most)s::bigint < 0 OR (SELECT pg_catalog.count(*) FROM holdfast.runs o
        WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(most)s::bigint)
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
           r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;

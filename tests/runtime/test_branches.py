@@ -1,0 +1,411 @@
+"""Branches that wait, race and write at the same time: none is forgotten, and a replay decides as the first time did.
+
+Waits are ended while the run is about to be suspended, through the boundary that comes right before that commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncRun, Holdfast, Options, Run, RunWaiting, agent, step, tool
+from holdfast.core import events as e
+from support.workers import STORES, url_of
+
+HOUR = 3600.0
+SUSPENDING = "before commit run_suspended"
+
+
+class Crash(BaseException):
+    """The process ends here: nothing that follows in it reaches the store."""
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, request, tmp_path)
+
+
+@contextlib.contextmanager
+def opened(
+    url: str, *agents: Any, boundary: Callable[[str], None] | None = None
+) -> Iterator[Holdfast]:
+    """A process in which waits leave memory at once."""
+    options = Options(patience_seconds=0, boundary=boundary)
+    with Holdfast(url, agents=agents, options=options) as hf:
+        yield hf
+
+
+def at(boundary: str, act: Callable[[], Any], *, passing: int = 0) -> Callable[[str], None]:
+    """Do this once, in a thread, when the process comes to the boundary; the first times it passes."""
+    left = [passing]
+
+    def come(name: str) -> None:
+        if name != boundary or left[0] < 0:
+            return
+        left[0] -= 1
+        if left[0] < 0:
+            thread = threading.Thread(target=act)
+            thread.start()
+            thread.join()
+
+    return come
+
+
+def crash_at(boundary: str) -> Callable[[str], None]:
+    def come(name: str) -> None:
+        if name == boundary:
+            raise Crash(name)
+
+    return come
+
+
+def result_of(hf: Holdfast, agent: Any) -> Any:
+    """What the run ends with. If it was suspended, a worker has to find it due."""
+    with contextlib.suppress(RunWaiting):
+        hf.run(agent, id="r")
+    hf.worker().run(once=True)
+    return hf.result("r", timeout=1)
+
+
+def kinds(hf: Holdfast) -> list[str]:
+    return [type(event).__name__ for _, event in hf.events("r")]
+
+
+# ── waits that end while another branch is at work ───────────────────────────────────────────
+
+
+def gathered(work: Callable[[], None]) -> Any:
+    @step
+    async def working() -> str:
+        await asyncio.to_thread(work)
+        return "done"
+
+    @agent(name="both")
+    async def both(run: AsyncRun) -> list[Any]:
+        return list(await asyncio.gather(run.wait_for("go"), working()))
+
+    return both
+
+
+def mapped(work: Callable[[], None]) -> Any:
+    @step
+    def working() -> str:
+        work()
+        return "done"
+
+    @agent(name="both")
+    def both(run: Run) -> list[Any]:
+        return run.map(lambda wait: run.wait_for("go") if wait else working(), [True, False])
+
+    return both
+
+
+@pytest.mark.parametrize("make", [gathered, mapped])
+def test_a_signal_that_comes_while_another_branch_is_at_work_is_not_lost(
+    url: str, make: Any
+) -> None:
+    def work() -> None:
+        with opened(url) as other:
+            other.signal("r", "go", "come")
+
+    both = make(work)
+    with opened(url, both) as hf:
+        assert ["come", "done"] == result_of(hf, both)
+
+
+@pytest.mark.parametrize("make", [gathered, mapped])
+def test_a_signal_that_comes_right_before_the_suspension_is_not_lost(url: str, make: Any) -> None:
+    def send() -> None:
+        with opened(url) as other:
+            other.signal("r", "go", "come")
+
+    both = make(lambda: None)
+    with opened(url, both, boundary=at(SUSPENDING, send)) as hf:
+        assert ["come", "done"] == result_of(hf, both)
+
+
+def test_code_whose_suspension_is_refused_continues_without_being_unwound(url: str) -> None:
+    """The signal comes right before the commit: the same call of the agent's function gets it."""
+    seen: list[str] = []
+
+    @agent
+    async def waiting(run: AsyncRun) -> Any:
+        seen.append("begins")
+        try:
+            return await run.wait_for("go")
+        finally:
+            seen.append("ends")
+
+    def send() -> None:
+        assert ["begins"] == seen
+        with opened(url) as other:
+            other.signal("r", "go", "come")
+
+    with opened(url, waiting, boundary=at(SUSPENDING, send)) as hf:
+        assert "come" == hf.run(waiting, id="r")
+        assert ["begins", "ends"] == seen
+        assert "RunSuspended" not in kinds(hf)
+
+
+@agent
+def child(run: Run) -> Any:
+    return run.wait_for("go")
+
+
+@agent(name="parent")
+def parent(run: Run) -> list[Any]:
+    return [child()]
+
+
+@agent(name="child")
+async def child_async(run: AsyncRun) -> Any:
+    return await run.wait_for("go")
+
+
+@agent(name="parent")
+async def parent_async(run: AsyncRun) -> list[Any]:
+    async def ask() -> Any:
+        return await run.ask("ready?")
+
+    return list(await asyncio.gather(child_async(), ask()))[:1]
+
+
+@pytest.mark.parametrize("agents", [(parent, child), (parent_async, child_async)])
+def test_a_child_that_ends_right_before_its_parent_is_suspended_wakes_it(
+    url: str, agents: Any
+) -> None:
+    """The child is suspended first. Its end is in no log that the parent reads."""
+
+    def end_the_child() -> None:
+        with opened(url, agents[1]) as other:
+            if agents[0] is parent_async:
+                other.answer("r", "yes")
+            other.signal("r~1", "go", "come")
+            other.worker().run(once=True)
+
+    with opened(url, *agents, boundary=at(SUSPENDING, end_the_child, passing=1)) as hf:
+        assert ["come"] == result_of(hf, agents[0])
+
+
+@agent(name="timer")
+async def timer_async(run: AsyncRun) -> Any:
+    return list(await asyncio.gather(run.wait_for("go"), run.sleep(HOUR)))
+
+
+@agent(name="timer")
+def timer_mapped(run: Run) -> Any:
+    return run.map(lambda wait: run.wait_for("go") if wait else run.sleep(HOUR), [True, False])
+
+
+@pytest.mark.parametrize("timer", [timer_async, timer_mapped])
+def test_a_suspended_run_is_due_when_the_first_timer_of_any_branch_ends(
+    url: str, timer: Any
+) -> None:
+    with opened(url) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(timer, id="r")
+        row = hf.store.get("r")
+        assert row is not None and row.due_at is not None
+        assert 0 < row.due_at - row.created_at - HOUR * 1e6 < HOUR * 1e6
+
+
+def test_a_branch_that_must_wait_does_not_cancel_its_siblings(url: str) -> None:
+    """In a TaskGroup, a task that fails cancels the others. A task that waits has not failed."""
+    seen: list[str] = []
+
+    async def watched(name: str, wait: Any) -> Any:
+        try:
+            return await wait
+        except asyncio.CancelledError:
+            seen.append(name)
+            raise
+
+    @agent
+    async def group(run: AsyncRun) -> list[Any]:
+        async with asyncio.TaskGroup() as tasks:
+            question = tasks.create_task(watched("question", run.ask("ready?")))
+            helper = tasks.create_task(watched("helper", child_async()))
+        return [question.result(), helper.result()]
+
+    with opened(url, group, child_async) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(group, id="r")
+        assert [] == seen
+        hf.answer("r", "yes")
+        hf.signal("r~1", "go", "come")
+        hf.worker().run(once=True)
+        assert (["yes", "come"], []) == (hf.result("r", timeout=1), seen)
+
+
+# ── races ────────────────────────────────────────────────────────────────────────────────────
+
+
+def racing(calls: list[str]) -> Any:
+    """Two tasks, of which the one that was started last ends first, and the other has passed a gather."""
+
+    @step
+    async def quick(name: str) -> str:
+        calls.append(name)
+        return name
+
+    @step
+    async def never() -> str:
+        calls.append("never")
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def slow() -> str:
+        await asyncio.gather(quick("one"), quick("two"))
+        return await never()
+
+    async def fast() -> str:
+        for name in ("three", "four", "five"):
+            await quick(name)
+        return "fast"
+
+    @agent
+    async def race(run: AsyncRun) -> str:
+        tasks = [asyncio.ensure_future(slow()), asyncio.ensure_future(fast())]
+        done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return await quick(f"after {done.pop().result()}")
+
+    return race
+
+
+def test_a_race_whose_loser_had_passed_a_gather_is_replayed_as_it_was(url: str) -> None:
+    calls: list[str] = []
+    race = racing(calls)
+    with opened(url, race) as hf:
+        assert "after fast" == hf.run(race, id="r")
+        made = list(calls)
+        assert "after fast" == hf.replay("r").result
+        assert made == calls
+
+
+def test_of_two_recorded_outcomes_the_first_in_the_log_wins_the_race_again(url: str) -> None:
+    """Both calls have ended by the time of the replay, and the loser's is the first that the code asks for."""
+
+    @step
+    async def waits(other: str) -> str:
+        await ended[other].wait()
+        return "late"
+
+    @step
+    async def ends(name: str) -> str:
+        return "early"
+
+    async def early() -> str:
+        told = await ends("early")
+        ended["early"].set()
+        return told
+
+    @step
+    def report(winner: str) -> str:
+        return winner
+
+    @agent
+    async def race(run: AsyncRun) -> list[str]:
+        tasks = [asyncio.ensure_future(waits("early")), asyncio.ensure_future(early())]
+        order = [await task for task in asyncio.as_completed(tasks)]
+        return [report(name) for name in order]
+
+    ended = {"early": asyncio.Event()}
+    with opened(url, race) as hf:
+        assert ["early", "late"] == hf.run(race, id="r")
+        ended = {"early": asyncio.Event()}
+        assert ["early", "late"] == hf.replay("r").result
+
+
+def test_nothing_new_begins_before_the_code_has_what_is_recorded(url: str) -> None:
+    """The winner's outcome is recorded before the crash. Resumed, the loser is ready to call first, and loses again."""
+    calls: list[str] = []
+
+    @step
+    async def loses() -> None:
+        calls.append("loser")
+
+    @step
+    async def wins() -> str:
+        calls.append("winner")
+        return "won"
+
+    async def losing() -> None:
+        await ready.wait()
+        await loses()
+
+    @agent
+    async def race(run: AsyncRun) -> str:
+        tasks = [asyncio.ensure_future(losing()), asyncio.ensure_future(wins())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+        return str(tasks[1].result())
+
+    ready = asyncio.Event()
+    with opened(url, boundary=crash_at("after commit call_succeeded")) as hf, pytest.raises(Crash):
+        hf.run(race, id="r")
+    ready = asyncio.Event()
+    ready.set()
+    with opened(url) as hf:
+        assert "won" == hf.run(race, id="r")
+    assert ["winner"] == calls
+
+
+# ── signals and conflicts ────────────────────────────────────────────────────────────────────
+
+
+def test_one_signal_ends_the_wait_of_one_branch_only(url: str) -> None:
+    @agent
+    async def two(run: AsyncRun) -> list[Any]:
+        return list(await asyncio.gather(run.wait_for("go"), run.wait_for("go")))
+
+    with opened(url, two) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(two, id="r")
+        hf.signal("r", "go", "first")
+        hf.worker().run(once=True)
+        assert "waiting" == hf.get("r").status
+        hf.signal("r", "go", "second")
+        hf.worker().run(once=True)
+        assert ["first", "second"] == sorted(hf.result("r", timeout=1))
+
+
+def test_after_a_conflict_no_effect_is_recorded_before_what_it_rests_on(url: str) -> None:
+    """A branch notes a random id, the other's batch takes the note along, and an event from outside refuses both."""
+
+    @tool
+    async def pay(to: str, idempotency_key: str = "") -> str:
+        return to
+
+    async def noting(run: AsyncRun) -> str:
+        to = str(run.uuid())
+        await asyncio.sleep(0)
+        return await pay(to)
+
+    @agent
+    async def paying(run: AsyncRun) -> list[str]:
+        return list(await asyncio.gather(noting(run), pay("someone")))
+
+    def send() -> None:
+        with opened(url) as other:
+            other.signal("r", "go")
+
+    with opened(url, paying, boundary=at("before commit call_started", send)) as hf:
+        to, _ = hf.run(paying, id="r")
+        events = [event for _, event in hf.events("r")]
+        notes = [n for n, event in enumerate(events) if isinstance(event, e.ValueRecorded)]
+        started = {
+            str(event.args): n for n, event in enumerate(events) if isinstance(event, e.CallStarted)
+        }
+        rests = next(n for args, n in started.items() if to in args)
+        assert "SignalReceived" in kinds(hf)
+        assert notes and max(notes) < rests
