@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from fuzz.dying import signal_and_die
 from holdfast import (
@@ -103,7 +104,6 @@ def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it
     assert (1, [""]) == (len(acted), [x.error.effect for x in failures])
 
 
-@pytest.mark.xfail(reason="a person must see to it (guarantees 19 and 20)", strict=True)
 def test_a_cancelled_run_with_branches_is_undone_by_a_process_that_did_not_book(url: str) -> None:
     """A branch that has to stop keeps the others from reaching the calls that are to be undone."""
     world = []
@@ -137,7 +137,6 @@ def test_a_cancelled_run_with_branches_is_undone_by_a_process_that_did_not_book(
         assert (["booked", "unbooked"], "cancelled") == (world, hf.get("r").status)
 
 
-@pytest.mark.xfail(reason="the person is asked again (guarantee 1)", strict=True)
 def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds(url: str) -> None:
     """The worker has read the log, and is about to record the doubt."""
     world: list[str] = []
@@ -157,7 +156,14 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
     def decide(where: str) -> None:
         if where == "before commit call_doubted" and not decided:
             decided.append(where)
-            event = e.CallResolved(index=0, step=1, name="pay", how="done", result=e.NULL, by="ann")
+            event = e.CallResolved(
+                index=0,
+                step=1,
+                name="pay",
+                how="done",
+                result=e.Value(json=Raw(b'"paid"')),
+                by="ann",
+            )
             control.act(hf.store, "r", lambda *_: control.Act([event]))
 
     with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
@@ -170,7 +176,6 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
     assert "call_doubted" not in kinds[kinds.index("call_resolved") :]
 
 
-@pytest.mark.xfail(reason="it fails with the reason 'undone' instead (guarantee 12)", strict=True)
 def test_a_run_that_crashed_while_it_was_undone_still_says_why_it_failed(url: str) -> None:
     """Its deadline passed; the first process died in the middle of the undo."""
     world: list[str] = []
@@ -198,7 +203,6 @@ def test_a_run_that_crashed_while_it_was_undone_still_says_why_it_failed(url: st
         assert "deadline" == failed.value.reason
 
 
-@pytest.mark.xfail(reason="suspending and making due are two commits (guarantee 20)", strict=True)
 def test_a_signal_is_not_lost_if_the_process_dies_right_after_it_has_suspended_the_run(
     url: str,
 ) -> None:

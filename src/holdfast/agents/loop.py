@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -28,14 +27,14 @@ from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.checkpoints import end_iteration
 from holdfast.runtime.context import Branch
-from holdfast.runtime.declare import AgentSpec, CallSpec, Params, Strategy, agent_spec_of, declared
-from holdfast.runtime.declare import spec_of as declared_as
+from holdfast.runtime.declare import AgentSpec, Params, Strategy, agent_spec_of, declared
 from holdfast.runtime.durations import Durations, measured
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import whole
+from holdfast.runtime.undo import tools_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,7 +140,7 @@ class _Loop:
     def flow(self, kwargs: dict[str, Any]) -> Flow:
         """Apply the function until the state is done; the last state."""
         session, root = self.session, self.root
-        session.specs.update(_tools_of(self.spec.fn))
+        session.specs.update(tools_of(self.spec.fn))
         root.index = session.draft.iteration_index + 1
         goal = kwargs.pop("goal")
         state = self._kept()
@@ -262,14 +261,3 @@ def _timeless(state: AgentState) -> AgentState:
 def _shown(state: AgentState) -> str:
     text = state.stored().decode()
     return text if len(text) <= 200 else text[:199] + "…"
-
-
-def _tools_of(fn: Callable[..., Any]) -> dict[str, CallSpec]:
-    """The tools that a loop's code can name, so that one it used long ago can still be undone."""
-    inner = inspect.unwrap(fn)
-    names = dict(getattr(inner, "__globals__", {}))
-    names.update(inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {})
-    seen = list(names.values())
-    seen += [x for m in seen if isinstance(m, types.ModuleType) for x in vars(m).values()]
-    found = (declared_as(x) for x in seen if callable(x))
-    return {spec.name: spec for spec in found if isinstance(spec, CallSpec)}

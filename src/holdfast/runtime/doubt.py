@@ -7,15 +7,14 @@ waits, and shows the call as in doubt.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
-from holdfast.core.replay import Entry
+from holdfast.core.replay import Entry, Place
 from holdfast.core.waits import OpenWait
-from holdfast.errors import (
-    Suspend,
-)
+from holdfast.errors import Suspend, Woken
 from holdfast.runtime.commit import commit, park
 from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import (
@@ -26,8 +25,9 @@ from holdfast.runtime.declare import (
     TRANSACTIONAL,
     Done,
 )
-from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, Never
+from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, LookAgain, Never
 from holdfast.runtime.outcome import encoded, error_info, secrets_of
+from holdfast.runtime.session import Session
 
 LIVES_MAX: Final = 5
 """A keyed call that was begun this often without an answer may be what kills its workers."""
@@ -141,6 +141,13 @@ def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
     return None
 
 
+def _refuse_if_resolved(place: Place, session: Session) -> None:
+    """A decision that came meanwhile holds: there is no doubt any longer."""
+    entry = session.entry(*place)
+    if entry is not None and entry.resolved is not None:
+        raise Woken(session.run_id)
+
+
 def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
     """Record that nobody knows, and wait for a person. Does not return."""
     session, name = asked.session, asked.spec.name
@@ -156,7 +163,10 @@ def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
             attempt=attempt,
             because=because,
         )
-        yield from commit(session, [doubt])
+        try:
+            yield from commit(session, [doubt], recheck=partial(_refuse_if_resolved, asked.place))
+        except Woken:
+            raise LookAgain from None
     signal = Suspend(
         f"a decision about step {step}, {name}, which may or may not have happened ({because})",
         f"find out, then hf.resolve({session.run_id!r}, {step}, done=… | failed=… | retry=True)",

@@ -16,7 +16,7 @@ from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.context import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.drivers import drive
-from holdfast.runtime.effects import Asked
+from holdfast.runtime.effects import Asked, LookAgain
 from holdfast.runtime.flow import answer, ask, nested, proceed, recorded
 from holdfast.runtime.lease import under_way
 from holdfast.runtime.tasks import drive_async_here
@@ -36,7 +36,10 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     if entry is not None and entry.done is not None and not entry.done.unavailable:
         return recorded(asked, entry)  # as the flow would, without driving one: all of replay
     try:
-        return drive(answer(asked, entry))
+        try:
+            return drive(answer(asked, entry))
+        except LookAgain:
+            return drive(proceed(asked, here.session.entry(*asked.place)))
     except Suspend as signal:
         here.suspend(signal)
         raise

@@ -41,7 +41,7 @@ from holdfast.runtime.outcome import error_info
 from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.suspend import suspend
 from holdfast.runtime.tasks import whole
-from holdfast.runtime.undo import compensate
+from holdfast.runtime.undo import compensate, tools_of
 from holdfast.store.base import RowChange
 from holdfast.store.cancelling import REASONS
 
@@ -199,7 +199,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     if signal.reason in ("cancelled", *REASONS):
         yield from _end_children(session, signal)
     if spec.on_failure == "undo" or journal.is_undone:
-        yield from compensate(session)
+        yield from _undo(session, spec)
     if signal.reason == "cancelled" or journal.undo is not None:
         asked = journal.undo or journal.cancel
         by, why = (asked.by, asked.why) if asked else ("", "")
@@ -210,6 +210,13 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     info = ErrorInfo(type=signal.reason, message=signal.message)
     yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message)
+
+
+def _undo(session: Session, spec: AgentSpec) -> Flow:
+    """Undo what the run did, also calls that its code did not come to in this process."""
+    session.waits.clear()
+    session.specs = {**tools_of(spec.fn), **session.specs}
+    yield from compensate(session)
 
 
 def _end_children(session: Session, signal: Stop) -> Flow:
@@ -267,7 +274,7 @@ def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
     session.check_alive()
     _check_main_asked(session, error)
     if spec.on_failure == "undo" or session.journal.is_undone:
-        yield from compensate(session)
+        yield from _undo(session, spec)
     yield from _settle_failure(session, error)
 
 

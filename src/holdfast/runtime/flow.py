@@ -163,34 +163,30 @@ def replay(asked: Asked, entry: Entry) -> Flow:
 def _make(asked: Asked, entry: Entry | None) -> Flow:
     """Make the call, or the rest of it. If the code stops waiting before an attempt, that is recorded."""
     try:
-        return (yield from _made(asked, entry))
+        session = asked.branch.session
+        if not asked.undoes:
+            if session.journal.entries:
+                check_all_replayed(asked.branch, asked)
+            lines = session.lines  # what was added aside comes before what is recorded
+            if lines is not None and not lines.may_begin_at_once and not asked.branch.is_aside:
+                yield from _begin(asked, entry)
+            gate(session)
+        if entry is not None and entry.open_attempt:
+            settled = yield from settle_doubt(asked, entry)
+            if settled is not None:
+                return (yield from replay(asked, settled))
+            entry = _match(asked)
+        if asked.spec.params.constrained and not asked.undoes:
+            yield from _check_args(asked, entry)
+        approval = None
+        gated = asked.spec.risk in session.lineage.policy.approve
+        if gated or (entry is not None and entry.wait is not None):
+            approval = yield from _approval(asked, entry, gated)
+        return (yield from _attempts(asked, entry, approval))
     except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
         held = asked.session.entry(*asked.place)
         cut.began = held is not None and bool(held.attempts)
         yield from _give_up(asked, cut, held)
-
-
-def _made(asked: Asked, entry: Entry | None) -> Flow:
-    session = asked.branch.session
-    if not asked.undoes:
-        if session.journal.entries:
-            check_all_replayed(asked.branch, asked)
-        lines = session.lines  # what was added aside comes before what is recorded
-        if lines is not None and not lines.may_begin_at_once and not asked.branch.is_aside:
-            yield from _begin(asked, entry)
-        gate(session)
-    if entry is not None and entry.open_attempt:
-        settled = yield from settle_doubt(asked, entry)
-        if settled is not None:
-            return (yield from replay(asked, settled))
-        entry = _match(asked)
-    if asked.spec.params.constrained and not asked.undoes:
-        yield from _check_args(asked, entry)
-    approval = None
-    gated = asked.spec.risk in session.lineage.policy.approve
-    if gated or (entry is not None and entry.wait is not None):
-        approval = yield from _approval(asked, entry, gated)
-    return (yield from _attempts(asked, entry, approval))
 
 
 def _begin(asked: Asked, entry: Entry | None) -> Flow:

@@ -30,16 +30,17 @@ def _gate_own(session: Session) -> None:
     created = journal.created
     if journal.cancel is not None:
         raise session.stop(cancellation(session))
-    if journal.undo is not None or journal.undoing:
-        raise session.stop(Stop("undone", "what it did is taken back"))
+    if journal.undo is not None:
+        raise session.stop(undone())
     if journal.paused is not None:
         raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
-    if created is None or (created.deadline_at is None and not created.budget):
-        return
-    if is_overdue(session):
-        raise session.stop(overdue())
-    if created.budget:
-        check_budget(session, created.budget)
+    if created is not None:
+        if is_overdue(session):
+            raise session.stop(overdue())
+        if created.budget:
+            check_budget(session, created.budget)
+    if journal.undoing:  # after its failure, which is the reason unless a limit was
+        raise session.stop(undone())
 
 
 def _gate_above(session: Session) -> None:
@@ -89,6 +90,11 @@ def is_overdue(run: LiveRun) -> bool:
     created = run.journal.created
     at = None if created is None else created.deadline_at
     return at is not None and run.store.now() >= at
+
+
+def undone() -> Stop:
+    """The signal for a run that is being undone."""
+    return Stop("undone", "what it did is taken back")
 
 
 def overdue() -> Stop:

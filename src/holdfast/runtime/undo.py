@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import types
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
@@ -115,3 +117,14 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
         known["result"] = decode(session.unwrap(finished.result))
     wanted = Params.of(spec.undo).signature.parameters if spec.undo else {}
     return {name: known[name] for name in wanted if name in known}
+
+
+def tools_of(fn: Callable[..., Any]) -> dict[str, CallSpec]:
+    """The tools that an agent's code can name: one that it does not come to any more can still be undone."""
+    inner = inspect.unwrap(fn)
+    names = dict(getattr(inner, "__globals__", {}))
+    names.update(inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {})
+    seen = list(names.values())
+    seen += [x for m in seen if isinstance(m, types.ModuleType) for x in vars(m).values()]
+    found = (spec_of(x) for x in seen if callable(x))
+    return {spec.name: spec for spec in found if isinstance(spec, CallSpec)}
