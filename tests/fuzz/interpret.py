@@ -358,8 +358,9 @@ class Async:
             return line.acc
 
     def _check_cancelled(self, before: int, op: Op, line: Line) -> None:
-        """A task that was cancelled before an operation began must not be given its result."""
-        if before:
+        """A task that was cancelled before an operation began must not be given its result; a plain call,
+        which awaits nothing, is not interrupted."""
+        if before and op.args[:1] != ("tx",):
             text = f"{line.at}: {op.what} {op.args[:2]} was answered although its task was cancelled before it began"
             self.world.report("cancellation dropped", self.run.id, text)
 
