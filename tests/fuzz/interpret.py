@@ -358,9 +358,9 @@ class Async:
             return line.acc
 
     def _check_cancelled(self, before: int, op: Op, line: Line) -> None:
-        """A task that was cancelled before an operation began must not be given its result; a plain call,
-        which awaits nothing, is not interrupted."""
-        if before and op.args[:1] != ("tx",):
+        """A task that was cancelled before a call began must not be given its result. Not so a plain call, which
+        awaits nothing; and a wait whose answer is there gives it, and the cancellation follows."""
+        if before and op.what == "call" and op.args[0] != "tx":
             text = f"{line.at}: {op.what} {op.args[:2]} was answered although its task was cancelled before it began"
             self.world.report("cancellation dropped", self.run.id, text)
 

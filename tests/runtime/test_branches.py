@@ -409,3 +409,28 @@ def test_after_a_conflict_no_effect_is_recorded_before_what_it_rests_on(url: str
         rests = next(n for args, n in started.items() if to in args)
         assert "SignalReceived" in kinds(hf)
         assert notes and max(notes) < rests
+
+
+def test_a_plain_call_on_the_event_loop_does_not_stop_the_other_branches(url: str) -> None:
+    """It keeps the loop waiting, and the batch of another branch is on its way when somebody writes to the run."""
+
+    @step
+    async def quick() -> str:
+        return "quick"
+
+    @tool
+    def plain(idempotency_key: str = "") -> str:
+        return "plain"
+
+    async def without_a_thread() -> str:
+        return plain()
+
+    @agent
+    async def main(run: AsyncRun) -> list[str]:
+        return list(await asyncio.gather(quick(), without_a_thread()))
+
+    with opened(url) as outside:
+        patch = at("before commit call_started", lambda: outside.patch("r", {"seen": True}))
+        with opened(url, main, boundary=patch) as hf:
+            assert ["quick", "plain"] == hf.run(main, id="r")
+            assert hf.verify("r").ok

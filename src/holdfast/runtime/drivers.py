@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -36,6 +36,8 @@ from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
 from holdfast.runtime.writer import Batch, BatchState
 from holdfast.store.base import Append
+
+ANSWER_SECONDS: Final = 0.002
 
 
 def drive(flow: Flow) -> Any:
@@ -142,7 +144,8 @@ def persist(effect: StoreEffect) -> Batch:
         if batch.state is not BatchState.SENT:
             resent = threading.Event()
             if writer.on_resend(batch, resent.set):
-                resent.wait()
+                while not resent.wait(_answered_here(session)):
+                    pass
             continue
         try:
             batch.ticket()
@@ -201,7 +204,8 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
     """Call a tool inside a transaction, which commits with its receipt."""
     session = effect.session
     batch: Batch | None = None
-    session.writer.wait_until_in_order()
+    while not session.writer.wait_until_in_order(_answered_here(session)):
+        pass
     try:
         with session.store.open_append(session.run_id, session.epoch) as opened:
             raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
@@ -215,6 +219,25 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
         raise
     session.writer.accepted(batch)
     return result, batch
+
+
+def _answered_here(session: Session) -> float | None:
+    """A plain call that an async agent makes without a thread keeps the event loop waiting, so that the run's
+    other tasks cannot take the answers to their batches: take them here. How long to wait before doing so again."""
+    lines, writer = session.lines, session.writer
+    if lines is None or lines.thread != threading.get_ident():
+        return None
+    for batch in writer.sent():
+        ticket = getattr(batch.ticket, "ticket", None)
+        if ticket is None:
+            continue
+        if not ticket.settled:
+            batch.ticket.push()
+        elif ticket.error is None:
+            writer.accepted(batch)
+        else:
+            writer.refused(batch, ticket.error)
+    return ANSWER_SECONDS
 
 
 def _within(seconds: float, effect: Invoke) -> Any:
@@ -339,6 +362,7 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         ticket: asyncio.Future[None]
         resent: _Uncancelled | None = None
+        sent: Any = None
         if batch.state is not BatchState.SENT:
             ticket = resent = _Uncancelled(loop=loop)
             if not writer.on_resend(batch, partial(_set_soon, resent)):
@@ -354,8 +378,8 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
         except asyncio.CancelledError as cut:
             cancelled.append(cut)
             error = ticket.exception()
-        if ticket is resent:
-            continue
+        if ticket is resent or sent is not batch.ticket:
+            continue  # it was answered by another thread, and sent again
         if error is None:
             writer.accepted(batch)
         else:

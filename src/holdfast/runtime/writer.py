@@ -240,10 +240,15 @@ class LogWriter:
                 self._fail(batch, error)
             self._rebuild_if_due()
 
-    def wait_until_in_order(self) -> None:
+    def wait_until_in_order(self, timeout: float | None) -> bool:
         """Before a transaction of one's own: wait until refused batches have been sent again."""
         with self._rebuilt:
-            self._rebuilt.wait_for(lambda: not self._must_rebuild)
+            return self._rebuilt.wait_for(lambda: not self._must_rebuild, timeout)
+
+    def sent(self) -> list[Batch]:
+        """The batches that the store has, and whose outcome is not known here yet."""
+        with self._mutex:
+            return [batch for batch in self._queue if batch.state is BatchState.SENT]
 
     def on_resend(self, batch: Batch, notify: Callable[[], None]) -> bool:
         """Call `notify` when this batch is sent again or has failed; False if that is so already."""

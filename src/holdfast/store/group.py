@@ -68,6 +68,11 @@ def _durable() -> type[asyncio.Future[None]]:
     import asyncio  # here, as commands that only look have no use for it
 
     class Durable(asyncio.Future[None]):
+        ticket: _Ticket[Any]
+        """How it stands: settled before the loop hears of it, for a caller that keeps the loop waiting."""
+        push: Callable[[], None]
+        """Have it committed now, even if the loop does not turn."""
+
         def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
             return False
 
@@ -146,7 +151,9 @@ class GroupCommit(Generic[W]):
             first = turn[-1].loop is not loop
         except IndexError:  # also if another thread has just queued what was there
             first = True
-        turn.append(_Ticket(work, loop, durable))
+        ticket = _Ticket(work, loop, durable)
+        durable.ticket, durable.push = ticket, self._start_thread_leading  # type: ignore[attr-defined]
+        turn.append(ticket)
         if first:
             loop.call_soon(self._start_thread_leading)
         return durable
