@@ -31,6 +31,8 @@ class Reader:
         self.store: Any = Clock()
         self.journal = Journal()
         self.read_head = log.origin("r")
+        self.stopped: BaseException | None = None
+        self.knows_all = True
         self.written: list[Batch] = []
 
     def refresh(self) -> bool:
