@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fork compares what it recorded itself as if it had inherited it",
-        "core/lineage.py::Lineage.is_inherited",
+        "core/ancestors.py::ForkAncestry.is_inherited",
         "return 0 < seq <= self.inherited",
         "return bool(self.ancestors)",
         ("tests/runtime/test_forks.py",),

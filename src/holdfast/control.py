@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, still_open, values
+from holdfast.core.ancestors import ForkAncestry, ancestry_of
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
 from holdfast.core.knowledge import operated
-from holdfast.core.lineage import Lineage, lineage_of
 from holdfast.core.log import Blob, Record
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import Call, RunState, Waiting
@@ -562,7 +562,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     }
     gated = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitBegan) and x.tool}
     resumed = _resumed(kept)
-    asked_again = _waits_to_begin_again(kept, lineage_of(created))
+    asked_again = _waits_to_begin_again(kept, ancestry_of(created))
     past = [
         (seq, x)
         for seq, x in enumerate(kept)
@@ -582,7 +582,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
         inherited_effects=effects,
         by=by,
         why=why,
-        ancestors=lineage_of(created).ancestors,
+        ancestors=ancestry_of(created).ancestors,
         inherited_events=len(past) + bool(state),
     )
     new: list[Event] = [first, *_renumbered(past)]
@@ -626,7 +626,7 @@ def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
     return [renumber(event) for _, event in past]
 
 
-def _waits_to_begin_again(kept: Sequence[Event], lineage: Lineage) -> set[tuple[str, int]]:
+def _waits_to_begin_again(kept: Sequence[Event], lineage: ForkAncestry) -> set[tuple[str, int]]:
     """Open waits that name the run: a fork begins them itself, under its own id. (Nobody would send it a
     signal whose name has the other run's id.) Those of one choice stay together."""
     ended = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitEnded)}

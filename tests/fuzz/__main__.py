@@ -52,7 +52,7 @@ def _in_jobs(given: argparse.Namespace, stores: tuple[str, ...]) -> Report:
                 with os.fdopen(write, "wb") as pipe:
                     pickle.dump(report, pipe)
                 code = 0
-            except BaseException:
+            except BaseException:  # a forked process must end here, and say why
                 traceback.print_exc()
             finally:
                 os._exit(code)

@@ -158,7 +158,7 @@ class Batch:
             os.dup2(log, 1)
             what()
             code = 0
-        except BaseException:
+        except BaseException:  # a forked process must end here, and say why
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(code)

@@ -28,7 +28,7 @@ from holdfast import (
     tool,
 )
 from holdfast.agents.models import ScriptedModel, call
-from holdfast.core.lineage import Lineage
+from holdfast.core.ancestors import ForkAncestry
 
 
 class World:
@@ -523,12 +523,12 @@ def test_an_async_agent_asks_again_in_a_fork_beside_a_task_whose_call_it_inherit
 def test_texts_are_the_same_if_they_differ_only_in_an_ancestors_id(
     recorded: str, own: str, expected: bool
 ) -> None:
-    lineage = Lineage("r~2", ("q", "r"), 5)
+    lineage = ForkAncestry("r~2", ("q", "r"), 5)
     assert lineage.is_same_text(recorded, own) is expected
 
 
 def test_values_are_the_same_only_if_their_types_are() -> None:
-    lineage = Lineage("2", ("1",), 5)
+    lineage = ForkAncestry("2", ("1",), 5)
     same, other = lineage.is_same_value, object()
     assert same({"1": ["1", None, True]}, {"2": ["2", None, True]})
     assert not any(
@@ -543,7 +543,7 @@ def test_values_are_the_same_only_if_their_types_are() -> None:
 def test_a_digest_is_found_if_the_id_is_a_word_or_if_it_is_everywhere() -> None:
     from holdfast.core.values import canonical, digest
 
-    lineage = Lineage("f", ("q", "r"), 5)
+    lineage = ForkAncestry("f", ("q", "r"), 5)
     for recorded, own in (
         ("run r is far off", "run f is far off"), ("job7r", "job7f"), ({"q": ["q"]}, {"f": ["f"]}),
     ):  # fmt: skip

@@ -34,8 +34,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core import events as e
+from holdfast.core.ancestors import ForkAncestry, ancestry_of
 from holdfast.core.events import Event, Noted
-from holdfast.core.lineage import Lineage, lineage_of
 from holdfast.core.state import RunState
 
 Place = tuple[str, int]
@@ -197,7 +197,7 @@ class Journal:
         """Whether the log holds anything at all that could keep a new call from beginning."""
         self.created: e.RunCreated | None = None
         self.created_at = 0
-        self.lineage = Lineage()
+        self.lineage = ForkAncestry()
         self.steps = 0
         self.accepted = 0
         """The seq of the event by which new steps were accepted among all that is recorded before it."""
@@ -447,7 +447,7 @@ class Journal:
                 self._reopen_failures(seq)
             case e.RunCreated():
                 self.created, self.created_at = event, time
-                self.lineage = lineage_of(event)
+                self.lineage = ancestry_of(event)
                 if event.deadline_at is not None or event.budget:
                     self.may_stop_calls = True
             case e.RunPaused():

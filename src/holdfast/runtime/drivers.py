@@ -79,7 +79,9 @@ async def drive_async(flow: Flow) -> Any:
             if cancelled:
                 _deliver_later(cancelled)
             return stop.value
-        except BaseException:
+        except (
+            BaseException
+        ):  # whatever the flow raises goes on to the code; a cancellation follows it
             if cancelled:
                 _deliver_later(cancelled, raising=True)
             raise

@@ -76,7 +76,9 @@ class Connections:
         if not self.in_memory:
             try:
                 self._check(self._presence.opened)
-            except BaseException:
+            except (
+                BaseException
+            ):  # also an interrupt: no other code has the connection, to close it
                 connection.close()
                 raise
         return connection

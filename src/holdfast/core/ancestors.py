@@ -20,7 +20,7 @@ from holdfast.core import values
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class ForkAncestry:
     """Which run this is, and which runs it was forked from."""
 
     run_id: str = ""
@@ -104,9 +104,9 @@ def _replaced(value: Any, pattern: re.Pattern[str], by: str) -> Any:
     return value
 
 
-def lineage_of(created: e.RunCreated) -> Lineage:
+def ancestry_of(created: e.RunCreated) -> ForkAncestry:
     """Read it from the first event of a run."""
     if not created.forked_from:
-        return Lineage(created.run_id)
+        return ForkAncestry(created.run_id)
     ancestors = (*created.ancestors, created.forked_from)
-    return Lineage(created.run_id, ancestors, created.inherited_events)
+    return ForkAncestry(created.run_id, ancestors, created.inherited_events)
