@@ -360,6 +360,53 @@ def test_nothing_new_begins_before_the_code_has_what_is_recorded(url: str) -> No
     assert ["winner"] == calls
 
 
+def test_a_call_that_was_given_up_ends_again_where_it_ended_in_the_log(url: str) -> None:
+    """Its clean-up took until after the other branch had an outcome, so that branch won, and wins again."""
+
+    @tool(risk="read")
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await has_ended.wait()
+
+    @step
+    async def ends() -> None:
+        await cancelled.wait()
+        has_ended.set()
+
+    @step
+    def report(winner: str) -> str:
+        return winner
+
+    async def gives_up() -> str:
+        task = asyncio.ensure_future(cleans_up())
+        await started()
+        task.cancel()
+        await asyncio.wait([task])
+        return "gave up"
+
+    @step
+    async def started() -> None: ...
+
+    async def ended() -> str:
+        await ends()
+        return "ended"
+
+    @agent
+    async def race(run: AsyncRun) -> str:
+        tasks = [asyncio.ensure_future(gives_up()), asyncio.ensure_future(ended())]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks)
+        return report(done.pop().result())
+
+    cancelled, has_ended = asyncio.Event(), asyncio.Event()
+    with opened(url, race) as hf:
+        assert "ended" == hf.run(race, id="r")
+        assert "ended" == hf.replay("r").result
+
+
 # ── signals and conflicts ────────────────────────────────────────────────────────────────────
 
 

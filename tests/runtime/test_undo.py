@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    AgentState,
     AsyncRun,
     CallFailed,
     Diverged,
@@ -17,6 +18,7 @@ from holdfast import (
     RunFailed,
     RunWaiting,
     agent,
+    loop,
     step,
     tool,
 )
@@ -491,6 +493,60 @@ def test_what_a_failed_child_did_before_it_failed_is_undone(home: Any) -> None:
         ("unbook", "red", 2),
         ("unreserve", "table"),
     ]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_child_is_undone_in_a_process_in_which_its_parent_has_not_called_it(
+    home: Any, is_async: bool
+) -> None:
+    """The parent is a loop: resumed, it does not come back to the iteration in which it called the child."""
+    done: list[str] = []
+
+    @tool(undo=lambda: done.append("unreserve"))
+    def reserve() -> None:
+        done.append("reserve")
+
+    children: dict[str, Any] = {}
+    if is_async:
+
+        @loop(name="parent", max_iterations=2, on_failure="undo", deadline=60)
+        async def async_parent(run: AsyncRun, state: AgentState) -> AgentState:
+            if state.iteration == 1:
+                await children["child"]()
+            else:
+                await run.wait_for("go")
+            return state
+
+        @agent(name="child")
+        async def async_child(run: AsyncRun) -> None:
+            reserve()
+
+        main, children["child"] = async_parent, async_child
+    else:
+
+        @loop(max_iterations=2, on_failure="undo", deadline=60)
+        def parent(run: Run, state: AgentState) -> AgentState:
+            if state.iteration == 1:
+                children["child"]()
+            else:
+                run.wait_for("go")
+            return state
+
+        @agent
+        def child(run: Run) -> None:
+            reserve()
+
+        main, children["child"] = parent, child
+
+    with pytest.raises(RunWaiting):
+        home.open(patience=0.0).run(main, id="r", goal="a holiday")
+    assert done == ["reserve"]
+    home.clock.advance(61)
+    hf = home.open(main, children["child"])
+    with pytest.raises(RunFailed, match="deadline"):
+        hf.resume("r")
+    assert done == ["reserve", "unreserve"]
+    assert hf.get("r~1").status == "cancelled"
 
 
 def test_hf_undo_of_a_completed_parent_undoes_its_child(home: Any) -> None:

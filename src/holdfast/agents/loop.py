@@ -34,7 +34,7 @@ from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
 from holdfast.runtime.session import Session
 from holdfast.runtime.tasks import whole
-from holdfast.runtime.undo import tools_of
+from holdfast.runtime.undo import learn_names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -140,7 +140,7 @@ class _Loop:
     def flow(self, kwargs: dict[str, Any]) -> Flow:
         """Apply the function until the state is done; the last state."""
         session, root = self.session, self.root
-        session.specs.update(tools_of(self.spec.fn))
+        learn_names(session, self.spec.fn)
         root.index = session.draft.iteration_index + 1
         goal = kwargs.pop("goal")
         state = self._kept()

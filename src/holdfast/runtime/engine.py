@@ -243,7 +243,7 @@ class Engine:
         spec, row = taken.spec, taken.row
         setting = Setting(
             stages=spec.stages, model=spec.state, checkpoint=spec.checkpoint,
-            run_child=self._run_child, undo_child=self._undo_child, end_children=self._end_children,
+            run_child=self._run_child, agents=self.agents, undo_of_child=self._undo_of_child, end_children=self._end_children,
         )  # fmt: skip
         session = Session(
             self.store, row, worker=self.worker, setting=setting,
@@ -577,27 +577,36 @@ class Engine:
                 with contextlib.suppress(HoldfastError):  # else a worker ends it
                     self.execute(self.take(row, spec))
 
-    def _undo_child(self, spec: AgentSpec, child_id: str) -> Any:
-        """Take back what a child run did; for an async agent, something to await."""
-        how = self._child_undone_async if spec.is_async else self._child_undone
-        return how(spec, child_id)
+    def _undo_of_child(self, agent: str) -> Callable[..., Any]:
+        """What undoes a child run of this agent: here if this process knows the agent, else by a worker."""
+        spec = self.agents.get(agent)
+        if spec is None or not spec.is_async:
 
-    def _child_undone(self, spec: AgentSpec, child_id: str) -> None:
-        taken = self._taken_to_undo(spec, child_id)
-        if taken is not None:
-            with contextlib.suppress(RunCancelled):  # so ends a run that was undone
-                self.execute(taken)
+            def undo(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
+                taken = self._taken_to_undo(spec, child_id)
+                if taken is not None:
+                    with contextlib.suppress(RunCancelled):  # so ends a run that was undone
+                        self.execute(taken)
 
-    async def _child_undone_async(self, spec: AgentSpec, child_id: str) -> None:
-        taken = await uninterrupted(partial(self._taken_to_undo, spec, child_id), self.put_back)
-        if taken is not None:
-            with contextlib.suppress(RunCancelled):
-                await self.execute_async(taken)
+            return undo
 
-    def _taken_to_undo(self, spec: AgentSpec, child_id: str) -> Taken | None:
-        self.learn(spec)
+        async def undo_async(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
+            take = partial(self._taken_to_undo, spec, child_id)
+            taken = await uninterrupted(take, self.put_back)
+            if taken is not None:
+                with contextlib.suppress(RunCancelled):
+                    await self.execute_async(taken)
+
+        return undo_async
+
+    def _taken_to_undo(self, spec: AgentSpec | None, child_id: str) -> Taken | None:
         row = ask_to_undo(self.store, child_id)
-        return None if row is None else self.take(row, spec)
+        if row is None:
+            return None
+        if spec is None:
+            worker = f"a worker that knows agent {row.agent}"
+            raise RunWaiting(child_id, worker, f"start one with {row.agent} in its files")
+        return self.take(row, spec)
 
 
 def _look_at(work: asyncio.Future[Any]) -> None:

@@ -107,8 +107,9 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
     """An agent called inside an agent: a call whose effect is a run of its own."""
     session = branch.session
     setting = session.setting
-    run_child, undo_child = setting.run_child, setting.undo_child
-    assert run_child is not None and undo_child is not None
+    run_child = setting.run_child
+    assert run_child is not None
+    setting.agents[agent.name] = agent
 
     if agent.is_async:
 
@@ -119,15 +120,6 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
         def child(child_id: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
             return run_child(agent, child_id, session, kwargs)
 
-    if agent.is_async:
-
-        async def undo(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
-            await undo_child(agent, child_id)
-    else:
-
-        def undo(child_id: str, idempotency_key: str = "") -> None:  # type: ignore[misc] # noqa: ARG001
-            undo_child(agent, child_id)
-
     return CallSpec(
         name=agent.name,
         fn=child,
@@ -137,7 +129,6 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
         result=agent.result,
         risk="read",
         version=agent.version,
-        undo=undo,
     )
 
 

@@ -41,7 +41,7 @@ from holdfast.runtime.outcome import error_info
 from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.suspend import suspend
 from holdfast.runtime.tasks import whole
-from holdfast.runtime.undo import compensate, tools_of
+from holdfast.runtime.undo import compensate, learn_names
 from holdfast.store.base import RowChange
 from holdfast.store.cancelling import REASONS
 
@@ -215,7 +215,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
 def _undo(session: Session, spec: AgentSpec) -> Flow:
     """Undo what the run did, also calls that its code did not come to in this process."""
     session.waits.clear()
-    session.specs = {**tools_of(spec.fn), **session.specs}
+    learn_names(session, spec.fn)
     yield from compensate(session)
 
 

@@ -639,7 +639,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
         risk=spec.risk,
         key_until=until,
         approval=approval,
-        undoable=spec.undo is not None,
+        undoable=spec.undo is not None or spec.effect == CHILD,
         undoes=asked.undoes,
         child=f"{session.run_id}~{step}" if spec.effect == CHILD else "",
     )

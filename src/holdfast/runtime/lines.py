@@ -86,13 +86,26 @@ class Doing(enum.Enum):
 class Turn:
     """One outcome that is to be handed to the code, or a call that is to begin."""
 
-    __slots__ = ("attempted", "granted", "is_cut", "line", "lines", "places", "seq", "waiter")
+    __slots__ = (
+        "attempted",
+        "given_up",
+        "granted",
+        "is_cut",
+        "line",
+        "lines",
+        "places",
+        "seq",
+        "waiter",
+    )
 
     def __init__(self, lines: Lines, line: Line | None) -> None:
         self.lines, self.line = lines, line
         self.seq: int | None = None
         self.granted = False
         self.is_cut = False
+        """The code had stopped waiting here: it gets no answer."""
+        self.given_up: asyncio.CancelledError | None = None
+        """By this the code has stopped waiting again."""
         self.places: Sequence[Place] = ()
         self.attempted: object = ""
         self.waiter: asyncio.Future[None] | None = None
@@ -401,7 +414,8 @@ class Lines:
         return recorded[0] < self.session.journal.accepted
 
     async def _turn(self, turn: Turn, *, keep: bool = True) -> None:
-        """Wait for a turn. A cancellation does not take back an outcome: it is delivered afterwards."""
+        """Wait for a turn. A cancellation does not take back an outcome: it is delivered afterwards. Where the
+        code had stopped waiting, the cancellation is the outcome: it too comes in the order of the log."""
         line, is_cancelled = turn.line, False
         assert line is not None
         while not (turn.granted or self.is_over):
@@ -409,12 +423,17 @@ class Lines:
             line.does(Doing.ASKING)
             try:
                 await turn.waiter
-            except asyncio.CancelledError:
-                if not keep or turn.is_cut or self.session.is_ending:
+            except asyncio.CancelledError as cancelled:
+                if not keep or self.session.is_ending:
                     raise
-                is_cancelled = True
+                if turn.is_cut:
+                    turn.given_up = cancelled
+                else:
+                    is_cancelled = True
             finally:
                 line.state = Doing.CALLING if line.state is Doing.ASKING else line.state
+        if turn.given_up is not None:
+            raise turn.given_up
         line.cancel_due = line.cancel_due or is_cancelled
         if self.session.stopped is not None and not self.is_over:
             raise self.session.stopped
@@ -480,7 +499,7 @@ class Lines:
             first is not None and first.seq is not None and first.seq < recorded[0]
         ):
             asked = self._asking.get(recorded[1])
-            if asked is not None and not asked.is_cut:
+            if asked is not None and (asked.given_up or not asked.is_cut):
                 self._grant(asked)
             elif not self._is_calling:
                 self._wait_for_code()
@@ -556,7 +575,11 @@ class Lines:
     def _first_asked(self) -> Turn | None:
         """Of the recorded outcomes that the code asks for, the first in the log."""
         entries = self.session.journal.entries
-        asked = [(entries[at].seq, turn) for at, turn in self._asking.items() if not turn.is_cut]
+        asked = [
+            (entries[at].seq, turn)
+            for at, turn in self._asking.items()
+            if turn.given_up or not turn.is_cut
+        ]
         return min(asked, key=lambda x: x[0])[1] if asked else None
 
     def _cut_seconds(self, place: Place) -> float:

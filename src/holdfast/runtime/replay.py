@@ -47,7 +47,7 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
     spec = engine.agent_of(row)
     session = Session(
         engine.store, row, worker=engine.worker,
-        setting=Setting(stages=spec.stages, model=spec.state, run_child=_no_child, undo_child=_no_child),
+        setting=Setting(stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child),
     )  # fmt: skip
     session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")

@@ -44,6 +44,7 @@ from holdfast.errors import (
     UnknownEvent,
 )
 from holdfast.runtime.clock import elapsed
+from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.lineage import Lineage
 from holdfast.runtime.lines import Lines, Turn
 from holdfast.runtime.writer import Batch, LogWriter
@@ -76,7 +77,10 @@ class Setting:
     model: Any = None
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    undo_child: Callable[..., Any] | None = None
+    agents: dict[str, AgentSpec] = field(default_factory=dict)
+    """The agents that this process knows, by name."""
+    undo_of_child: Callable[[str], Callable[..., Any]] | None = None
+    """How to undo a child run of the agent with this name."""
     end_children: Callable[[str, e.CancelRequested], None] | None = None
     """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
 

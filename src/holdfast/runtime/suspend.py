@@ -32,7 +32,9 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow:
         now = session.store.now()
         is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
         times = [t for t in (*_wake_times(session, why), *ends(session)) if t is not None]
-        due_at = None if paused else now if is_over else min(times, default=None)
+        if is_over:
+            times.append(now)
+        due_at = None if paused else min(times, default=None)
         change = RowChange(
             "paused" if paused else "waiting", due_at, why.waiting_for, woken=session.woken
         )

@@ -21,7 +21,7 @@ from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, Conflict, NotFound, Suspend
 from holdfast.runtime.context import Branch
-from holdfast.runtime.declare import KEYED, ONCE, CallSpec, Params, spec_of
+from holdfast.runtime.declare import KEYED, ONCE, AgentSpec, CallSpec, Params, spec_of
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.flow import call
 from holdfast.runtime.session import Session
@@ -50,11 +50,8 @@ def compensate(session: Session) -> Flow:
     done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
-        spec = session.specs.get(finished.name)
-        if spec is None or spec.undo is None:
-            raise Abandon(NotFound(f"the code of {finished.name} no longer says how to undo it"))
-        yield from call(branch, _undo_spec(spec), _arguments(session, spec, finished),
-                        undoes=finished.step)  # fmt: skip
+        spec, args = _undo_call(session, finished)
+        yield from call(branch, spec, args, undoes=finished.step)
 
 
 def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
@@ -85,20 +82,28 @@ def _did_something(call: Call) -> bool:
     return call.status == "done" or bool(call.child)
 
 
+def _undo_call(session: Session, finished: Call) -> tuple[CallSpec, dict[str, Any]]:
+    """The call that undoes another one, and its arguments."""
+    if finished.child:
+        undo_of_child = session.setting.undo_of_child
+        assert undo_of_child is not None
+        undo = undo_of_child(finished.name)
+        return _declared(finished.name, undo, risk="read"), {"child_id": finished.child}
+    spec = session.specs.get(finished.name)
+    if spec is None or spec.undo is None:
+        raise Abandon(NotFound(f"the code of {finished.name} no longer says how to undo it"))
+    return _undo_spec(spec), _arguments(session, spec, finished)
+
+
 def _undo_spec(spec: CallSpec) -> CallSpec:
     undo = spec.undo
     assert undo is not None
     declared = spec_of(undo)
     if isinstance(declared, CallSpec):  # a tool that takes back another keeps what it declares
         return dataclasses.replace(declared, name=f"undo {spec.name}")
-    params = Params.of(undo)
-    return CallSpec(
-        name=f"undo {spec.name}",
-        fn=undo,
-        params=params,
-        effect=KEYED if "idempotency_key" in params.hidden else ONCE,
-        is_async=inspect.iscoroutinefunction(undo),
-        result=Codec(params.types.get("return", Any)),
+    return _declared(
+        spec.name,
+        undo,
         risk=spec.risk,
         timeout=spec.timeout,
         retry=spec.retry,
@@ -107,10 +112,22 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
     )
 
 
+def _declared(name: str, undo: Callable[..., Any], **options: Any) -> CallSpec:
+    """A function that undoes a call, declared as a tool."""
+    params = Params.of(undo)
+    return CallSpec(
+        name=f"undo {name}",
+        fn=undo,
+        params=params,
+        effect=KEYED if "idempotency_key" in params.hidden else ONCE,
+        is_async=inspect.iscoroutinefunction(undo),
+        result=Codec(params.types.get("return", Any)),
+        **options,
+    )
+
+
 def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, Any]:
     """An undo is given what it asks for by name: the call's arguments, and its result."""
-    if finished.child:
-        return {"child_id": finished.child}
     assert finished.args is not None
     known = spec.decode_args(session.unwrap(finished.args))
     if finished.result is not None:
@@ -119,12 +136,16 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
     return {name: known[name] for name in wanted if name in known}
 
 
-def tools_of(fn: Callable[..., Any]) -> dict[str, CallSpec]:
-    """The tools that an agent's code can name: one that it does not come to any more can still be undone."""
+def learn_names(session: Session, fn: Callable[..., Any]) -> None:
+    """Know the tools and agents that an agent's code can name: a call that it does not come to in this
+    process can still be undone."""
     inner = inspect.unwrap(fn)
     names = dict(getattr(inner, "__globals__", {}))
     names.update(inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {})
     seen = list(names.values())
     seen += [x for m in seen if isinstance(m, types.ModuleType) for x in vars(m).values()]
-    found = (spec_of(x) for x in seen if callable(x))
-    return {spec.name: spec for spec in found if isinstance(spec, CallSpec)}
+    for spec in (spec_of(x) for x in seen if callable(x)):
+        if isinstance(spec, CallSpec):
+            session.specs.setdefault(spec.name, spec)
+        elif isinstance(spec, AgentSpec):
+            session.setting.agents.setdefault(spec.name, spec)
