@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncRun, Holdfast, Options, Run, RunWaiting, agent, step, tool
+from holdfast import AsyncRun, Holdfast, Options, Run, RunCancelled, RunWaiting, agent, step, tool
 from holdfast.core import events as e
 from support.workers import STORES, url_of
 
@@ -241,6 +241,35 @@ def test_a_branch_that_must_wait_does_not_cancel_its_siblings(url: str) -> None:
         hf.signal("r~1", "go", "come")
         hf.worker().run(once=True)
         assert (["yes", "come"], []) == (hf.result("r", timeout=1), seen)
+
+
+def test_a_task_that_still_waits_when_the_agent_returns_suspends_the_run(url: str) -> None:
+    @agent
+    async def returns(run: AsyncRun) -> str:
+        asyncio.get_running_loop().create_task(run.wait_for("go"))
+        await asyncio.sleep(0)
+        return "returned"
+
+    with opened(url, returns) as hf:
+        with pytest.raises(RunWaiting, match="the signal 'go'"):
+            hf.run(returns, id="r")
+        hf.signal("r", "go")
+        assert "returned" == hf.run(returns, id="r")
+
+
+def test_a_run_is_cancelled_while_a_task_is_left_of_it(url: str) -> None:
+    @agent
+    async def returns(run: AsyncRun) -> str:
+        asyncio.get_running_loop().create_task(hangs())
+        return "returned"
+
+    @tool(risk="read")
+    async def hangs() -> None:
+        threading.Thread(target=hf.cancel, args=("r",)).start()
+        await asyncio.Event().wait()
+
+    with opened(url, returns) as hf, pytest.raises(RunCancelled):
+        hf.run(returns, id="r")
 
 
 # ── races ────────────────────────────────────────────────────────────────────────────────────

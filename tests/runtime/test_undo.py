@@ -495,6 +495,34 @@ def test_what_a_failed_child_did_before_it_failed_is_undone(home: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("calls_in", ["a branch", "no iteration"])
+def test_a_loop_that_dies_while_it_is_undone_ends_with_its_own_failure(
+    home: Any, calls_in: str
+) -> None:
+    done: list[str] = []
+
+    @tool(undo=lambda: done.append("unreserve"))
+    def reserve() -> None:
+        done.append("reserve")
+
+    @loop(max_iterations=3, on_failure="undo")
+    def trip(run: Run, state: AgentState) -> AgentState:
+        if calls_in == "a branch":
+            run.map(lambda _: reserve(), [1])
+        elif state.iteration == 1:
+            reserve()
+            return state
+        raise RuntimeError("the trip is off")
+
+    home.crash_in(lambda hf: hf.run(trip, id="r", goal="a trip"), at="before <lambda>")
+    hf = home.open(trip)
+    with pytest.raises(RunWaiting):
+        hf.resume("r")
+    hf.resolve("r", done=None)
+    with pytest.raises(RunFailed, match="the trip is off"):
+        hf.resume("r")
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_child_is_undone_in_a_process_in_which_its_parent_has_not_called_it(
     home: Any, is_async: bool

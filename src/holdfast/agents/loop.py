@@ -136,6 +136,7 @@ class _Loop:
         self.states, self.kind, self.max_iterations = states, states.stored, max_iterations
         self.fn = whole(spec.fn, root) if spec.is_async else spec.fn
         self.declared = session.lineage.policy
+        self.has_begun = False
 
     def flow(self, kwargs: dict[str, Any]) -> Flow:
         """Apply the function until the state is done; the last state."""
@@ -179,7 +180,7 @@ class _Loop:
         if state.iteration >= self.max_iterations:
             said = f"it was not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
             raise session.stop(Stop("iterations", said))
-        if not session.reaches(root.path, root.index):
+        if not self._comes_again():
             gate(session)  # a loop without calls must end when it is told to
             session.check_lease()
             check_budget(session, state.budget.limits())
@@ -205,6 +206,15 @@ class _Loop:
             )
         returned = self.states.returned(given, raw).at_iteration(number)
         return (yield from self._end(state, returned, durations))
+
+    def _comes_again(self) -> bool:
+        """Whether the code of this iteration comes to what the log holds: to its calls, or to the failure for
+        which the run is being undone, which only the code itself can say."""
+        session, root = self.session, self.root
+        journal, is_first, self.has_begun = session.journal, not self.has_begun, True
+        if session.reaches(root.path, root.index) or journal.unasked():
+            return True
+        return is_first and journal.undoing and journal.undo is None
 
     def _end(self, before: AgentState, returned: AgentState, durations: Durations) -> Flow:
         session = self.session

@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Journal, Place
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend
+from holdfast.errors import Abandon, CallFailed, HoldfastError, Stop, Suspend
 from holdfast.store.base import Store
 
 HOPS: Final = {"call": 1, "await": 2, "end": 4}
@@ -298,6 +298,7 @@ class Lines:
             self.tasks.discard(task)
             if branch.call_failed and not task.cancelled():
                 self._perhaps_failed.append((task, parent, started_at))
+            self.notify()
 
         task.add_done_callback(ended)
 
@@ -664,11 +665,12 @@ class Lines:
     # ── the whole agent ──────────────────────────────────────────────────────────────────
 
     async def supervise(self, suspend: Callable[[], Awaitable[Suspend | None]]) -> Any:
-        """Wait for the agent's own line, and suspend the run when all of it waits. The agent's result."""
+        """Wait for the agent's own line and, if it has returned, for the tasks that it did not wait for: they are
+        part of the run too. Suspend the run when all of it waits. The agent's result."""
         agent = self.agent
         assert agent is not None
         agent.add_done_callback(lambda _: self.notify())
-        while not agent.done():
+        while not self._has_ended(agent):
             if not self._wants_to_leave:
                 self._changed = self.loop.create_future()
                 await self._changed
@@ -690,6 +692,14 @@ class Lines:
                 raise signal
             self.settle(HOPS["call"])
         return agent.result()
+
+    def _has_ended(self, agent: asyncio.Task[Any]) -> bool:
+        if not agent.done():
+            return False
+        if isinstance(self.session.stopped, Stop):
+            raise asyncio.CancelledError  # no call is waited for
+        failed = agent.cancelled() or agent.exception() is not None
+        return failed or all(task.done() for task in self.tasks)
 
     @property
     def _is_quiet(self) -> bool:
@@ -719,11 +729,6 @@ class Lines:
         self.session.stop(signal)
         await self._cancel_all()
 
-    async def finish(self) -> None:
-        """The agent's code has returned: what it started and did not wait for is part of the run too."""
-        while left := {task for task in self.tasks if not task.done()}:
-            await asyncio.wait(left)
-
     async def end(self, *, at_once: bool = False) -> None:
         """The code has failed or was stopped: calls that are under way come to their end, and none begins."""
         self.is_over = True
@@ -751,14 +756,15 @@ class Lines:
 
     def stop_agent(self) -> None:
         """If the run has been stopped, its own line ends too, whatever it awaits."""
-        agent = self.agent
-        if self.session.stopped is not None and self.suspension is None and agent is not None:
-            self.loop.call_soon(agent.cancel)
+        if self.session.stopped is not None and self.suspension is None:
+            self.loop.call_soon(self._cancel_agent)
 
     def cancel(self) -> None:
         """Cancel the agent at the await that it is in. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to cancel
+            self.loop.call_soon_threadsafe(self._cancel_agent)
+
+    def _cancel_agent(self) -> None:
         if self.agent is not None:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the loop is closed: there is nothing to cancel
-                self.loop.call_soon_threadsafe(self.agent.cancel)
+            self.agent.cancel()
+        self.notify()  # it may have returned before its tasks

@@ -82,7 +82,7 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
         line.task = lines.agent = asyncio.Task(line, context=contextvars.copy_context())
         try:
-            result = await _supervised(session, lines)
+            return await _supervised(session, lines)
         except BaseException as error:
             if session.settled:  # the run is suspended: only its tasks are left
                 await lines.unwind(lines.suspension or Suspend("", ""))
@@ -97,8 +97,6 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
             if isinstance(error, CallFailed):
                 error.also = lines.failed_with(error)
             raise
-        await lines.finish()
-        return result
 
     return body
 
