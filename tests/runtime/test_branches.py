@@ -436,6 +436,34 @@ def test_a_call_that_was_given_up_ends_again_where_it_ended_in_the_log(url: str)
         assert "ended" == hf.replay("r").result
 
 
+@pytest.mark.parametrize("gives_up", ["a call", "a wait"])
+def test_what_the_code_saw_after_it_gave_something_up_it_sees_again(
+    url: str, gives_up: str
+) -> None:
+    """A patch from outside came before the end of what was given up, and so the code sees it after that."""
+
+    @tool(risk="read")
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    @agent
+    async def looks(run: AsyncRun) -> int:
+        task = asyncio.ensure_future(run.wait_for("go") if gives_up == "a wait" else never())
+        await asyncio.wait([asyncio.ensure_future(begun())])
+        task.cancel()
+        await asyncio.wait([task])
+        return int(run.state.get("n", 0))
+
+    @step
+    async def begun() -> None: ...
+
+    ends = "wait_ended" if gives_up == "a wait" else "call_failed"
+    patch = at(f"before commit {ends}", lambda: hf.patch("r", {"n": 7}))
+    with opened(url, looks, boundary=patch) as hf:
+        assert 7 == hf.run(looks, id="r")
+        assert 7 == hf.replay("r").result
+
+
 # ── signals and conflicts ────────────────────────────────────────────────────────────────────
 
 

@@ -154,6 +154,7 @@ def replay(asked: Asked, entry: Entry) -> Flow:
         try:
             yield Replay(asked.session, [asked.place], is_cut=True)
         finally:
+            asked.session.show(entry.seq)
             asked.session.journal.forget(*asked.place)
     else:
         yield Replay(asked.session, [asked.place])

@@ -89,6 +89,7 @@ def _replay(
     try:
         yield Replay(session, places, is_cut=True)
     finally:
+        session.show(max(x.seq for at in places if (x := session.journal.entry(*at)) is not None))
         for at in places:
             session.journal.forget(*at)
 
