@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import json
 import mmap
@@ -156,6 +157,7 @@ class Batch:
             )
             os.dup2(log, 2)
             os.dup2(log, 1)
+            faulthandler.enable()
             what()
             code = 0
         except BaseException:  # a forked process must end here, and say why
@@ -266,6 +268,9 @@ class Batch:
                 self.all_ended = True
             elif code:
                 self._count(f"{life.plan.role} ended with {code}")
+                if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):
+                    text = f"{life.plan.role} ended with signal {-code}:\n{self._stderr()}"
+                    self._violated(Violation("process crashed", f"process {pid}", text))
 
     def _hit(self) -> None:
         now = time.monotonic()

@@ -65,6 +65,29 @@ def signal_when_it_waits(hf: Holdfast, run_id: str, value: Any) -> None:
     hf.signal(run_id, "go", value)
 
 
+def test_a_parent_in_memory_executes_its_child_when_that_can_continue(hf: Holdfast) -> None:
+    """No worker is there, and the parent stays in memory because another task of it makes a long call."""
+    has_ended = threading.Event()
+
+    @step
+    async def until_the_child_has_ended() -> None:
+        assert await asyncio.to_thread(has_ended.wait, PATIENCE_SECONDS)
+
+    async def first() -> Any:
+        value = await child_async()
+        has_ended.set()
+        return value
+
+    @agent
+    async def main(run: AsyncRun) -> Any:
+        return (await asyncio.gather(first(), until_the_child_has_ended()))[0]
+
+    thread, results = in_thread(lambda: hf.run(main, id="p"))
+    signal_when_it_waits(hf, "p~1", 7)
+    thread.join(PATIENCE_SECONDS)
+    assert results == [7]
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_waiting_for_a_run_executes_its_suspended_child(
     hf: Holdfast, url: str, elsewhere: bool

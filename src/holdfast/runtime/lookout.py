@@ -1,7 +1,7 @@
 """Look after async runs that await something for long: were they cancelled, is their deadline past?
 
 A run that executes notices such things at its next call; one that awaits is cut off at whatever it
-awaits. And does the loop that they are on still turn (`stall.py`)? The looking is done by a thread of its
+awaits. A child that is due and that no worker executes is executed by its parent, if that is in memory. And does the loop that they are on still turn (`stall.py`)? The looking is done by a thread of its
 own, over the connections that everybody uses: when those are busy, a cancellation is noticed later, and no
 lease is lost (`lease.py` has its own thread).
 """
@@ -16,7 +16,7 @@ from holdfast.errors import Stop, StoreError
 from holdfast.runtime.context import Branch
 from holdfast.runtime.gate import cancellation, is_overdue, overdue
 from holdfast.runtime.stall import Stalls
-from holdfast.store.base import Store
+from holdfast.store.base import MICROSECONDS, Store
 
 LOOK_SECONDS: Final = 1.0
 
@@ -101,8 +101,11 @@ class Lookout:
             session = root.session
             if is_overdue(session) and session.lines is not None:
                 _cut_off(root, overdue())
-            elif session.lines is not None and (ended := session.look_at_children()):
-                session.lines.look_again_soon(tuple(ended))
+            elif session.lines is not None and session.waits:
+                since = self._store.now() - round(LOOK_SECONDS * MICROSECONDS)
+                children = session.look_at_children() | session.children_left_alone(since)
+                if children:
+                    session.lines.look_again_soon(tuple(children))
 
 
 def _cut_off(root: Branch, signal: Stop) -> None:

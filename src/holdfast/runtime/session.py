@@ -49,7 +49,7 @@ from holdfast.runtime.lineage import Lineage
 from holdfast.runtime.lines import Lines, Turn
 from holdfast.runtime.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import TERMINAL_STATUSES, Append, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, Append, RunRow, Store
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -83,6 +83,10 @@ class Setting:
     """How to undo a child run of the agent with this name."""
     end_children: Callable[[str, e.CancelRequested], None] | None = None
     """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
+
+
+TRY_CHILD_US: Final = 5_000_000
+"""How long a child that could not be claimed is left to workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Session:
         """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
+        self._tried_children: dict[str, int] = {}
         self.redacting: dict[str, tuple[Any, frozenset[str], Any]] = {}
         """By name: a spec, what the policy redacts in addition, and the spec with both."""
         self.secrets: set[str] = set()
@@ -318,6 +323,20 @@ class Session:
         self.woken = self.woken if row is None else row.woken
         rows = [self.store.get(child) for child in children]
         return {x.id for x in rows if x is not None and x.status in TERMINAL_STATUSES}
+
+    def children_left_alone(self, since: int) -> set[str]:
+        """The child runs among those waited for that have been due since this time: no worker is there, or
+        none that knows their agents. Each is named once in a while."""
+        now, found = self.store.now(), set()
+        for child in [wait.child for wait in self.waits.values() if wait.child]:
+            row = self.store.get(child)
+            if row is None or row.due_at is None or row.status in UNCLAIMABLE_STATUSES:
+                continue
+            left_alone = row.due_at <= since and row.agent in self.setting.agents
+            if left_alone and now >= self._tried_children.get(child, 0):
+                self._tried_children[child] = now + TRY_CHILD_US
+                found.add(child)
+        return found
 
     def entry(self, branch: str, index: int) -> Entry | None:
         """What the log holds at this place, with everything that may still change it."""
