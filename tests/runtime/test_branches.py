@@ -73,6 +73,16 @@ def result_of(hf: Holdfast, agent: Any) -> Any:
     return hf.result("r", timeout=1)
 
 
+def opened_patiently(url: str, boundary: Callable[[str], None]) -> Holdfast:
+    """A process in which waits stay in memory for a while."""
+    return Holdfast(url, options=Options(boundary=boundary))
+
+
+def kinds_at(url: str) -> list[str]:
+    with Holdfast(url) as hf:
+        return kinds(hf)
+
+
 def kinds(hf: Holdfast) -> list[str]:
     return [type(event).__name__ for _, event in hf.events("r")]
 
@@ -462,6 +472,113 @@ def test_what_the_code_saw_after_it_gave_something_up_it_sees_again(
     with opened(url, looks, boundary=patch) as hf:
         assert 7 == hf.run(looks, id="r")
         assert 7 == hf.replay("r").result
+
+
+# ── timeouts of the code ─────────────────────────────────────────────────────────────────────
+
+
+@step
+async def made(name: str) -> str:
+    return name
+
+
+@pytest.mark.parametrize("around", ["a call", "several calls", "a pause"])
+def test_a_timeout_of_the_code_fires_again_on_replay(url: str, around: str) -> None:
+    calls = []
+
+    @tool(risk="read")
+    async def never() -> None:
+        calls.append("never")
+        await asyncio.Event().wait()
+
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await made("first")
+                match around:
+                    case "a call":
+                        await never()
+                    case "several calls":
+                        await asyncio.gather(never(), never(), run.wait_for("go"))
+                    case _:
+                        await asyncio.Event().wait()
+        except TimeoutError:
+            return await made("too late")
+        return await made("in time")
+
+    with Holdfast(url, agents=[limited]) as hf:
+        assert "too late" == hf.run(limited, id="r")
+        made_live = list(calls)
+        assert "too late" == hf.replay("r").result
+        assert made_live == calls
+    assert "TimeoutFired" in kinds_at(url)
+
+
+def test_a_timeout_that_had_not_fired_does_not_fire_on_a_slow_replay(url: str) -> None:
+    is_slow = threading.Event()
+
+    async def slowly(name: str) -> str:
+        await asyncio.sleep(0)
+        if is_slow.is_set():
+            threading.Event().wait(0.1)  # the event loop is blocked: the timer is due
+        return await made(name)
+
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                names = await asyncio.gather(*(slowly(name) for name in "abc"))
+        except TimeoutError:
+            return await made("too late")
+        return await made("".join(names))
+
+    with Holdfast(url, agents=[limited]) as hf:
+        is_slow.clear()
+        assert "abc" == hf.run(limited, id="r") or kinds(hf).count("TimeoutFired")
+        is_slow.set()
+        assert hf.result("r") == hf.replay("r").result
+
+
+def test_a_run_that_dies_after_a_timeout_takes_the_same_way(url: str) -> None:
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await asyncio.gather(never(), run.wait_for("go"))
+        except TimeoutError:
+            await made("too late")
+            return await made("over")
+        return "in time"
+
+    @tool(risk="read")
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    with opened_patiently(url, crash_at("after commit call_succeeded")) as hf:
+        with pytest.raises(Crash):
+            hf.run(limited, id="r")
+    with Holdfast(url) as hf:
+        assert "over" == hf.run(limited, id="r")
+
+
+def test_a_timeout_in_the_body_of_a_tool_is_its_own(url: str) -> None:
+    @tool(risk="read")
+    async def tries() -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "gave up"
+        return "never"
+
+    @agent
+    async def limited(run: AsyncRun) -> list[str]:
+        return list(await asyncio.gather(tries(), tries()))
+
+    with Holdfast(url) as hf:
+        assert ["gave up", "gave up"] == hf.run(limited, id="r")
+        assert "TimeoutFired" not in kinds(hf)
 
 
 # ── signals and conflicts ────────────────────────────────────────────────────────────────────

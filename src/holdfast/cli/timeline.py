@@ -160,6 +160,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.CallEvidence: _evidence,
     e.WaitBegan: _wait_began,
     e.WaitEnded: _wait_ended,
+    e.TimeoutFired: lambda x: Said("timeout", f"a timeout of the agent's code has cancelled branch {x.branch or 'main'}"),
     e.SignalReceived: lambda x: Said("signal", f"{visible(x.name)} {_value(x.value)}{_by(x)}"),
     e.ApprovalDecided: _approved,
     e.AnswerGiven: lambda x: Said("person", f"answered {_value(x.value)}{_by(x)}", "green"),

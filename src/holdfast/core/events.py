@@ -422,6 +422,16 @@ class WaitEnded(Event, frozen=True, omit_defaults=True):
         return not self.source and self.outcome == how
 
 
+class TimeoutFired(Event, frozen=True, omit_defaults=True):
+    """An `asyncio.timeout` of the agent's code has cancelled one of its tasks."""
+
+    index: int
+    """How many calls and waits the task had made."""
+    branch: str = ""
+    within_us: int = 0
+    """How long the run had been executing in its process: the timeout was no longer than that."""
+
+
 class SignalReceived(Event, frozen=True, omit_defaults=True):
     id: str
     name: str

@@ -584,6 +584,9 @@ class Draft:
     def _context(self, x: e.ContextShown) -> None:
         self.context = x.slice
 
+    def _nothing(self, _x: Event) -> None:
+        """An event that says how the code took its way, and nothing about the state."""
+
     def _log(self, x: e.LogWritten) -> None:
         time = self.updated_at
         self.lines.append(Line(time, x.level, x.text))
@@ -605,7 +608,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
-    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted,
+    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.TimeoutFired: Draft._nothing,
 }  # fmt: skip
 
 

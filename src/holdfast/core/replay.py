@@ -74,6 +74,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     """A failed run was resumed: this call may be tried again, with a fresh set of attempts."""
     granted_seq: int = 0
     iteration: e.IterationEnded | None = None
+    timeout: e.TimeoutFired | None = None
     attempts_before: int = 0
     first_seq: int = 0
     seq: int = 0
@@ -102,7 +103,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     @property
     def final(self) -> bool:
         """Whether it has an outcome that the code will be given."""
-        if self.done is not None or (self.ended is not None and self.is_wait):
+        if self.done is not None or (self.ended is not None and self.is_wait) or self.timeout:
             return True
         return self.settled_as("done") or self.failed_finally
 
@@ -266,7 +267,11 @@ class Journal:
         goes_on = self.forgets and not self._unseen_patch
         if goes_on:
             self.restarted = seq
-            self.entries = {p: x for p, x in self.entries.items() if not _is_before(p, event.index)}
+            self.entries = {
+                p: x
+                for p, x in self.entries.items()
+                if not _is_before(_position(p, x), event.index)
+            }
             self._noted = {p: x for p, x in self._noted.items() if not _is_before(p, event.index)}
             self._forks = {p: n for p, n in self._forks.items() if not _is_before(p, event.index)}
         return goes_on
@@ -312,6 +317,8 @@ class Journal:
 
     def feed_own(self, seq: int, time: int, epoch: int, event: Event) -> None:
         """Take in an event that was written here. The end of a wait is given to the code by whoever wrote it."""
+        if isinstance(event, e.TimeoutFired):
+            return  # the code has been told
         self.feed(seq, time, epoch, event)
         if isinstance(event, e.WaitEnded):
             self._outcomes.pop()
@@ -385,6 +392,7 @@ class Journal:
 
     def _is_past(self, place: Place, entry: Entry) -> bool:
         """Whether this was recorded after a failure, and before the failed call was retried."""
+        place = _position(place, entry)
         for branch, retried in self._retried.items():
             index = _position_in(branch, place)
             if entry.first_seq < retried.since and index is not None and index > retried.index:
@@ -395,6 +403,7 @@ class Journal:
         """Whether the code need not ask for this: it follows a call that was, or will be, retried."""
         if self._retried and self._is_past(place, entry):
             return True
+        place = _position(place, entry)
         for branch, index in self._granted:
             other = self.entries.get((branch, index))
             if other is not None and other.granted and entry.first_seq < other.granted_seq:
@@ -426,6 +435,12 @@ class Journal:
     def _noting(self, seq: int, _time: int, _epoch: int, event: Noted) -> None:
         by_subject = self._noted.setdefault((event.branch, event.after), {})
         by_subject.setdefault((event.kind, event.subject), deque()).append((seq, event))
+
+    def _timeout(self, seq: int, _time: int, _epoch: int, event: e.TimeoutFired) -> None:
+        """A timeout has a place of its own: several may fire in one branch between two calls."""
+        place = (event.branch, -1 - seq)
+        self.entries[place] = Entry("asyncio.timeout", timeout=event, first_seq=seq, seq=seq)
+        self._outcomes.append((seq, place))
 
     def _signal(self, seq: int, _time: int, _epoch: int, event: e.SignalReceived) -> None:
         self.mail.append(Mail(seq, event))
@@ -624,6 +639,11 @@ class Journal:
         self.undoing = False
 
 
+def _position(place: Place, entry: Entry) -> Place:
+    """Where in its branch something is recorded."""
+    return place if entry.timeout is None else (place[0], entry.timeout.index)
+
+
 def _position_in(branch: str, place: Place) -> int | None:
     """Where a place stands in a branch: its own index, or that at which its branch was started."""
     path, index = place
@@ -651,6 +671,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     e.CallResolved: Journal._resolved,
     **dict.fromkeys((e.WaitBegan, e.WaitEnded, e.ApprovalDecided, e.AnswerGiven), Journal._wait),
     e.SignalReceived: Journal._signal,
+    e.TimeoutFired: Journal._timeout,
     e.IterationEnded: Journal._iteration,
     e.StatePatched: Journal._patched,
 }  # fmt: skip

@@ -6,6 +6,8 @@ continue decides races, so it is fixed by the log:
 - Outcomes are handed to the code in the order of the log, one at a time. Between two of them the code runs
   until every line is blocked. Live execution and replay use the same rule, so both decide alike.
 - Nothing new begins before every recorded outcome has been handed over.
+- A timeout of the code (`asyncio.timeout`) cancels its line when there is no outcome to hand over. It is recorded,
+  and comes at the same place among the outcomes again.
 - A line that has to wait is parked inside its await. No exception passes through the code of the agent, so a
   `TaskGroup` does not take it for a failure. The run is suspended when every line is parked or waits for other
   lines: first the suspension is committed, then the tasks are unwound, when nothing can be recorded any more.
@@ -26,6 +28,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Final, Protocol
 
+from holdfast.core import events as e
+from holdfast.core.events import Event
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.replay import Journal, Place
 from holdfast.core.waits import OpenWait
@@ -61,12 +65,15 @@ class LinesRun(Protocol):
     def read_all(self) -> None: ...
     def check_alive(self) -> None: ...
     def stop(self, signal: BaseException) -> BaseException: ...
+    def hold(self, event: Event) -> object: ...
+    def show(self, seq: int) -> None: ...
     def not_asked(self, place: Place, attempted: str) -> BaseException: ...
 
 
 class LineBranch(Protocol):
     """What is asked of a branch: how many calls it has made, and whether it was told that one failed."""
 
+    path: str
     index: int
     call_failed: bool
 
@@ -122,7 +129,7 @@ class Turn:
 class Line(Coroutine[Any, Any, Any]):
     """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
 
-    __slots__ = ("_coro", "_finished", "cancel_due", "in_call", "lines", "state", "task")
+    __slots__ = ("_coro", "_finished", "branch", "cancel_due", "in_call", "lines", "state", "task")
 
     def __init__(self, lines: Lines, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro, self.lines = coro, lines
@@ -132,6 +139,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.cancel_due = False
         """It was cancelled while an outcome was on its way to it: it hears of that at its next await."""
         self.task: asyncio.Task[Any] | None = None
+        self.branch: LineBranch | None = None
         self._finished: BaseException | None = None
 
     def send(self, value: Any) -> Any:
@@ -253,6 +261,7 @@ class Lines:
         self.session = session
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
+        self._began_at = session.store.now()
         self.agent: asyncio.Task[Any] | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         self.members: set[Line] = set()
@@ -270,6 +279,8 @@ class Lines:
         self._outcomes: deque[Turn] = deque()
         self._held: list[Turn] = []
         self._parked: dict[Place, asyncio.Future[None]] = {}
+        self._timed_out: list[Line] = []
+        """Lines that a timeout of the code is about to cancel."""
         self._hops = 0
         self._is_ticking = False
         self._patience: asyncio.TimerHandle | None = None
@@ -468,7 +479,7 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        waits = self._asking or self._held or self._parked or self.has_unwound
+        waits = self._asking or self._held or self._parked or self._timed_out or self.has_unwound
         if len(self.members) <= 1 and not (waits or self._is_ticking or self._hops):
             return  # nothing has to be put in order
         self._hops = max(self._hops, hops)
@@ -502,7 +513,7 @@ class Lines:
             asked = self._asking.get(recorded[1])
             if asked is not None and (asked.given_up or not asked.is_cut):
                 self._grant(asked)
-            elif not self._is_calling:
+            elif not self._time_out_again(recorded, asked) and not self._is_calling:
                 self._wait_for_code()
             return
         if self._held:
@@ -517,6 +528,14 @@ class Lines:
                 self._outcomes.popleft()
                 self._grant(first)
             return  # it is on its way
+        if self._timed_out:
+            line = self._timed_out.pop(0)
+            assert line.branch is not None
+            fired = e.TimeoutFired(index=line.branch.index, branch=line.branch.path,
+                                   within_us=self.session.store.now() - self._began_at)  # fmt: skip
+            self.session.hold(fired)
+            self._cancel_line(line)
+            return
         if self._parked or self.has_unwound:
             self._leave_if_quiet()
 
@@ -554,6 +573,48 @@ class Lines:
         patience = self.session.patience_us / MICROSECONDS if seconds is None else seconds
         self._patience = self.loop.call_later(patience, look)
 
+    # ── timeouts of the code ─────────────────────────────────────────────────────────────
+
+    def time_out(self, line: Line) -> bool:
+        """A timeout of the agent's code has fired."""
+        assert line.task is not None
+        if self.is_over or self.session.is_ending or self.session.stopped is not None:
+            return asyncio.Task.cancel(line.task)
+        self._timed_out.append(line)
+        self.settle(0)
+        return True
+
+    def forget_timeout(self, line: Line) -> bool:
+        """The code is past a timeout that has fired: whether the line had not been told yet."""
+        if line not in self._timed_out:
+            return False
+        self._timed_out.remove(line)
+        return True
+
+    def _time_out_again(self, recorded: tuple[int, Place], asked: Turn | None) -> bool:
+        """If the next in the log is a timeout, and it has fired again, cancel its line.
+
+        A log that was written before timeouts were recorded has only what the code gave up.
+        """
+        journal, (_, place) = self.session.journal, recorded
+        if journal.entries[place].timeout is not None:
+            found = [x for x in self._timed_out if x.branch and x.branch.path == place[0]]
+        else:
+            found = self._timed_out if asked is not None and asked.is_cut else []
+        if not found:
+            return False
+        if journal.entries[place].timeout is not None:
+            self.session.show(journal.entries[place].seq)
+            journal.forget(*place)
+        self._timed_out.remove(found[0])
+        self._cancel_line(found[0])
+        return True
+
+    def _cancel_line(self, line: Line) -> None:
+        assert line.task is not None
+        asyncio.Task.cancel(line.task)
+        self.settle(HOPS["await"])
+
     # ── when the code does not ask for what is recorded ──────────────────────────────────
 
     def _wait_for_code(self) -> None:
@@ -563,9 +624,18 @@ class Lines:
         """
         recorded = self._next_recorded()
         assert recorded is not None
-        cut = self._asking.get(recorded[1])
-        if self.session.only_replay is not None and cut is not None:
-            self._stop(Abandon(self.session.only_replay))
+        cut, timeout = (
+            self._asking.get(recorded[1]),
+            self.session.journal.entries[recorded[1]].timeout,
+        )
+        only_replay = self.session.only_replay
+        if only_replay is not None and (cut is not None or timeout is not None):
+            # Its timer may be long: a mere replay does not wait for it.
+            self._after_patience(lambda: self._stop(Abandon(only_replay)))
+        elif timeout is not None:
+            self._after_patience(
+                self._diverge, 2 * timeout.within_us / MICROSECONDS + OTHER_CODE_SECONDS
+            )
         elif cut is not None:
             self._after_patience(self._diverge, self._cut_seconds(recorded[1]))
         elif self._awaits_the_unknown:

@@ -604,6 +604,8 @@ class Session:
             return f"the end of iteration {entry.iteration.iteration}"
         if entry.is_wait and entry.wait is not None:
             return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
+        if entry.timeout is not None:
+            return "a timeout (asyncio.timeout) that cancels the task"
         args = entry.args
         text = (
             self.unwrap(args).decode()

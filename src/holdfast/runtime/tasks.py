@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import sys
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.context import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
-from holdfast.runtime.lines import Lines
+from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
 from holdfast.runtime.suspend import suspend
 
@@ -80,7 +81,8 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         # A task of its own, so that cancelling the run does not look like cancelling its caller.
         # Not made by the loop's factory: this is the agent's own line, not a branch.
         line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
-        line.task = lines.agent = asyncio.Task(line, context=contextvars.copy_context())
+        lines.agent = agent = LineTask(line, context=contextvars.copy_context())
+        line.task, line.branch, agent.line = agent, root, line
         try:
             return await _supervised(session, lines)
         except BaseException as error:
@@ -115,6 +117,29 @@ async def _supervised(session: Session, lines: Lines) -> Any:
         return agent.result()
 
 
+class LineTask(asyncio.Task[Any]):
+    """The task of a line. A timeout of the agent's code cancels it in the order of the log."""
+
+    line: Line | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        is_timeout = self.line is not None and _is_called_by(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
+        if is_timeout and self.line is not None and current_branch() is not None:
+            return self.line.lines.time_out(self.line)  # else it was set in the body of a call
+        return super().cancel(msg)
+
+    def uncancel(self) -> int:
+        line = self.line if _is_called_by(asyncio.Timeout.__aexit__) else None
+        if line is not None and line.lines.forget_timeout(line):
+            return self.cancelling()
+        return super().uncancel()
+
+
+def _is_called_by(method: Any) -> bool:
+    """Whether the caller of the function that asks this is that method."""
+    return sys._getframe(2).f_code is method.__code__
+
+
 class _BranchingFactory:
     """Makes tasks as before, each in a context with a branch of its own."""
 
@@ -134,7 +159,9 @@ class _BranchingFactory:
         context.run(CURRENT.set, forked)
         line = lines.line(coro)
         made = self._task(loop, line, {**kwargs, "context": context})
-        line.task = made
+        line.task, line.branch = made, forked
+        if isinstance(made, LineTask):
+            made.line = line
         lines.watch(made, forked, branch)
         return made
 
@@ -145,7 +172,8 @@ class _BranchingFactory:
         if self.before is not None:
             made = self.before(loop, coro, **kwargs)
         else:
-            made = asyncio.Task(coro, loop=loop, **kwargs)
+            kind = LineTask if isinstance(coro, Line) else asyncio.Task
+            made = kind(coro, loop=loop, **kwargs)
         return made
 
 
