@@ -401,7 +401,7 @@ def judge(stage: Stage, skip: Sequence[str], write: int) -> None:
 def log_of(store: Store, run_id: str) -> str:
     """A run's log, for people."""
     lines = [
-        f"{r.seq:4} e{r.epoch} {r.time % 10**9 / 1000:10.1f}ms {r.kind} {r.data.decode()[:300]}"
+        f"{r.seq:4} e{r.epoch} {r.time % 10**9 / 1000:10.1f}ms {r.kind} {r.data.decode()}"
         for r in store.read(run_id)
     ]
     return "\n".join([str(store.get(run_id)), *lines])

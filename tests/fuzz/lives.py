@@ -429,8 +429,12 @@ class _Watch:
         """17: a run that waits is due when the first of its open waits is over."""
         if row.status != "waiting" or row.id in self.late:
             return
-        waits = views.folded(self.store, row.id).waits
-        times = [wait.until for wait in waits if wait.until is not None and not wait.decided]
+        state = views.folded(self.store, row.id)
+        if row.waiting_for.startswith("a decision") and "in_doubt" not in {
+            call.status for call in state.calls
+        }:
+            return  # it must end, and waits only for what may have happened
+        times = [wait.until for wait in state.waits if wait.until is not None and not wait.decided]
         if not times or (row.due_at is not None and row.due_at <= min(times)):
             return
         if self.store.get(row.id) == row:  # it was so all the time

@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncRun, Holdfast, Options, Run, RunCancelled, RunWaiting, agent, step, tool
+from holdfast import (
+    AsyncRun,
+    Holdfast,
+    Options,
+    Run,
+    RunCancelled,
+    RunFailed,
+    RunWaiting,
+    agent,
+    step,
+    tool,
+)
 from holdfast.core import events as e
 from support.workers import STORES, url_of
 
@@ -472,6 +483,47 @@ def test_what_the_code_saw_after_it_gave_something_up_it_sees_again(
     with opened(url, looks, boundary=patch) as hf:
         assert 7 == hf.run(looks, id="r")
         assert 7 == hf.replay("r").result
+
+
+def test_what_a_nested_task_gave_up_long_before_a_failure_is_not_tried_again(url: str) -> None:
+    calls: list[str] = []
+
+    @tool(risk="read")
+    async def never() -> None:
+        calls.append("never")
+        await asyncio.Event().wait()
+
+    @step
+    def fails() -> str:
+        calls.append("fails")
+        if calls.count("fails") == 1:
+            raise RuntimeError("not yet")
+        return "done"
+
+    async def ends() -> None:
+        await made("begun")
+        raise KeyError
+
+    async def gives_up() -> None:
+        await first_of(never(), ends())
+
+    async def first_of(*works: Any) -> None:
+        tasks = [asyncio.ensure_future(work) for work in works]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @agent
+    async def main(run: AsyncRun) -> str:
+        await first_of(run.wait_for("go"), gives_up())
+        return fails()
+
+    with Holdfast(url, agents=[main]) as hf:
+        with pytest.raises(RunFailed):
+            hf.run(main, id="r")
+        assert "done" == hf.resume("r")
+    assert ["never", "fails", "fails"] == calls
 
 
 # ── timeouts of the code ─────────────────────────────────────────────────────────────────────

@@ -616,13 +616,16 @@ class Journal:
         return self._last_beside((path, index + 1))
 
     def _is_last(self, place: Place) -> bool:
-        """Whether nothing that the code did afterwards is recorded, in this branch or where it began."""
+        """Whether nothing that the code did afterwards is recorded, in this branch or in those it began in."""
         path, index = place
         if self.reaches(path, index + 1):
             return False
-        parent, _, last = path.rpartition(".")
-        started = _started_at(last)
-        return started is None or not self.reaches(parent, started)
+        while path:
+            path, _, last = path.rpartition(".")
+            started = _started_at(last)
+            if started is not None and self.reaches(path, started):
+                return False
+        return True
 
     def _restart(self, seq: int) -> None:
         self.restarted = seq
