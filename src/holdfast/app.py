@@ -316,7 +316,8 @@ class Holdfast:
 
     def replay(self, run_id: str) -> Replayed:
         """Run the code against the log, without executing any tool or writing anything."""
-        return replay(self.engine, views.row_of(self.store, run_id))
+        row = views.row_of(self.store, run_id)
+        return replay(self.store, row, self.engine.agent_of(row))
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 

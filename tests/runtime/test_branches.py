@@ -607,9 +607,9 @@ def test_a_run_that_dies_after_a_timeout_takes_the_same_way(url: str) -> None:
     async def never() -> None:
         await asyncio.Event().wait()
 
-    with opened_patiently(url, crash_at("after commit call_succeeded")) as hf:
-        with pytest.raises(Crash):
-            hf.run(limited, id="r")
+    crash = crash_at("after commit call_succeeded")
+    with opened_patiently(url, crash) as hf, pytest.raises(Crash):
+        hf.run(limited, id="r")
     with Holdfast(url) as hf:
         assert "over" == hf.run(limited, id="r")
 

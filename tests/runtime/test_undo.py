@@ -495,6 +495,43 @@ def test_what_a_failed_child_did_before_it_failed_is_undone(home: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_completed_loop_is_undone_by_tools_that_its_code_cannot_name(
+    home: Any, is_async: bool
+) -> None:
+    """As when a helper in another module makes the call."""
+    done: list[str] = []
+
+    @tool(undo=lambda n: done.append(f"unreserve {n}"))
+    def reserve(n: int) -> None:
+        done.append(f"reserve {n}")
+
+    helpers = {"reserve": reserve}
+
+    if is_async:
+
+        @loop(name="trip", max_iterations=3)
+        async def async_trip(run: AsyncRun, state: AgentState) -> AgentState:
+            helpers["reserve"](state.iteration)
+            return state.to_done("booked") if state.iteration == 2 else state
+
+        trip = async_trip
+    else:
+
+        @loop(name="trip", max_iterations=3)
+        def plain_trip(run: Run, state: AgentState) -> AgentState:
+            helpers["reserve"](state.iteration)
+            return state.to_done("booked") if state.iteration == 2 else state
+
+        trip = plain_trip
+    home.open().run(trip, id="r", goal="a trip")
+    hf = home.open(trip)
+    hf.undo("r")
+    with pytest.raises(RunCancelled):
+        hf.resume("r")
+    assert done == ["reserve 1", "reserve 2", "unreserve 2", "unreserve 1"]
+
+
 @pytest.mark.parametrize("calls_in", ["a branch", "no iteration"])
 def test_a_loop_that_dies_while_it_is_undone_ends_with_its_own_failure(
     home: Any, calls_in: str

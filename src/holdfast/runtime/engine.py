@@ -43,12 +43,13 @@ from holdfast.runtime import checkpoints, lineage
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.commit import commit
 from holdfast.runtime.context import Branch
-from holdfast.runtime.declare import AgentSpec
+from holdfast.runtime.declare import AgentSpec, CallSpec
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper, Owner
 from holdfast.runtime.lineage import LiveRun
 from holdfast.runtime.lookout import Lookout
+from holdfast.runtime.replay import calls_by_replay
 from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
@@ -242,13 +243,25 @@ class Engine:
     def _open(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         spec, row = taken.spec, taken.row
         setting = Setting(
-            stages=spec.stages, model=spec.state, checkpoint=spec.checkpoint,
-            run_child=self._run_child, agents=self.agents, undo_of_child=self._undo_of_child, end_children=self._end_children,
-        )  # fmt: skip
+            stages=spec.stages,
+            model=spec.state,
+            checkpoint=spec.checkpoint,
+            run_child=self._run_child,
+            agents=self.agents,
+            calls_of=self._calls_of,
+            undo_of_child=self._undo_of_child,
+            end_children=self._end_children,
+        )
         session = Session(
-            self.store, row, worker=self.worker, setting=setting,
-            boundary=self.options.boundary, stand_in=self.options.stand_in, sleep=self.options.sleep, patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
-        )  # fmt: skip
+            self.store,
+            row,
+            worker=self.worker,
+            setting=setting,
+            boundary=self.options.boundary,
+            stand_in=self.options.stand_in,
+            sleep=self.options.sleep,
+            patience_us=microseconds(self.options.patience_seconds, "patience_seconds"),
+        )
         self.leases.hold(session, taken.asked_at, owner)
         try:
             if taken.head is not None and taken.records is not None:
@@ -576,6 +589,10 @@ class Engine:
             if spec is not None and not row.is_live(self.store.now()):
                 with contextlib.suppress(HoldfastError):  # else a worker ends it
                     self.execute(self.take(row, spec))
+
+    def _calls_of(self, run_id: str) -> dict[str, CallSpec]:
+        row = self.store.get(run_id)
+        return {} if row is None else calls_by_replay(self.store, row, self.agent_of(row))
 
     def _undo_of_child(self, agent: str) -> Callable[..., Any]:
         """What undoes a child run of this agent: here if this process knows the agent, else by a worker."""

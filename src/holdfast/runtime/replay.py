@@ -18,11 +18,10 @@ from holdfast.runtime.lineage import govern
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting, place_name
 from holdfast.runtime.tasks import branching_tasks
-from holdfast.store.base import RunRow
+from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:
-    from holdfast.runtime.declare import AgentSpec
-    from holdfast.runtime.engine import Engine
+    from holdfast.runtime.declare import AgentSpec, CallSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,21 @@ class EndOfLog(HoldfastError):
     """The code has come to the end of what is recorded; from here on it would execute."""
 
 
-def replay(engine: Engine, row: RunRow) -> Replayed:
+def replay(store: Store, row: RunRow, spec: AgentSpec) -> Replayed:
     """Run the code of a run up to the end of its log."""
-    spec = engine.agent_of(row)
+    return _replayed(_session(store, row, spec), spec)
+
+
+def calls_by_replay(store: Store, row: RunRow, spec: AgentSpec) -> dict[str, CallSpec]:
+    """The steps and tools that the code of a run has called, by name."""
+    session = _session(store, row, spec)
+    _replayed(session, spec)
+    return session.specs
+
+
+def _session(store: Store, row: RunRow, spec: AgentSpec) -> Session:
     session = Session(
-        engine.store, row, worker=engine.worker,
+        store, row, worker="replay",
         setting=Setting(stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child),
     )  # fmt: skip
     session.journal.keep_past = True
@@ -54,6 +63,10 @@ def replay(engine: Engine, row: RunRow) -> Replayed:
     session.load()
     govern(session, spec)
     session.read_all()
+    return session
+
+
+def _replayed(session: Session, spec: AgentSpec) -> Replayed:
     root = Branch(session)
     flow = _replay(session, spec, root)
     if spec.is_async:

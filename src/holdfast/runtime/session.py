@@ -79,6 +79,8 @@ class Setting:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     agents: dict[str, AgentSpec] = field(default_factory=dict)
     """The agents that this process knows, by name."""
+    calls_of: Callable[[str], dict[str, Any]] | None = None
+    """The steps and tools that the code of the run with this id has called, by name."""
     undo_of_child: Callable[[str], Callable[..., Any]] | None = None
     """How to undo a child run of the agent with this name."""
     end_children: Callable[[str, e.CancelRequested], None] | None = None

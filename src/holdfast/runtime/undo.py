@@ -20,9 +20,9 @@ from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, Conflict, NotFound, Suspend
-from holdfast.runtime.context import Branch
-from holdfast.runtime.declare import KEYED, ONCE, AgentSpec, CallSpec, Params, spec_of
-from holdfast.runtime.effects import Flow
+from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.declare import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, Params, spec_of
+from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.flow import call
 from holdfast.runtime.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
@@ -49,9 +49,21 @@ def compensate(session: Session) -> Flow:
     branch = Branch(session, BRANCH)
     done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
+    yield from _learn_calls(session, {c.name for c in done if not c.child})
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec, args = _undo_call(session, finished)
         yield from call(branch, spec, args, undoes=finished.step)
+
+
+def _learn_calls(session: Session, names: set[str]) -> Flow:
+    """Know how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
+    shows what was called there."""
+    calls_of = session.setting.calls_of
+    if names <= session.specs.keys() or calls_of is None:
+        return
+    inside = Inside("replay", REPEATABLE, session.run_id)
+    called = yield Invoke(session, calls_of, {}, inside, False, args=(session.run_id,))
+    session.specs = {**called, **session.specs}
 
 
 def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
