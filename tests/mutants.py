@@ -3,11 +3,14 @@
 A suite that passes on broken code proves nothing. Each mutant below is one classic mistake of a state
 layer, made in a copy of the source; the named tests are run against the copy and must fail. A mutant
 that survives, or whose text no longer occurs in the source, makes this script fail.
+
+With `--fuzz`, those of branches and children are shown to the fuzzer instead (`python -m fuzz` in `tests/`).
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shutil
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -586,11 +590,84 @@ MUTANTS = (
         "if False:",
         ("tests/store/test_sqlite_replaced.py",),
     ),
+    Mutant(
+        "a call that was given up ends on replay before its turn",
+        "runtime/lines.py::Lines._turn",
+        "                    turn.given_up = cancelled\n",
+        "                    raise\n",
+        ("tests/runtime/test_branches.py", "-k", "given_up_ends and sqlite"),
+    ),
+    Mutant(
+        "what the code saw after it gave something up is not shown on replay",
+        "runtime/flow.py::replay",
+        "            asked.session.show(entry.seq)\n",
+        "",
+        ("tests/runtime/test_branches.py", "-k", "gave_something and sqlite"),
+    ),
+    Mutant(
+        "a run ends although a task of it is left",
+        "runtime/lines.py::Lines._has_ended",
+        "return failed or all(task.done() for task in self.tasks)",
+        "return True",
+        ("tests/runtime/test_branches.py", "-k", "task_that_still and sqlite"),
+    ),
+    Mutant(
+        "what a nested task gave up long ago is tried again",
+        "core/replay.py::Journal._is_last",
+        "        while path:\n",
+        "        if path:\n",
+        ("tests/runtime/test_branches.py", "-k", "nested_task and sqlite", "--timeout=20"),
+    ),
+    Mutant(
+        "a timeout of the code cancels at any time",
+        "runtime/tasks.py::LineTask.cancel",
+        "current_branch() is not None",
+        "current_branch() is None",
+        ("tests/runtime/test_branches.py", "-k", "timeout and sqlite"),
+    ),
+    Mutant(
+        "a loop that is being undone forgets why it failed",
+        "agents/loop.py::_Loop._comes_again",
+        " or journal.unasked()",
+        "",
+        ("tests/runtime/test_undo.py", "-k", "dies_while"),
+    ),
+    Mutant(
+        "the calls of earlier iterations cannot be undone",
+        "runtime/undo.py::_learn_calls",
+        "if names <= session.specs.keys() or calls_of is None:",
+        "if True:",
+        ("tests/runtime/test_undo.py", "-k", "cannot_name"),
+    ),
 )
 
+FUZZED = tuple(
+    mutant
+    for mutant in MUTANTS
+    if mutant.file
+    in (
+        "core/policy.py",
+        "core/replay.py",
+        "core/waits.py",
+        "runtime/lines.py",
+        "runtime/suspend.py",
+        "runtime/tasks.py",
+        "runtime/undo.py",
+        "runtime/writer.py",
+        "store/fence.py",
+    )
+    or "woken" in mutant.name
+    or "wake" in mutant.name
+    or mutant.where.endswith(("_comes_again", "end_waits"))
+)
+"""Bugs of branches and children, which the fuzzer must find too."""
+BATCHES = 30
+"""Within so many batches."""
 
-def killed_by(mutant: Mutant) -> str:
-    """The first test that noticed, or an empty string."""
+
+@contextlib.contextmanager
+def planted(mutant: Mutant) -> Iterator[str]:
+    """A folder with a copy of the package that has the bug."""
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
         copy = Path(folder) / "holdfast"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -599,6 +676,12 @@ def killed_by(mutant: Mutant) -> str:
             path.write_text(mutant.planted(path.read_text("utf-8")), "utf-8")
         except LookupError as error:
             sys.exit(f"{error}; fit the mutant to the source")
+        yield folder
+
+
+def killed_by(mutant: Mutant) -> str:
+    """The first test that noticed, or an empty string."""
+    with planted(mutant) as folder:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, check=False,
@@ -613,19 +696,40 @@ def killed_by(mutant: Mutant) -> str:
     return failed[0].split(" - ")[0].split("::")[-1]
 
 
+def fuzzed_by(mutant: Mutant) -> str:
+    """The first batch of the fuzzer that noticed, and what; or an empty string."""
+    store = "postgres" if "postgres" in mutant.where else "sqlite"
+    words = ["--store", store, "--seed", "1", "--batches", str(BATCHES), "--jobs", "2", "--stop"]
+    with planted(mutant) as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "fuzz", *words],
+            cwd=ROOT / "tests",
+            env={**os.environ, "PYTHONPATH": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    batches = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    found = next((n for n, line in enumerate(batches, 1) if line.endswith("}")), None)
+    if found is None and done.returncode == 1 and not batches:
+        return f"the fuzzer's first batch: {done.stderr.splitlines()[-1]}"
+    return "" if found is None else f"batch {found}: {batches[found - 1].partition('{')[2][:-1]}"
+
+
 def main() -> None:
-    wanted = sys.argv[1:]
+    by_fuzzer = "--fuzz" in sys.argv
+    wanted = [word for word in sys.argv[1:] if word != "--fuzz"]
     survivors = []
-    for mutant in MUTANTS:
+    for mutant in FUZZED if by_fuzzer else MUTANTS:
         if wanted and not any(word in mutant.name for word in wanted):
             continue
         began = time.monotonic()
-        killer = killed_by(mutant)
+        killer = fuzzed_by(mutant) if by_fuzzer else killed_by(mutant)
         said = f"killed by {killer}" if killer else "SURVIVED"
         sys.stdout.write(f"{mutant.name:58} {said}  ({time.monotonic() - began:.0f} s)\n")
         sys.stdout.flush()
         survivors += [] if killer else [mutant.name]
-    count = len(MUTANTS) if not wanted else "some"
+    count = "some" if wanted else len(FUZZED if by_fuzzer else MUTANTS)
     sys.stdout.write(f"{count} mutants, {len(survivors)} survived\n")
     sys.exit(1 if survivors else 0)
 

@@ -18,24 +18,10 @@ from fuzz.programs import SHAPES, family, generate, shown
 
 TESTS = Path(__file__).parent.parent
 
-NOT_YET = {
-    "timeouts": "asyncio.timeout is a timer of the code's own: a replay may decide the race in another way",
-    "drive": "a child that another line of a live parent is waiting for is executed by workers only",
-}
-"""Features with known bugs. Remove a line when its bug is fixed: the feature is fuzzed from then on."""
-
 
 def fuzz(folder: Path, *words: str, seconds: int) -> None:
     """A session of the fuzzer in a small process of its own: it forks much."""
-    command = [
-        sys.executable,
-        "-m",
-        "fuzz",
-        "--save",
-        str(folder / "found"),
-        "--without",
-        ",".join(NOT_YET),
-    ]
+    command = [sys.executable, "-m", "fuzz", "--save", str(folder / "found")]
     done = subprocess.run(
         [*command, *words], cwd=TESTS, text=True, capture_output=True, timeout=seconds
     )
