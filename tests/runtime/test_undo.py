@@ -532,6 +532,32 @@ def test_a_completed_loop_is_undone_by_tools_that_its_code_cannot_name(
     assert done == ["reserve 1", "reserve 2", "unreserve 2", "unreserve 1"]
 
 
+def test_a_run_is_undone_by_tools_that_its_code_did_not_come_to_again(home: Any) -> None:
+    """Its first branch comes to the end of the log, and so ends the run, before the second has begun."""
+    done: list[str] = []
+
+    @tool(undo=lambda: done.append("unreserve"))
+    def reserve() -> None:
+        done.append("reserve")
+
+    helpers: dict[str, Any] = {"reserve": reserve}
+
+    @agent
+    def trip(run: Run) -> None:
+        def item(name: str) -> None:
+            helpers["reserve"]() if name == "reserve" else run.wait_for("go")
+
+        run.map(item, ["wait", "reserve"], threads=1)
+
+    with pytest.raises(RunWaiting):
+        home.open().run(trip, id="r")
+    hf = home.open(trip)
+    hf.undo("r")
+    with pytest.raises(RunCancelled):
+        hf.resume("r")
+    assert done == ["reserve", "unreserve"]
+
+
 @pytest.mark.parametrize("calls_in", ["a branch", "no iteration"])
 def test_a_loop_that_dies_while_it_is_undone_ends_with_its_own_failure(
     home: Any, calls_in: str

@@ -78,7 +78,7 @@ def commit(
     it is the gate, so that nothing begins after a cancellation.
     """
     if session.only_replay is not None:  # nothing is ever written by a mere replay
-        raise session.stop(Abandon(session.only_replay))
+        raise session.end_of_replay()
     work = Commit(
         events,
         change,
@@ -100,6 +100,29 @@ def commit(
         elif is_outcome or session.lines is None:
             session.show(batch.seq)
         return
+    yield from _refuse(session, error, events, evidence)
+
+
+def commit_outcome(asked: Asked, receipt: Event, *, urgent: bool, first: Flow) -> Flow:
+    """Make an outcome durable, do something else, then hand the outcome to the code: nothing that is recorded
+    later is handed over before it."""
+    session = asked.session
+    if session.only_replay is not None:
+        raise session.end_of_replay()
+    work = Commit([receipt], urgent=urgent, is_receipt=True, is_outcome=True)
+    try:
+        batch = yield StoreEffect(session, work, receipt.kind)
+    except Refused as refused:
+        yield from _refuse(session, refused.error, [receipt], asked)
+        return
+    yield from first
+    yield HandOver(session, batch.seq, batch.turn)
+
+
+def _refuse(
+    session: Session, error: BaseException, events: Sequence[Event], evidence: Asked | None
+) -> Never:
+    """Events could not be written: tell the caller, or stop the run."""
     if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:
         yield from _leave_evidence(evidence, events[-1])
     if isinstance(error, Signal | KeyTaken | Woken):

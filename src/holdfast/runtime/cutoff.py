@@ -11,10 +11,10 @@ import contextlib
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
-from holdfast.runtime.commit import commit
+from holdfast.runtime.commit import commit, commit_outcome
 from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import CHILD
-from holdfast.runtime.effects import Asked, CutOff, Invoke, Never
+from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, Never
 from holdfast.runtime.outcome import failed_receipt
 from holdfast.store.base import Store
 from holdfast.store.cancelling import cancel_tree
@@ -35,16 +35,24 @@ def record_cut(
         cut=True,
         duration_us=0 if started is None else session.store.now() - started,
     )
-    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked, is_outcome=True)
     if spec.effect == CHILD:
-        child = {"store": session.store, "run_id": f"{session.run_id}~{receipt.step}"}
-        inside = Inside(spec.name, spec.effect, session.run_id)
-        told = False
-        while not told:
-            with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
-                yield Invoke(session, ask_to_cancel, child, inside, False)
-                told = True
+        cancel = _cancel_child(asked, f"{session.run_id}~{receipt.step}")
+        yield from commit_outcome(asked, receipt, urgent=True, first=cancel)
+    else:
+        urgent = spec.has_intent
+        yield from commit(session, [receipt], urgent=urgent, evidence=asked, is_outcome=True)
     raise cut.cancelled
+
+
+def _cancel_child(asked: Asked, run_id: str) -> Flow:
+    session, spec = asked.session, asked.spec
+    child = {"store": session.store, "run_id": run_id}
+    inside = Inside(spec.name, spec.effect, session.run_id)
+    told = False
+    while not told:
+        with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
+            yield Invoke(session, ask_to_cancel, child, inside, False)
+            told = True
 
 
 def ask_to_cancel(store: Store, run_id: str) -> None:

@@ -63,8 +63,8 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
-        if isinstance(signal, Suspend) and isinstance(session.stopped, Stop):
-            signal = session.stopped  # one branch has to wait, but the run as a whole must end
+        if isinstance(signal, Suspend) and not isinstance(session.stopped, Suspend | None):
+            signal = session.stopped  # one branch has to wait, but the run as a whole cannot
         if signal is None:
             signal = session.stopped or root.waiting
         if signal is None and session.journal.undo is not None:

@@ -8,7 +8,7 @@ Not here: approval by risk (`flow.py`), limits over all workers (`limits.py`).
 
 from __future__ import annotations
 
-from holdfast.errors import Abandon, Stop, Suspend
+from holdfast.errors import Stop, Suspend
 from holdfast.runtime.lineage import LiveRun, use_of
 from holdfast.runtime.session import Session
 
@@ -18,7 +18,7 @@ def gate(session: Session) -> None:
     if session.stopped is not None:
         raise session.stopped
     if session.only_replay is not None:
-        raise session.stop(Abandon(session.only_replay))
+        raise session.end_of_replay()
     if session.lineage.parent is not None:
         _gate_above(session)
     if session.journal.may_stop_calls:

@@ -596,6 +596,12 @@ class Session:
         )
         return self.stop(Abandon(error))
 
+    def end_of_replay(self) -> BaseException:
+        """A mere replay has come to the end of what is recorded: of all of it, or of a thread's branch."""
+        assert self.only_replay is not None
+        signal = Abandon(self.only_replay)
+        return signal if self.lines is None else self.stop(signal)
+
     def not_asked(self, place: Place, attempted: str) -> BaseException:
         """The code does not ask for what is recorded at this place."""
         return self.diverged(place_name(*place), self.shown(self.journal.entries[place]), attempted)
