@@ -139,11 +139,27 @@ class Holdfast:
                     if made.status in TERMINAL_STATUSES:
                         return self.engine.result_of(made, spec)
                     made = self.engine.take(made, spec)
-                return self.engine.execute(made)
+                result = self.engine.execute(made)
             except (RunWaiting, LeaseLost):  # another worker may have claimed it
                 if not wait:
                     raise
+            except HoldfastError:
+                if wait:
+                    self._execute_rest(tree)
+                raise
+            else:
+                if wait:
+                    self._execute_rest(tree)
+                return result
             made = self._drive(tree)
+
+    def _execute_rest(self, tree: Tree) -> None:
+        """The run has ended: execute what is due below it."""
+        while (found := tree.rest()) is not None:
+            try:
+                self.engine.execute(found)
+            except HoldfastError as error:
+                tree.ended(error)
 
     def _drive(self, tree: Tree) -> RunRow:
         """Execute what is due below a run, until the run itself can go on or has ended; its row."""
@@ -472,11 +488,28 @@ class AsyncHoldfast:
                     if made.status in TERMINAL_STATUSES:
                         return await asyncio.to_thread(engine.result_of, made, spec)
                     made = await uninterrupted(partial(engine.take, made, spec), engine.put_back)
-                return await engine.execute_async(made)
+                result = await engine.execute_async(made)
             except (RunWaiting, LeaseLost):  # another worker may have claimed it
                 if not wait:
                     raise
+            except HoldfastError:
+                if wait:
+                    await self._execute_rest(tree)
+                raise
+            else:
+                if wait:
+                    await self._execute_rest(tree)
+                return result
             made = await self._drive(tree)
+
+    async def _execute_rest(self, tree: Tree) -> None:
+        """See `Holdfast._execute_rest`."""
+        engine = self.sync.engine
+        while (found := await uninterrupted(tree.rest, engine.put_back)) is not None:
+            try:
+                await engine.execute_async(found)
+            except HoldfastError as error:
+                tree.ended(error)
 
     async def _drive(self, tree: Tree) -> RunRow:
         """See `Holdfast._drive`."""

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import (
     AsyncRun,
+    Done,
     Holdfast,
     Options,
     Run,
@@ -612,6 +613,46 @@ def test_a_run_that_dies_after_a_timeout_takes_the_same_way(url: str) -> None:
         hf.run(limited, id="r")
     with Holdfast(url) as hf:
         assert "over" == hf.run(limited, id="r")
+
+
+def test_a_timeout_that_came_too_late_for_its_block_does_so_again(url: str) -> None:
+    """It fires while the beginning of a wait is being written, and by then the wait is over too."""
+
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await run.sleep(0.01)
+        except TimeoutError:
+            return await made("too late")
+        return await made("in time")
+
+    block = at("before commit wait_began", lambda: threading.Event().wait(0.1))
+    with Holdfast(url, agents=[limited], options=Options(boundary=block)) as hf:
+        live = hf.run(limited, id="r")
+        assert live == hf.replay("r").result
+
+
+def test_a_call_that_proves_to_have_happened_is_answered_and_the_timeout_follows(url: str) -> None:
+    @tool(check=lambda _key: Done("sent"))
+    async def sends() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    @agent
+    async def limited(run: AsyncRun) -> list[str]:
+        got = []
+        try:
+            async with asyncio.timeout(0.05):
+                got.append(await sends())
+                got.append(await made("never"))
+        except TimeoutError:
+            got.append(await made("too late"))
+        return got
+
+    with Holdfast(url, agents=[limited]) as hf:
+        assert ["sent", "too late"] == hf.run(limited, id="r")
+        assert ["sent", "too late"] == hf.replay("r").result
 
 
 def test_a_timeout_in_the_body_of_a_tool_is_its_own(url: str) -> None:

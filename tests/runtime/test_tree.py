@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, Run, RunWaiting, agent, step
+from holdfast import (
+    AsyncHoldfast,
+    AsyncRun,
+    Holdfast,
+    Options,
+    Run,
+    RunFailed,
+    RunWaiting,
+    agent,
+    step,
+)
 from support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -86,6 +96,28 @@ def test_a_parent_in_memory_executes_its_child_when_that_can_continue(hf: Holdfa
     signal_when_it_waits(hf, "p~1", 7)
     thread.join(PATIENCE_SECONDS)
     assert results == [7]
+
+
+def test_a_child_that_was_cancelled_has_ended_when_waiting_for_its_parent_is_over(
+    hf: Holdfast,
+) -> None:
+    @agent
+    async def main(run: AsyncRun) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child_async())
+            group.create_task(fails_when_the_child_waits())
+
+    @step
+    async def fails_when_the_child_waits() -> None:
+        def waits() -> bool:
+            return any(r.id.endswith("~1") and r.status == "waiting" for r in hf.runs())
+
+        await asyncio.to_thread(eventually, waits, "the child waits")
+        raise RuntimeError("it fails")
+
+    with pytest.raises(RunFailed):
+        hf.run(main, id="p", wait=True)
+    assert {"p": "failed", "p~1": "cancelled"} == {run.id: run.status for run in hf.runs()}
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

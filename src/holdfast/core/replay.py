@@ -208,6 +208,8 @@ class Journal:
         self.terminal: Event | None = None
         self._unseen_patch = False
         self._outcomes: deque[tuple[int, Place]] = deque()
+        self.timeouts = 0
+        """How many recorded timeouts have not fired again."""
         self._granted: list[Place] = []
         """Failed calls that may be tried again."""
         self.keep_past = False
@@ -236,6 +238,8 @@ class Journal:
     def forget(self, branch: str, index: int) -> None:
         """The code has been given the outcome of this place and will not ask again."""
         entry = self.entries.pop((branch, index), None)
+        if entry is not None and entry.timeout is not None:
+            self.timeouts -= 1
         if self._noted:
             self._noted.pop((branch, index), None)
         if entry is not None and entry.granted_seq:
@@ -272,6 +276,7 @@ class Journal:
                 for p, x in self.entries.items()
                 if not _is_before(_position(p, x), event.index)
             }
+            self.timeouts = sum(x.timeout is not None for x in self.entries.values())
             self._noted = {p: x for p, x in self._noted.items() if not _is_before(p, event.index)}
             self._forks = {p: n for p, n in self._forks.items() if not _is_before(p, event.index)}
         return goes_on
@@ -441,6 +446,7 @@ class Journal:
         place = (event.branch, -1 - seq)
         self.entries[place] = Entry("asyncio.timeout", timeout=event, first_seq=seq, seq=seq)
         self._outcomes.append((seq, place))
+        self.timeouts += 1
 
     def _signal(self, seq: int, _time: int, _epoch: int, event: e.SignalReceived) -> None:
         self.mail.append(Mail(seq, event))
@@ -636,6 +642,7 @@ class Journal:
         self.left.clear()
         self._forks.clear()
         self._outcomes.clear()
+        self.timeouts = 0
         self._granted.clear()
         self.accepted = 0
         self.terminal = self.cancel = self.paused = self.undo = None

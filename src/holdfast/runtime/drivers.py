@@ -72,19 +72,20 @@ async def drive_async(flow: Flow) -> Any:
     answer: Any = None
     error: BaseException | None = None
     cancelled: list[asyncio.CancelledError] = []
+    cut: CutOff | None = None
     while True:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
-            if cancelled:
+            if cancelled or cut is not None:
                 _deliver_later(cancelled)
             return stop.value
-        except (
-            BaseException
-        ):  # whatever the flow raises goes on to the code; a cancellation follows it
-            if cancelled:
+        except BaseException as raised:  # the code gets it; a cancellation follows it
+            if cancelled or (cut is not None and raised is not cut.cancelled):
                 _deliver_later(cancelled, raising=True)
             raise
+        if isinstance(error, CutOff):
+            cut = error
         answer = error = None
         try:
             match effect:
@@ -105,7 +106,7 @@ def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = F
     line = _current_line()
     if line is not None:
         line.cancel_due = True
-    elif not raising:
+    elif not raising and cancelled:
         raise cancelled.pop()
 
 

@@ -346,6 +346,10 @@ class Lines:
         if line is None or line.in_call:
             yield None  # in a task that the agent did not make
             return
+        if line.cancel_due and line.task is not None:
+            line.cancel_due = False
+            if line.task.cancelling():
+                raise asyncio.CancelledError
         line.in_call = True
         try:
             yield line
@@ -388,7 +392,7 @@ class Lines:
         entry = journal.entries.get(places[0])
         if line is None or entry is None or journal.is_unbound(places[0], entry):
             return
-        if self.is_alone and not is_cut:
+        if self.is_alone and not is_cut and not journal.timeouts:
             return
         turn = Turn(self, line)
         turn.places, turn.is_cut = places, is_cut

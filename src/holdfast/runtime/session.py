@@ -61,6 +61,8 @@ _data: Final = itemgetter(4)
 
 def place_name(branch: str, index: int) -> str:
     """A place in the log, for people."""
+    if index < 0:
+        return "a timeout" + (f" of branch {branch}" if branch else "")
     return f"call {index + 1}" + (f" of branch {branch}" if branch else "")
 
 

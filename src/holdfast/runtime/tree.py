@@ -47,6 +47,16 @@ class Tree:
         self._wait(rows)
         return None
 
+    def rest(self) -> Taken | None:
+        """After the root has ended: a descendant that is due, claimed. The root's end has cancelled it, or the
+        root did not wait for it, and perhaps no worker is there."""
+        root = self._store.get(self._root)
+        for row in [] if root is None else reversed(self._open_runs(root)):
+            may_execute = row.id != self._root and self._may_execute(row)
+            if may_execute and (taken := self._claimed(row)) is not None:
+                return taken
+        return None
+
     def ended(self, error: HoldfastError) -> None:
         """A descendant was executed and raised this. It is in its log; only a store that fails is told."""
         if isinstance(error, StoreError) and not isinstance(error, LeaseLost):
