@@ -6,9 +6,9 @@
 #   make nightly   all tests, long ones too, with many more random examples; then planted bugs
 #   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
 #   make fuzz      random agents under random faults      ARGS="--seed 7 --kills 20000 --store both"
-#   make bench     how fast it is here, beside the raw databases and the neighbours that are installed
+#   make bench     how fast it is here, beside the raw databases and the alternatives that are installed
 #   make pictures  draw the README's pictures anew, from real output
-#   make neighbours   install those that bench can measure Holdfast against
+#   make alternatives   install those that bench can measure Holdfast against
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,7 +21,7 @@ PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench neighbours pictures chaos fuzz nightly format clean
+.PHONY: demo test lint types check bench alternatives pictures chaos fuzz nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -64,7 +64,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)
 
 # Never by itself: they bring some sixty packages that nothing else here needs.
-neighbours: $(VENV)/.dev
+alternatives: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
 
 pictures: $(VENV)/.dev

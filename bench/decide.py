@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import Report, Series, folder, postgres_databases
-from bench.neighbours import body
+from bench.alternatives import body
 from holdfast import Holdfast, Run, RunCancelled, RunWaiting, agent, control, step, tool
 
 FLAT: Final = 3.0

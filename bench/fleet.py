@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import Progress, Report, Series, folder
-from bench.neighbours import Failed, missing
+from bench.alternatives import Failed, missing
 from bench.queues import AS_SHIPPED, LEASE_SECONDS, MARKS, QUEUES, ROOT, STEP_SECONDS
 
 WORKERS: Final = (1, 2, 4)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bench.append import RawPostgres, RawSQLite
 from bench.harness import Report, bytes_on_disk, folder, postgres_databases
-from bench.neighbours import body, missing, peak_mb
+from bench.alternatives import body, missing, peak_mb
 from holdfast import AgentState, Checkpoint, Holdfast, Run, RunWaiting, loop, step
 
 FLAT: Final = 1.5
@@ -146,7 +146,7 @@ def _talk(url: str, n: int, _: str) -> dict[str, Any]:
 
 
 def _talk_langgraph(url: str, n: int, _: str) -> dict[str, Any]:
-    from bench.neighbours.langgraph import LangGraph
+    from bench.alternatives.langgraph import LangGraph
 
     graph = LangGraph()
     graph.setup(url)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bench.neighbours import body
+from bench.alternatives import body
 
 ROOT: Final = Path(__file__).parent.parent
 CONCURRENCY: Final = 10

@@ -1,6 +1,6 @@
 """What a step costs: Holdfast beside the raw database and beside other engines, on both stores.
 
-Every engine does each piece of work in a process of its own (`bench.neighbours`), one after the other
+Every engine does each piece of work in a process of its own (`bench.alternatives`), one after the other
 within a round, with results of 1 KB and every commit durable. What an engine cannot do, or cannot do
 here, is said; nothing is estimated.
 """
@@ -20,7 +20,7 @@ from typing import Any, Final
 from bench.append import RawPostgres, RawSQLite
 from bench.charts import chart
 from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
-from bench.neighbours import Failed, measure, missing
+from bench.alternatives import Failed, measure, missing
 
 NEIGHBOUR_ROUNDS: Final = 3
 """Neighbours are slow enough that a round costs minutes; beyond this their figures hardly move."""
@@ -41,7 +41,7 @@ class Size:
     alone: int = 1000
     neighbour_alone: int = 200
     concurrent: tuple[tuple[int, int, int], ...] = ((50, 100, 100), (500, 100, 10))
-    """Runs, steps of each beside the raw database, steps of each beside neighbours."""
+    """Runs, steps of each beside the raw database, steps of each beside alternatives."""
     raw: int = 20_000
     resume: tuple[int, int] = (1000, 100_000)
     memory: int = 100_000
@@ -110,7 +110,7 @@ class Bench:
         self.report, self.place, self.rounds, self.size = report, place, rounds, size
         self.goals = place.goals
         self.ours = Contender("Holdfast", "holdfast", place.fresh(), size.warm_up)
-        self.neighbours = [c for name in place.engines for c in self._contenders(name)]
+        self.alternatives = [c for name in place.engines for c in self._contenders(name)]
 
     def _contenders(self, name: str) -> list[Contender]:
         why = missing(name)
@@ -153,7 +153,7 @@ class Bench:
             except Failed as error:  # the others can still be had
                 self._fact(figure.__name__.replace("_", " "), f"no figure: {error}", False)
             self.report.keep()
-        for c in (self.ours, *self.neighbours):
+        for c in (self.ours, *self.alternatives):
             for what, why in c.failed.items():
                 self._fact(f"{c.label}, {what}", f"no figure: {why}")
 
@@ -163,10 +163,10 @@ class Bench:
         n, n_theirs = self.size.alone, self.size.neighbour_alone
         ours, small = Series("Holdfast", "steps/s"), Series("Holdfast", "steps/s")
         raw = Series(self.place.raw.name, "commits/s")
-        theirs = {c.label: Series(c.label, "steps/s") for c in self.neighbours}
+        theirs = {c.label: Series(c.label, "steps/s") for c in self.alternatives}
         seen: dict[str, list[dict[str, Any]]] = {}
         empty: dict[str, int] = {}
-        for c in (self.ours, *self.neighbours):
+        for c in (self.ours, *self.alternatives):
             c.figures("first", 2)  # makes the schema
             empty[c.label] = bytes_on_disk(c.url)
         for r in range(self.rounds):
@@ -177,17 +177,17 @@ class Bench:
             if r >= NEIGHBOUR_ROUNDS:
                 continue
             small.values.append(ours.values[-1])
-            for c in self.neighbours:
+            for c in self.alternatives:
                 found = c.figures("alone", n_theirs)
                 if found:
                     theirs[c.label].values.append(n_theirs / found["seconds"])
                     seen.setdefault(c.label, []).append(found)
         self._row("one run alone", ours, raw, self.goals.raw_alone)
-        for c in self.neighbours:
+        for c in self.alternatives:
             self._row(
                 "one run alone", small, theirs[c.label], self.goals.dbos_alone if c.goals else None
             )
-        for c in (self.ours, *self.neighbours):
+        for c in (self.ours, *self.alternatives):
             each = n if c is self.ours else n_theirs
             self._of_a_step(c, seen.get(c.label, []), empty[c.label], each)
         self._raw_latency()
@@ -235,18 +235,18 @@ class Bench:
             rows = round(statistics.median(sizes))
             goal = self.goals.raw_together if runs == 500 else None
             self._row(f"{runs} runs × {n} steps, {rows} a commit", ours, raw, goal)
-            self._together_with_neighbours(runs, n_theirs)
+            self._together_with_alternatives(runs, n_theirs)
 
-    def _together_with_neighbours(self, runs: int, n: int) -> None:
+    def _together_with_alternatives(self, runs: int, n: int) -> None:
         ours = Series("Holdfast", "steps/s")
-        theirs = {c.label: Series(c.label, "steps/s") for c in self.neighbours}
+        theirs = {c.label: Series(c.label, "steps/s") for c in self.alternatives}
         for _ in range(min(self.rounds, NEIGHBOUR_ROUNDS if runs < 500 else 1)):
             ours.values.append(runs * n / self._must("concurrent", runs, n)["seconds"])
-            for c in self.neighbours:
+            for c in self.alternatives:
                 got = c.figures("concurrent", runs, n)
                 if got:
                     theirs[c.label].values.append(runs * n / got["seconds"])
-        for c in self.neighbours:
+        for c in self.alternatives:
             goal = self.goals.dbos_together if c.goals and runs == 50 else None
             self._row(f"{runs} runs × {n} steps", ours, theirs[c.label], goal)
 
@@ -268,7 +268,7 @@ class Bench:
                 found <= limit if limit else None,
             )
         n = self.size.resume[0]
-        for c in self.neighbours:
+        for c in self.alternatives:
             again = _with_wal(self.place.fresh()) if "WAL" in c.label else self.place.fresh()
             if c.figures("interrupted", n, url=again) is None:
                 continue
@@ -287,7 +287,7 @@ class Bench:
             subprocess.run([sys.executable, "-c", "pass"], check=True)
             bare.append(time.perf_counter() - began)
         said = [f"bare Python {statistics.median(bare) * 1000:,.0f} ms"]
-        for c in (self.ours, *self.neighbours):
+        for c in (self.ours, *self.alternatives):
             got = [f for _ in range(self.rounds) if (f := c.figures("first", 2))]
             if got:
                 said.append(
@@ -309,7 +309,7 @@ class Bench:
 
     def message_loop(self) -> None:
         """Steps/s of loops that add a message at each step, by their length."""
-        speakers = [c for c in self.neighbours if c.module == "langgraph"]
+        speakers = [c for c in self.alternatives if c.module == "langgraph"]
         for n in self.size.loops:
             ours = Series("Holdfast", "steps/s")
             beside = speakers if n <= self.size.neighbour_loop_max else ()
@@ -353,7 +353,7 @@ class Bench:
             f"conversation of {n:,} steps, on disk",
             f"{size / MB:.2f} MB in {figures['seconds']:.1f} s",
         )
-        for c in self.neighbours:
+        for c in self.alternatives:
             if c.module != "langgraph":
                 continue
             for what, share in (("conversation", 1 / 150), ("conversation_delta", 1 / 3)):

@@ -21,8 +21,8 @@ from holdfast.core.log import Record
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
+from holdfast.runtime.dry_run import Replayed, replay
 from holdfast.runtime.engine import Engine, Options, Taken
-from holdfast.runtime.replay import Replayed, replay
 from holdfast.runtime.resumable import check as check_resumable
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.tree import Tree

@@ -51,8 +51,8 @@ from holdfast.store.base import (
     RunRow,
     Store,
 )
-from holdfast.store.cancelling import cancel_children
-from holdfast.store.ending import newest_first
+from holdfast.store.cancel import cancel_children
+from holdfast.store.tail import newest_first
 
 
 class Act(NamedTuple):

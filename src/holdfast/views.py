@@ -22,7 +22,7 @@ from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, Store
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RunRow, Snapshot, Store
 from holdfast.store.checks import check_whole
-from holdfast.store.ending import newest_first
+from holdfast.store.tail import newest_first
 
 SNAPSHOT_AFTER: Final = 1000
 """A log that grew by this many events since the last snapshot gets a new one when it is read."""

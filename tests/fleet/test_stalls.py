@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, agent, step, tool
-from holdfast.runtime import lookout
-from holdfast.runtime.context import Branch
-from holdfast.runtime.stall import Stalls
+from holdfast.runtime import watcher
+from holdfast.runtime.branches import Branch
+from holdfast.runtime.loop_watchdog import Stalls
 from support.waiting import PATIENCE_SECONDS, eventually
 
 SEEN = threading.Event()
@@ -97,7 +97,7 @@ class Warnings(logging.Handler):
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
     SEEN.clear()
-    monkeypatch.setattr(lookout, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(watcher, "LOOK_SECONDS", 0.02)
     made, log = Warnings(), logging.getLogger("holdfast.stall")
     log.addHandler(made)
     yield made

@@ -27,8 +27,8 @@ from holdfast.store.base import (
     Wanted,
     system_clock,
 )
-from holdfast.store.bell import ANY
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.wakeups import ANY
 from holdfast.testing.store_suite.bench import sealed
 from support import fleet_agents
 from support.bulk import fill

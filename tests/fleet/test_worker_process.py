@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import Holdfast, Options, Run, agent, cli
-from holdfast.cli import working
+from holdfast.cli import worker
 from holdfast.runtime.declare import agent_spec
 from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
@@ -304,7 +304,7 @@ def test_a_worker_waits_for_a_file_that_another_process_has_locked(
             if len(waited) == 2:
                 holder.execute("ROLLBACK")
 
-        monkeypatch.setattr(working, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        monkeypatch.setattr(worker, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         done = CliRunner().invoke(cli.cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
 
     assert (0, "executed 0 runs\n") == (done.exit_code, done.stdout)

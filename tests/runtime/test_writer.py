@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core import log
 from holdfast.core.events import NULL, Event, NoteTaken
-from holdfast.core.replay import Journal
+from holdfast.core.journal import Journal
 from holdfast.errors import Conflict, Woken
 from holdfast.runtime.writer import Batch, BatchState, Commit, LogWriter
 from holdfast.store.base import Append

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import Holdfast, Message, Run, agent, control, step, tool, views
 from holdfast.cli import bundle
+from holdfast.cli.admin import damage_of
 from holdfast.cli.describe import content
-from holdfast.cli.keeping import damage_of
 from holdfast.core.parts import ToolCall
 from holdfast.errors import (
     ArtifactDamaged,

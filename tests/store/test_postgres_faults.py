@@ -40,7 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.store import sql
 from holdfast.store.base import Append, NewRun, RowChange, Wanted
-from holdfast.store.postgres import PostgresStore, history, link
+from holdfast.store.postgres import PostgresStore, connections, timeline
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
 from support.proxy import Proxy, says
@@ -376,7 +376,7 @@ def test_an_append_that_is_overtaken_before_it_is_asked_for_is_still_found(
     with ThreadPoolExecutor(1) as pool:
         meddling, connect = pool.submit(meddle), far._route.connect
 
-        def connect_late() -> link.Connection:
+        def connect_late() -> connections.Connection:
             meddling.result(ANSWER_SECONDS)
             return connect()
 
@@ -490,7 +490,7 @@ def test_a_network_that_swallows_everything_ends_the_wait(
     proxy: Proxy, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULTS 44: TCP stays up and no answer comes; a typed error, and at most one event later."""
-    monkeypatch.setattr(link, "ANSWER_SECONDS_MAX", 2.0)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS_MAX", 2.0)
     store = opened(f"{proxy.dsn}?connect_timeout=2", patience=0.5)
     one = Log(store)
     proxy.black_hole()
@@ -983,9 +983,9 @@ def test_every_function_of_the_system_is_called_by_its_full_name(postgres_dsn: s
     syntax = {"coalesce", "greatest", "least", "extract", "unnest"}
     texts = [
         *sql.queries("postgres").values(),
-        link._TRANSACTION_SETTINGS,
-        link._LOOK_AROUND,
-        history._TIMELINE,
+        connections._TRANSACTION_SETTINGS,
+        connections._LOOK_AROUND,
+        timeline._TIMELINE,
     ]
     called = {name for text in texts for name in re.findall(r"(?<![.\w])([a-z_0-9]+)\(", text)}
 

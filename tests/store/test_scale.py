@@ -147,7 +147,7 @@ def test_postgresql_scans_no_big_table_in_any_statement(
     import psycopg
 
     from holdfast.store.postgres import PostgresStore, arrays
-    from holdfast.store.postgres.link import Connection
+    from holdfast.store.postgres.connections import Connection
 
     store = PostgresStore(postgres_dsn)
     now = store.now()

@@ -38,7 +38,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from holdfast.store import bell, group
+from holdfast.store import group, wakeups
 from holdfast.store.base import Append, NewRun
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.sqlite import appends as sqlite_appends
@@ -667,7 +667,14 @@ class Interrupter:
 
     FILES = tuple(
         module.__file__
-        for module in (group, bell, sqlite_appends, sqlite_connections, sqlite_file, sqlite_store)
+        for module in (
+            group,
+            wakeups,
+            sqlite_appends,
+            sqlite_connections,
+            sqlite_file,
+            sqlite_store,
+        )
     )
 
     def __init__(self, at: int) -> None:

@@ -31,7 +31,6 @@ from holdfast import (
     step,
     tool,
 )
-
 from holdfast.agents.models.scripted import ScriptedModel, call
 
 DONE: list[str] = []
@@ -105,7 +104,7 @@ def plain(run: Run, name: str) -> list[Any]:
     got: list[Any] = [look(name), pay(3), post("hello"), flaky("once")]
     try:
         refuse("thanks")
-    except Exception as error:  # noqa: BLE001 - part of what it does
+    except Exception as error:
         got.append(type(error).__name__)
     run.state["count"] = len(got)
     run.note("seen", name)
@@ -253,11 +252,10 @@ def _write(folder: Path) -> None:
     from holdfast.cli.bundle import pack
 
     for name, scenario in SCENARIOS.items():
-        count = [0]
         for die_at in (0, *range(2, 200, 3)):
-            count[0] = 0
+            count = [0]
 
-            def boundary(_: str, die_at: int = die_at) -> None:
+            def boundary(_: str, die_at: int = die_at, count: list[int] = count) -> None:
                 count[0] += 1
                 if count[0] == die_at:
                     raise Crash

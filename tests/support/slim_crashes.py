@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.testing.crash import explore
 from holdfast.testing.mocks import mocks_of
-from holdfast.testing.play import Act, Answer, Play
+from holdfast.testing.scenario import Act, Answer, Play
 
 
 def explored(

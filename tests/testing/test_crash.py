@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.testing import Outcome, Report
 from holdfast.testing.crash import Fault
-from holdfast.testing.play import Answer
+from holdfast.testing.scenario import Answer
 from support.slim import Slim
 
 MAIL = {"smtp_send": {"returns": "accepted"}}

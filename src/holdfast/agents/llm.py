@@ -55,7 +55,7 @@ from holdfast.runtime import templates
 from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
 from holdfast.runtime.enter import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
-from holdfast.runtime.tasks import in_thread
+from holdfast.runtime.task_factory import in_thread
 
 MAX_TURNS: Final = 30
 CONTEXT_TOKENS: Final = 100_000

@@ -25,15 +25,15 @@ from holdfast.core.events import Value, plain
 from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.approvals import require_approvals
+from holdfast.runtime.branches import Branch
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec, Params, Strategy, agent_spec_of, declared
 from holdfast.runtime.durations import Durations, measured
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
 from holdfast.runtime.session import Session
-from holdfast.runtime.tasks import whole
+from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import learn_names
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ A run's log is a sequence of these. Three families:
 - what its code and the people around it noted: state, stage, decisions, facts, messages, signals ….
 
 This module says what the facts *are*. What they add up to is `fold.py`; how they are chained and
-checked is `log.py`; how code that runs again is matched with them is `replay.py`.
+checked is `log.py`; how code that runs again is matched with them is `journal.py`.
 
 Where a fact stands: `branch` names the line of code execution within the run ("" is the main one),
 `index` is the position of a call or wait within its branch, and `after` is, for other facts, how many

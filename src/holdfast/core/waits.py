@@ -14,7 +14,7 @@ from msgspec import Raw
 from holdfast.core import events as e
 from holdfast.core import values
 from holdfast.core.events import Value
-from holdfast.core.replay import Entry, Journal, Place
+from holdfast.core.journal import Entry, Journal, Place
 
 LOST: Final = "lost"
 """The outcome of a wait when another one of the same `wait_any` ended first."""

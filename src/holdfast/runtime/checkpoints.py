@@ -20,8 +20,8 @@ from holdfast.core import events as e
 from holdfast.core import log, snapshot
 from holdfast.core.log import Head
 from holdfast.errors import InvalidInput, StoreError
+from holdfast.runtime.branches import Branch
 from holdfast.runtime.commit import commit, is_due
-from holdfast.runtime.context import Branch
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.flow import check_all_replayed
 from holdfast.runtime.gate import gate

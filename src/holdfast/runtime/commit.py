@@ -11,9 +11,9 @@ from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core.events import Event
+from holdfast.core.journal import Place
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS
-from holdfast.core.replay import Place
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
@@ -26,7 +26,7 @@ from holdfast.errors import (
     Suspend,
     Woken,
 )
-from holdfast.runtime.context import Inside
+from holdfast.runtime.branches import Inside
 from holdfast.runtime.effects import (
     Asked,
     Flow,

@@ -26,7 +26,6 @@ from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.annotations import Annotations, annotations_of, misplaced
 from holdfast.runtime.callables import as_function, takes_self
-from holdfast.runtime.models import fields_of
 from holdfast.runtime.options import (
     AGENT,
     STEP,
@@ -38,6 +37,7 @@ from holdfast.runtime.options import (
     names,
     risks,
 )
+from holdfast.runtime.state_schema import fields_of
 from holdfast.runtime.unawaited import checked, remember
 
 P = ParamSpec("P")

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import NotDurable, StoreError, StoreUnavailable
-from holdfast.runtime.context import CURRENT, Inside, current_branch
+from holdfast.runtime.branches import CURRENT, Inside, current_branch
 from holdfast.runtime.effects import (
     Begin,
     CutOff,

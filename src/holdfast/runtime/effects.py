@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.core.replay import Place
+from holdfast.core.journal import Place
 from holdfast.core.values import digest
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.declare import (
     CallSpec,
 )

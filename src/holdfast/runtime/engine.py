@@ -40,24 +40,24 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime import checkpoints, lineage
+from holdfast.runtime.branches import Branch
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.commit import commit
-from holdfast.runtime.context import Branch
 from holdfast.runtime.declare import AgentSpec, CallSpec
 from holdfast.runtime.drivers import drive, drive_async
+from holdfast.runtime.dry_run import calls_by_replay
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper, Owner
 from holdfast.runtime.lineage import LiveRun
-from holdfast.runtime.lookout import Lookout
-from holdfast.runtime.replay import calls_by_replay
 from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.suspend import ends
-from holdfast.runtime.tasks import branching_tasks
+from holdfast.runtime.task_factory import branching_tasks
 from holdfast.runtime.undo import ask_to_undo
 from holdfast.runtime.uninterrupted import uninterrupted
-from holdfast.store import cancelling
+from holdfast.runtime.watcher import Lookout
+from holdfast.store import cancel
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import (
     TERMINAL_STATUSES,
@@ -69,7 +69,7 @@ from holdfast.store.base import (
     Store,
     Wanted,
 )
-from holdfast.store.ending import newest_first
+from holdfast.store.tail import newest_first
 
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
@@ -287,11 +287,11 @@ class Engine:
         if session.journal.cancel is not None or session.journal.is_undone:
             return
         if session.lineage.parent is None:
-            asked = cancelling.cancelled_above(self.store, parent)
+            asked = cancel.cancelled_above(self.store, parent)
         else:
             asked = self._cancelled_here(session)
         if asked is not None and self.store.last_restart(session.run_id) < 0:
-            cancelling.request(self.store, session.run_id, asked)
+            cancel.request(self.store, session.run_id, asked)
             session.catch_up()
 
     def _cancelled_here(self, session: Session) -> e.CancelRequested | None:
@@ -301,7 +301,7 @@ class Engine:
         for run in above:
             if run.journal.cancel is None and ends.get(run.run_id, -1) > run.read_to:
                 new = self.store.read(run.run_id, after=run.read_to)
-                found = cancelling.requested(run.run_id, new[::-1])
+                found = cancel.requested(run.run_id, new[::-1])
             else:
                 found = run.journal.cancel
             if found is not None:
@@ -583,8 +583,8 @@ class Engine:
     def _end_children(self, run_id: str, asked: e.CancelRequested) -> None:
         """Cancel the open children of a run that must end. Those that no worker executes end here and now,
         if their agents are known; others at their next call."""
-        cancelling.cancel_children(self.store, run_id, asked)
-        for row in cancelling.open_children(self.store, run_id):
+        cancel.cancel_children(self.store, run_id, asked)
+        for row in cancel.open_children(self.store, run_id):
             spec = self.agents.get(row.agent)
             if spec is not None and not row.is_live(self.store.now()):
                 with contextlib.suppress(HoldfastError):  # else a worker ends it

@@ -11,15 +11,15 @@ import warnings
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from holdfast.core.replay import Entry
+from holdfast.core.journal import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
-from holdfast.runtime.context import CURRENT, Branch, Inside
+from holdfast.runtime.branches import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
 from holdfast.runtime.drivers import drive
 from holdfast.runtime.effects import Asked, LookAgain
 from holdfast.runtime.flow import answer, ask, nested, proceed, recorded
 from holdfast.runtime.lease import under_way
-from holdfast.runtime.tasks import drive_async_here
+from holdfast.runtime.task_factory import drive_async_here
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

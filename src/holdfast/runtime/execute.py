@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
+from holdfast.core.journal import Entry, Place, is_main
 from holdfast.core.log import Blob
-from holdfast.core.replay import Entry, Place, is_main
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -32,18 +32,18 @@ from holdfast.errors import (
     StoreError,
     Suspend,
 )
+from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.commit import commit
-from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.gate import cancellation, gate
-from holdfast.runtime.outcome import error_info
+from holdfast.runtime.results import error_info
 from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.suspend import suspend
-from holdfast.runtime.tasks import whole
+from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import compensate, learn_names
 from holdfast.store.base import RowChange
-from holdfast.store.cancelling import REASONS
+from holdfast.store.cancel import REASONS
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:

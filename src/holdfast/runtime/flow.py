@@ -25,9 +25,9 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import ErrorInfo, Usage
 from holdfast.core.fold import fold
+from holdfast.core.journal import Entry, is_main
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
-from holdfast.core.replay import Entry, is_main
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import canonical_flat, decode
 from holdfast.core.waits import OpenWait
@@ -45,9 +45,9 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime import durations
+from holdfast.runtime.branches import Branch, Inside
+from holdfast.runtime.cancelled import record_cut
 from holdfast.runtime.commit import commit, is_due, park, wait_until
-from holdfast.runtime.context import Branch, Inside
-from holdfast.runtime.cutoff import record_cut
 from holdfast.runtime.declare import (
     CHECKED,
     CHILD,
@@ -58,7 +58,6 @@ from holdfast.runtime.declare import (
     CallSpec,
     secrets_in,
 )
-from holdfast.runtime.doubt import ask_check, doubt, settle_doubt
 from holdfast.runtime.effects import (
     Asked,
     Begin,
@@ -72,7 +71,8 @@ from holdfast.runtime.effects import (
 )
 from holdfast.runtime.gate import gate
 from holdfast.runtime.limits import within_limits
-from holdfast.runtime.outcome import (
+from holdfast.runtime.recover import ask_check, doubt, settle_doubt
+from holdfast.runtime.results import (
     encoded,
     error_info,
     failed_receipt,

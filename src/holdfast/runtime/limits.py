@@ -15,8 +15,8 @@ from typing import Any, Final
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, StoreError, Suspend
+from holdfast.runtime.branches import Inside
 from holdfast.runtime.commit import park, wait_until
-from holdfast.runtime.context import Inside
 from holdfast.runtime.effects import Asked, Flow, Invoke, Pause
 
 SEAT_SECONDS: Final = (0.02, 1.0)

@@ -4,7 +4,7 @@ A child run that executes inside its parent's call counts against the parent's b
 parent has to (`gate.py` asks every run above it). What executes elsewhere is bounded by the limits that are
 recorded in its first event.
 
-Not here: what a policy is (`core/policy.py`), and how a run is cancelled (`store/cancelling.py`).
+Not here: what a policy is (`core/policy.py`), and how a run is cancelled (`store/cancel.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Protocol
 
 from holdfast.core import events as e
 from holdfast.core.events import Spent, Usage, added
+from holdfast.core.journal import Journal
 from holdfast.core.policy import BudgetUse, Policy, budget_use, microseconds
-from holdfast.core.replay import Journal
 from holdfast.runtime.declare import AgentSpec
 from holdfast.store.base import Store
 

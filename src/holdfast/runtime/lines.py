@@ -15,7 +15,7 @@ continue decides races, so it is fixed by the log:
 Whether the code is blocked is seen from what its coroutines await (`Line`). What one task tells another passes
 through a few callbacks of the event loop; `HOPS` is how many turns of the loop it may take.
 
-Not here: making tasks (`tasks.py`), what a call is (`flow.py`), when a wait is over (`core/waits.py`).
+Not here: making tasks (`task_factory.py`), what a call is (`flow.py`), when a wait is over (`core/waits.py`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import Any, Final, Protocol
 
 from holdfast.core import events as e
 from holdfast.core.events import Event
+from holdfast.core.journal import Journal, Place
 from holdfast.core.policy import MICROSECONDS
-from holdfast.core.replay import Journal, Place
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, CallFailed, HoldfastError, Stop, Suspend
 from holdfast.store.base import Store

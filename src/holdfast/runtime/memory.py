@@ -21,9 +21,9 @@ from holdfast.core.parts import Message, ToolCall
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.context import Branch, current_branch
-from holdfast.runtime.models import Field
+from holdfast.runtime.branches import Branch, current_branch
 from holdfast.runtime.session import Session
+from holdfast.runtime.state_schema import Field
 
 
 class Place:

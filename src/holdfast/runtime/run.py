@@ -33,15 +33,15 @@ from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import Abandon, ArtifactDamaged, CallFailed, InvalidInput, Signal, UnknownStage
 from holdfast.runtime import requests, templates
+from holdfast.runtime.branches import CURRENT, Branch
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.context import CURRENT, Branch
 from holdfast.runtime.effects import Draw
 from holdfast.runtime.lineage import use_of
 from holdfast.runtime.memory import Messages, Place, State
-from holdfast.runtime.models import fields_of
 from holdfast.runtime.requests import Approval, Question, Request, Timer
 from holdfast.runtime.session import Session
-from holdfast.runtime.tasks import drive_async_here, drive_here
+from holdfast.runtime.state_schema import fields_of
+from holdfast.runtime.task_factory import drive_async_here, drive_here
 from holdfast.runtime.waits import wait_first
 
 T = TypeVar("T")

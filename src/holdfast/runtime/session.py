@@ -22,11 +22,11 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import Event, Noted, Usage, Value, plain
 from holdfast.core.fold import Draft, message_of
+from holdfast.core.journal import Entry, Journal, Place
 from holdfast.core.knowledge import change
 from holdfast.core.log import Blob, Head, Record
 from holdfast.core.parts import Message
 from holdfast.core.policy import Checkpoint
-from holdfast.core.replay import Entry, Journal, Place
 from holdfast.core.state import Queued, RunState
 from holdfast.core.still_open import open_since
 from holdfast.core.waits import OpenWait, first_ends

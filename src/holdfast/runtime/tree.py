@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, LeaseLost, NoSuchRun, NotResumable, S
 from holdfast.runtime.engine import Engine, Taken
 from holdfast.runtime.resumable import check
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow
-from holdfast.store.cancelling import open_children
+from holdfast.store.cancel import open_children
 
 WAIT_SECONDS: Final = 1.0
 """How long one wait lasts at most: after it, the caller may have been cancelled."""

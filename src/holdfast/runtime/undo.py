@@ -20,7 +20,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, Conflict, NotFound, Suspend
-from holdfast.runtime.context import Branch, Inside
+from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.declare import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, Params, spec_of
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.flow import call

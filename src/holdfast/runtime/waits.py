@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from holdfast.core import events as e
 from holdfast.core import values
+from holdfast.core.journal import Entry, Place
 from holdfast.core.policy import MICROSECONDS
-from holdfast.core.replay import Entry, Place
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend
+from holdfast.runtime.branches import Branch
 from holdfast.runtime.commit import commit
-from holdfast.runtime.context import Branch
 from holdfast.runtime.effects import Begin, CutOff, Flow, Park, Pause, Replay
 from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.gate import gate

@@ -27,8 +27,8 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import Event
+from holdfast.core.journal import Journal
 from holdfast.core.log import Blob
-from holdfast.core.replay import Journal
 from holdfast.errors import (
     Abandon,
     Conflict,

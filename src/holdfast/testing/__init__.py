@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.crash import Fault, Report
     from holdfast.testing.mocks import MockFailure, MockMissing
-    from holdfast.testing.play import Play
-    from holdfast.testing.sentences import Outcome, sentence
+    from holdfast.testing.scenario import Play
+    from holdfast.testing.step_matcher import Outcome, sentence
     from holdfast.testing.store_suite import Bench, check_store, store_checks
 
 __all__ = [
@@ -36,10 +36,10 @@ __all__ = [
 
 _HOME_OF = {
     "Bench": "testing.store_suite", "Fault": "testing.crash", "ManualClock": "testing.clock",
-    "MockFailure": "testing.mocks", "MockMissing": "testing.mocks", "Outcome": "testing.sentences",
-    "Play": "testing.play", "Report": "testing.crash", "ScriptedModel": "agents.models",
+    "MockFailure": "testing.mocks", "MockMissing": "testing.mocks", "Outcome": "testing.step_matcher",
+    "Play": "testing.scenario", "Report": "testing.crash", "ScriptedModel": "agents.models",
     "call": "agents.models", "check_store": "testing.store_suite", "say": "agents.models",
-    "sentence": "testing.sentences", "store_checks": "testing.store_suite",
+    "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",
 }  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name

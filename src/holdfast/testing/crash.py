@@ -37,11 +37,11 @@ from typing import Any, Final
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError
 from holdfast.runtime.declare import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
-from holdfast.testing.play import Ended, How, Life, Play, Stage, live_here
+from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
-from holdfast.testing.sentences import Outcome, shown
+from holdfast.testing.scenario import Ended, How, Life, Play, Stage, live_here
 from holdfast.testing.spec import fresh_folder, outcome_of
-from holdfast.testing.watch import watch
+from holdfast.testing.step_matcher import Outcome, shown
 
 Lives = Callable[[int | None], Life]
 """Given the boundary at which to kill (None: nowhere), how the lives of one performance are lived."""

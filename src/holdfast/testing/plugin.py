@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.crash import Report
-    from holdfast.testing.sentences import Outcome
+    from holdfast.testing.step_matcher import Outcome
 
 
 class CrashEverywhere(Protocol):
@@ -73,7 +73,7 @@ def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
     from holdfast.testing.crash import explore
     from holdfast.testing.mocks import mocks_of
-    from holdfast.testing.play import Act, Answer, Play
+    from holdfast.testing.scenario import Act, Answer, Play
 
     def crash(
         agent: Callable[..., Any], /, *, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,

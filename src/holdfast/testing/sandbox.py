@@ -40,7 +40,7 @@ from holdfast.app import Holdfast
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import NotStorable
-from holdfast.runtime.context import Inside
+from holdfast.runtime.branches import Inside
 from holdfast.runtime.declare import (
     CHECKED,
     KEYED,
@@ -393,7 +393,7 @@ class Sandbox:
             names.update(before)
 
     def _plain(self, name: str, real: Callable[..., Any], mock: Mock) -> Callable[..., Any]:
-        from holdfast.runtime.context import CURRENT, Branch
+        from holdfast.runtime.branches import CURRENT, Branch
 
         @functools.wraps(real)
         def called(*args: Any, **kwargs: Any) -> Any:

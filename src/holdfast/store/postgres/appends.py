@@ -9,7 +9,7 @@ end: if the first one was committed, the second does not fit, and the hash that 
 tells that it is ours. The second waits for the first one's locks, so the first is over by then.
 
 Not here: how batches form (`group.py`), the rule of the fence (`fence.py`), lost connections
-(`link.py`).
+(`connections.py`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from psycopg import pq
 from holdfast.core.log import Record
 from holdfast.errors import Conflict, KeyTaken, LeaseLost, StoreError, StoreUnavailable
 from holdfast.store.base import Append, Transaction
-from holdfast.store.bell import Bell
 from holdfast.store.checks import check_append
 from holdfast.store.fence import Standing, refusals
 from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
-from holdfast.store.postgres.history import History
-from holdfast.store.postgres.link import Connection, Link, Route, is_about_one
+from holdfast.store.postgres.connections import Connection, Link, Route, is_about_one
+from holdfast.store.postgres.timeline import History
+from holdfast.store.wakeups import Bell
 
 REFUSALS_MAX: Final = 100
 

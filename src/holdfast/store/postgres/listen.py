@@ -3,7 +3,7 @@
 A note is a hint. Behind a transaction pooler none arrive, and one may be lost with its connection;
 whoever waits also looks for himself now and then.
 
-Not here: those who wait, and how this process wakes them (`bell.py`).
+Not here: those who wait, and how this process wakes them (`wakeups.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import psycopg
 from psycopg import sql
 
 from holdfast.errors import StoreError
-from holdfast.store.bell import Bell
-from holdfast.store.postgres.link import Connection, sever
+from holdfast.store.postgres.connections import Connection, sever
+from holdfast.store.wakeups import Bell
 
 RECONNECT_SECONDS: Final = 1.0
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors as pg
 
 from holdfast.errors import ReadOnlyStore, SchemaMismatch
-from holdfast.store.postgres.link import Connection
+from holdfast.store.postgres.connections import Connection
 from holdfast.store.sql import Migration
 
 LOCK_SPACE: Final = 0x486F6C64  # "Hold": keeps our advisory lock apart from other programs'

@@ -6,8 +6,8 @@ so that nothing else in this process can hold them up.
 Every method is safe against a lost answer: what may have been committed is looked up before it is
 tried again, or is tried in a way that cannot count twice.
 
-Not here: new runs (`creating.py`), appends (`appends.py`), how the server is reached and its errors
-(`link.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules and limits (`fleet.py`).
+Not here: new runs (`create.py`), appends (`appends.py`), how the server is reached and its errors
+(`connections.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules and limits (`schedules.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from holdfast.store.base import (
     Wanted,
     rotation_of,
 )
-from holdfast.store.bell import ANY, Bell
 from holdfast.store.checks import (
     check_append,
     check_filter,
@@ -50,12 +49,13 @@ from holdfast.store.checks import (
 )
 from holdfast.store.group import GroupCommit
 from holdfast.store.postgres.appends import Appends
-from holdfast.store.postgres.creating import Creating
-from holdfast.store.postgres.fleet import PostgresLimits, PostgresSchedules
-from holdfast.store.postgres.history import History
-from holdfast.store.postgres.link import Connection, Link, Pool, Route
+from holdfast.store.postgres.connections import Connection, Link, Pool, Route
+from holdfast.store.postgres.create import Creating
 from holdfast.store.postgres.listen import Listener
 from holdfast.store.postgres.migrate import Schema
+from holdfast.store.postgres.schedules import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.timeline import History
+from holdfast.store.wakeups import ANY, Bell
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ from holdfast.core.log import Blob
 from holdfast.errors import InvalidInput, KeyTaken, StorageFull, StoreError
 from holdfast.store import sql
 from holdfast.store.base import Append, RowChange
-from holdfast.store.bell import Bell
 from holdfast.store.checks import check_append
 from holdfast.store.fence import Standing, refusals
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import Reserve
+from holdfast.store.wakeups import Bell
 
 _Q: Final = sql.queries("sqlite")
 _INSERT_ONE: Final = _Q["insert_event"]

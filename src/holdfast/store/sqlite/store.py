@@ -4,7 +4,7 @@ WAL with `synchronous=FULL`, set and read back: what was acknowledged survives a
 comes with `apsw`, because many Pythons carry a library with a known corruption bug.
 
 Not here: appends (`appends.py`), connections, transactions and forks (`connections.py`), the file
-itself (`file.py`), schedules and limits (`fleet.py`).
+itself (`file.py`), schedules and limits (`schedules.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from holdfast.store.base import (
     rotation_of,
     system_clock,
 )
-from holdfast.store.bell import ANY, Bell
 from holdfast.store.checks import (
     check_append,
     check_filter,
@@ -54,7 +53,8 @@ from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
-from holdfast.store.sqlite.fleet import SQLiteLimits, SQLiteSchedules
+from holdfast.store.sqlite.schedules import SQLiteLimits, SQLiteSchedules
+from holdfast.store.wakeups import ANY, Bell
 
 if TYPE_CHECKING:
     import asyncio

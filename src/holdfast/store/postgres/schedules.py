@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.store.base import Schedule
 from holdfast.store.checks import check_text
-from holdfast.store.postgres.link import Connection
+from holdfast.store.postgres.connections import Connection
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput
-from holdfast.testing.play import Ended
+from holdfast.testing.scenario import Ended
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK: Final = "__holdfast_sentence__"

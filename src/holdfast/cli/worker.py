@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.common import existing_store, json_option, say, store_option, users_code
 from holdfast.cli.load import load, parameters
-from holdfast.cli.running import lease_option
+from holdfast.cli.run import lease_option
 from holdfast.errors import NotFound, StoreRefused, StoreUnavailable
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options

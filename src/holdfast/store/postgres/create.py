@@ -13,11 +13,11 @@ from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.store.base import Append, Creation, RunRow
-from holdfast.store.bell import Bell
 from holdfast.store.postgres import arrays
 from holdfast.store.postgres.appends import Appends, columns
-from holdfast.store.postgres.history import History
-from holdfast.store.postgres.link import Connection, Pool, is_about_one
+from holdfast.store.postgres.connections import Connection, Pool, is_about_one
+from holdfast.store.postgres.timeline import History
+from holdfast.store.wakeups import Bell
 
 
 class Creating:

@@ -25,8 +25,8 @@ from holdfast.cli.common import json_option
 from holdfast.cli.load import Loaded, load
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.testing.crash import Fault, Lives, Report, explore
+from holdfast.testing.fork_server import ForkServers
 from holdfast.testing.mocks import mocks_of
-from holdfast.testing.sentences import Outcome
 from holdfast.testing.spec import (
     Cast,
     Scenario,
@@ -38,7 +38,7 @@ from holdfast.testing.spec import (
     read_spec,
     spec_in,
 )
-from holdfast.testing.zygote import Zygotes
+from holdfast.testing.step_matcher import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,12 @@ def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
         click.echo(
             "  tools are executed for real, unless a scenario mocks them (--mock uses MOCKS)"
         )
-    with Zygotes(partial(_zygote_command, file)) as zygotes:
+    with ForkServers(partial(_fork_server_command, file)) as servers:
         for number, scenario in wanted:
             verdict = play_scenario(scenario, file.cast)
             report = None
             if crash and verdict.ok:
-                report = _crashed(scenario, file.cast, tally, zygotes.lives(number))
+                report = _crashed(scenario, file.cast, tally, servers.lives(number))
             tally.scenarios.append(_verdict_data(verdict, report))
             if not tally.as_json:
                 _print(verdict, report)
@@ -187,9 +187,9 @@ def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
         _pytest(file.test_files, tally, only)
 
 
-def _zygote_command(file: Found, fd: int) -> list[str]:
+def _fork_server_command(file: Found, fd: int) -> list[str]:
     mocked = "mock" if file.cast.strict else "real"
-    return [sys.executable, "-m", "holdfast.cli.zygote", str(fd), file.given, mocked]
+    return [sys.executable, "-m", "holdfast.cli.fork_server", str(fd), file.given, mocked]
 
 
 def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Report:

@@ -19,7 +19,7 @@ from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.errors import Conflict, LogDamaged
 from holdfast.store.base import TERMINAL_STATUSES, Append, Filter, RowChange, RunRow, Store
-from holdfast.store.ending import newest_first
+from holdfast.store.tail import newest_first
 
 LATELY: Final = 100
 """How far back a cancellation is looked for. One that is not carried out yet is among the last events: a worker

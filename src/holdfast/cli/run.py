@@ -17,7 +17,6 @@ import click
 from holdfast import views
 from holdfast.app import Holdfast
 from holdfast.cli import INTERRUPTED, text
-from holdfast.cli.asking import ask_on_the_spot
 from holdfast.cli.common import (
     Decider,
     command,
@@ -34,6 +33,7 @@ from holdfast.cli.common import (
 from holdfast.cli.describe import content, next_steps
 from holdfast.cli.load import Loaded, is_file, load, parameters
 from holdfast.cli.progress import Progress
+from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound, RunBusy, RunCancelled, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec

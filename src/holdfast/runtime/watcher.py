@@ -1,7 +1,7 @@
 """Look after async runs that await something for long: were they cancelled, is their deadline past?
 
 A run that executes notices such things at its next call; one that awaits is cut off at whatever it
-awaits. A child that is due and that no worker executes is executed by its parent, if that is in memory. And does the loop that they are on still turn (`stall.py`)? The looking is done by a thread of its
+awaits. A child that is due and that no worker executes is executed by its parent, if that is in memory. And does the loop that they are on still turn (`loop_watchdog.py`)? The looking is done by a thread of its
 own, over the connections that everybody uses: when those are busy, a cancellation is noticed later, and no
 lease is lost (`lease.py` has its own thread).
 """
@@ -13,9 +13,9 @@ import threading
 from typing import Final
 
 from holdfast.errors import Stop, StoreError
-from holdfast.runtime.context import Branch
+from holdfast.runtime.branches import Branch
 from holdfast.runtime.gate import cancellation, is_overdue, overdue
-from holdfast.runtime.stall import Stalls
+from holdfast.runtime.loop_watchdog import Stalls
 from holdfast.store.base import MICROSECONDS, Store
 
 LOOK_SECONDS: Final = 1.0

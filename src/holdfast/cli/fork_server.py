@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.cli.testing import found
+from holdfast.cli.test import found
+from holdfast.testing.fork_server import serve
 from holdfast.testing.spec import play_of
-from holdfast.testing.zygote import serve
 
 
 def main() -> None:
-    """`python -m holdfast.cli.zygote FD TARGET mock|real`."""
+    """`python -m holdfast.cli.fork_server FD TARGET mock|real`."""
     fd, target, mocked = sys.argv[1:]
     file = found(target, mocked == "mock")
     plays = [play_of(scenario, file.cast) for scenario in file.scenarios]

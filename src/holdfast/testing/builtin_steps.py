@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from holdfast.errors import InvalidInput
 from holdfast.testing.mocks import mock_of
-from holdfast.testing.play import Act, Answer, Play
-from holdfast.testing.sentences import (
+from holdfast.testing.scenario import Act, Answer, Play
+from holdfast.testing.step_matcher import (
     Outcome,
     Sentence,
     json_or_text,

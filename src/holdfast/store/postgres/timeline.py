@@ -29,7 +29,7 @@ from holdfast.core.log import Record
 from holdfast.errors import LogRegressed
 
 if TYPE_CHECKING:
-    from holdfast.store.postgres.link import Connection
+    from holdfast.store.postgres.connections import Connection
 
 KNOWN_MAX: Final = 10_000
 """How many runs are remembered: those written to last."""

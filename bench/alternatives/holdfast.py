@@ -1,4 +1,4 @@
-"""Holdfast itself, measured exactly as its neighbours are: one piece of work in a process of its own."""
+"""Holdfast itself, measured exactly as its alternatives are: one piece of work in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.neighbours import MARKS, serve, work
+from bench.alternatives import MARKS, serve, work
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Run, agent, step, tool
 from holdfast.store.base import Append
 

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from holdfast.errors import CallFailed, Stop, Suspend
-from holdfast.runtime.context import CURRENT, Branch, current_branch
+from holdfast.runtime.branches import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.lines import Line, Lines

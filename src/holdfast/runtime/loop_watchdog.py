@@ -4,7 +4,7 @@ Nothing is lost by it (`lease.py` has a thread of its own), but no other run on 
 nobody would know why. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
-Not here: who looks, and when (`lookout.py`).
+Not here: who looks, and when (`watcher.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Final
 
 from holdfast.runtime import drivers
+from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.clock import elapsed
-from holdfast.runtime.context import Branch, Inside
 from holdfast.runtime.effects import Asked, Invoke
 from holdfast.runtime.lines import Lines
 

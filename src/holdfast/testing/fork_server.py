@@ -1,10 +1,10 @@
 """Warm processes that lives are forked from: each a fresh interpreter with the agent's file loaded.
 
 There are two, with different hash seeds, and the lives of a run take turns between them: so a run that
-is resumed meets another order of sets, as it would in a new process, at the price of a fork. A zygote
+is resumed meets another order of sets, as it would in a new process, at the price of a fork. A server
 has one thread and opens nothing, so that forking it is safe.
 
-`Zygotes` is the side that asks; `serve` is what a zygote does. What is loaded there is the caller's
+`ForkServers` is the side that asks; `serve` is what a server does. What is loaded there is the caller's
 business: both sides must know the same plays under the same numbers.
 """
 
@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.crash import how_it_ended, life_and_death
-from holdfast.testing.play import Ended, How, Life, Play, Stage
+from holdfast.testing.scenario import Ended, How, Life, Play, Stage
 
 SEEDS = ("1", "2")
 
@@ -47,19 +47,19 @@ def _say(to: Any, what: dict[str, Any]) -> None:
     to.flush()
 
 
-class Zygotes:
-    """Two zygotes, started when the first life is asked for. `command` gets the socket's number."""
+class ForkServers:
+    """Two servers, started when the first life is asked for. `command` gets the socket's number."""
 
     def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
         self._command = command
-        self._started: list[_Zygote] = []
+        self._started: list[_ForkServer] = []
 
-    def __enter__(self) -> Zygotes:
+    def __enter__(self) -> ForkServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for zygote in self._started:
-            zygote.close()
+        for server in self._started:
+            server.close()
 
     def lives(self, play: int) -> Callable[[int | None], Life]:
         """How the lives of this play are lived."""
@@ -67,7 +67,7 @@ class Zygotes:
         def performance(kill_at: int | None) -> Life:
             lived = 0
 
-            def live(stage: Stage, agent: Callable[..., Any], how: How) -> Ended:  # noqa: ARG001 - the zygote has it
+            def live(stage: Stage, agent: Callable[..., Any], how: How) -> Ended:  # noqa: ARG001 - the server has it
                 nonlocal lived
                 lived += 1
                 order = {
@@ -76,22 +76,22 @@ class Zygotes:
                     "how": how,
                     "kill_at": kill_at,
                 }
-                return how_it_ended(stage, self._zygote(lived).ask(order)["status"])
+                return how_it_ended(stage, self._server(lived).ask(order)["status"])
 
             return live
 
         return performance
 
-    def _zygote(self, lived: int) -> _Zygote:
+    def _server(self, lived: int) -> _ForkServer:
         if not self._started:
-            self._started += [_Zygote(self._command, seed) for seed in SEEDS]
+            self._started += [_ForkServer(self._command, seed) for seed in SEEDS]
         return self._started[lived % len(SEEDS)]
 
 
-class _Zygote:
+class _ForkServer:
     def __init__(self, command: Callable[[int], Sequence[str]], seed: str) -> None:
         ours, theirs = socket.socketpair()
-        self._says: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the zygote
+        self._says: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 command(theirs.fileno()), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,

@@ -12,11 +12,11 @@ from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
-from holdfast.core.replay import Entry, Place
+from holdfast.core.journal import Entry, Place
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend, Woken
+from holdfast.runtime.branches import Inside
 from holdfast.runtime.commit import commit, park
-from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import (
     CHECKED,
     CHILD,
@@ -26,7 +26,7 @@ from holdfast.runtime.declare import (
     Done,
 )
 from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, LookAgain, Never
-from holdfast.runtime.outcome import encoded, error_info, secrets_of
+from holdfast.runtime.results import encoded, error_info, secrets_of
 from holdfast.runtime.session import Session
 
 LIVES_MAX: Final = 5

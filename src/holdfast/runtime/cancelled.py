@@ -11,13 +11,13 @@ import contextlib
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
+from holdfast.runtime.branches import Inside
 from holdfast.runtime.commit import commit, commit_outcome
-from holdfast.runtime.context import Inside
 from holdfast.runtime.declare import CHILD
 from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, Never
-from holdfast.runtime.outcome import failed_receipt
+from holdfast.runtime.results import failed_receipt
 from holdfast.store.base import Store
-from holdfast.store.cancelling import cancel_tree
+from holdfast.store.cancel import cancel_tree
 
 
 def record_cut(

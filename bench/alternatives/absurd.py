@@ -13,7 +13,7 @@ import absurdctl
 import psycopg
 from absurd_sdk import Absurd, AsyncAbsurd
 
-from bench.neighbours import MARKS, serve, work
+from bench.alternatives import MARKS, serve, work
 
 POLL_SECONDS = 0.01
 CLAIM_SECONDS = 600

@@ -23,7 +23,7 @@ from langgraph.graph.message import add_messages
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from bench.neighbours import MARKS, serve, work
+from bench.alternatives import MARKS, serve, work
 
 POOL_SIZE = 20
 RUN_ID = "interrupted"

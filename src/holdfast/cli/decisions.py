@@ -14,7 +14,6 @@ import click
 
 from holdfast import control, views
 from holdfast.cli import describe, text
-from holdfast.cli.asking import option_or_value, show_request
 from holdfast.cli.common import (
     Decider,
     command,
@@ -25,6 +24,7 @@ from holdfast.cli.common import (
     run_argument,
     say,
 )
+from holdfast.cli.prompts import option_or_value, show_request
 from holdfast.core import values
 from holdfast.core.state import Call, Waiting
 from holdfast.errors import NotStorable

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.replay import Entry, Place, is_main
+from holdfast.core.journal import Entry, Place, is_main
 from holdfast.errors import Abandon, Diverged, HoldfastError
-from holdfast.runtime.context import Branch
+from holdfast.runtime.branches import Branch
 from holdfast.runtime.drivers import drive, drive_async
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.execute import find_signal, run_body
 from holdfast.runtime.lineage import govern
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting, place_name
-from holdfast.runtime.tasks import branching_tasks
+from holdfast.runtime.task_factory import branching_tasks
 from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dbos import DBOS, SetWorkflowID
 
-from bench.neighbours import MARKS, serve, work
+from bench.alternatives import MARKS, serve, work
 
 RUN_ID = "interrupted"
 PATIENCE_SECONDS = 120
