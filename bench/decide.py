@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness import Report, Series, folder, postgres_databases
 from bench.alternatives import body
+from bench.harness import Report, Series, folder, postgres_databases
 from holdfast import Holdfast, Run, RunCancelled, RunWaiting, agent, control, step, tool
 
 FLAT: Final = 3.0

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness import Progress, Report, Series, folder
 from bench.alternatives import Failed, missing
+from bench.harness import Progress, Report, Series, folder
 from bench.queues import AS_SHIPPED, LEASE_SECONDS, MARKS, QUEUES, ROOT, STEP_SECONDS
 
 WORKERS: Final = (1, 2, 4)

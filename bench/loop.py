@@ -21,9 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from bench.alternatives import body, missing, peak_mb
 from bench.append import RawPostgres, RawSQLite
 from bench.harness import Report, bytes_on_disk, folder, postgres_databases
-from bench.alternatives import body, missing, peak_mb
 from holdfast import AgentState, Checkpoint, Holdfast, Run, RunWaiting, loop, step
 
 FLAT: Final = 1.5

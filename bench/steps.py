@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from bench.alternatives import Failed, measure, missing
 from bench.append import RawPostgres, RawSQLite
 from bench.charts import chart
 from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
-from bench.alternatives import Failed, measure, missing
 
-NEIGHBOUR_ROUNDS: Final = 3
+ALTERNATIVE_ROUNDS: Final = 3
 """Neighbours are slow enough that a round costs minutes; beyond this their figures hardly move."""
 CLAIM_ENDS_SECONDS: Final = 1.5
 STEP_BYTES: Final = 1099
@@ -174,7 +174,7 @@ class Bench:
             ours.values.append(n / got["seconds"])
             seen.setdefault("Holdfast", []).append(got)
             raw.values.append(self._raw(n))
-            if r >= NEIGHBOUR_ROUNDS:
+            if r >= ALTERNATIVE_ROUNDS:
                 continue
             small.values.append(ours.values[-1])
             for c in self.alternatives:
@@ -240,7 +240,7 @@ class Bench:
     def _together_with_alternatives(self, runs: int, n: int) -> None:
         ours = Series("Holdfast", "steps/s")
         theirs = {c.label: Series(c.label, "steps/s") for c in self.alternatives}
-        for _ in range(min(self.rounds, NEIGHBOUR_ROUNDS if runs < 500 else 1)):
+        for _ in range(min(self.rounds, ALTERNATIVE_ROUNDS if runs < 500 else 1)):
             ours.values.append(runs * n / self._must("concurrent", runs, n)["seconds"])
             for c in self.alternatives:
                 got = c.figures("concurrent", runs, n)
@@ -314,7 +314,7 @@ class Bench:
             ours = Series("Holdfast", "steps/s")
             beside = speakers if n <= self.size.neighbour_loop_max else ()
             theirs = {c.label: Series(c.label, "steps/s") for c in beside}
-            for _ in range(min(self.rounds, NEIGHBOUR_ROUNDS)):
+            for _ in range(min(self.rounds, ALTERNATIVE_ROUNDS)):
                 ours.values.append(n / self._must("conversation", n)["seconds"])
                 for c in beside:
                     if found := c.figures("conversation", n):
@@ -341,7 +341,7 @@ class Bench:
         )
 
     def _last_against_first(self, work: str, n: int) -> float:
-        got = [self._must(work, n) for _ in range(min(self.rounds, NEIGHBOUR_ROUNDS))]
+        got = [self._must(work, n) for _ in range(min(self.rounds, ALTERNATIVE_ROUNDS))]
         return statistics.median(g["last"] / g["first"] for g in got)
 
     def conversation_bytes(self) -> None:
