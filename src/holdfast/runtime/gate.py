@@ -3,7 +3,7 @@
 Asked before every call and wait that is not recorded yet, and again if the intent was refused because the
 log had grown. A child run asks for every run above it that executes here, too.
 
-Not here: approval by risk (`flow.py`), limits over all workers (`limits.py`).
+Not here: approval by risk (`approval.py`), limits over all workers (`limits.py`).
 """
 
 from __future__ import annotations
