@@ -24,6 +24,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
 │   └── Rejected                     a person said no
+├── InDoubt                          raised by a tool: the call may or may not have happened
 ├── ModelError                       a model's provider did not answer with a reply
 │   ├── ModelUnavailable             busy, down, too slow or cut off: trying again may help
 │   ├── ModelRefused                 the request or the key is wrong: trying again will not help
@@ -263,6 +264,9 @@ class CallFailed(HoldfastError):
     It stands in for the tool's own exception, which is never rebuilt from the log by name.
     """
 
+    may_have_happened = False
+    """Whether the outcome of an attempt is unknown. Only a tool with a key fails so: call it again with its key."""
+
     def __init__(
         self, name: str, error_type: str, message: str, *, attempts: int = 1, step: int = 0
     ) -> None:
@@ -285,6 +289,13 @@ class CallTimeout(CallFailed, TimeoutError):
 
 class Rejected(CallFailed):
     """A person said no to a call that needed approval."""
+
+
+class InDoubt(HoldfastError):
+    """Raise it in a tool that cannot know whether its effect happened, for example after a lost response.
+
+    What the tool declares decides then: its check is asked, or the run waits for a person.
+    """
 
 
 class AgentFailed(HoldfastError):

@@ -71,7 +71,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     type: str
     message: str
     traceback: str = ""
-    effect: str = ""  # "none": it surely did not happen; "": the tool raised, as tools do
+    effect: str = ""
+    """"none": it did not happen; "unknown": it may have happened; "": the tool raised an error of its own."""
 
 
 def _check_finite(name: str, number: float, advice: str) -> None:
@@ -331,6 +332,8 @@ class CallDoubted(Event, frozen=True, omit_defaults=True):
     branch: str = ""
     attempt: int = 1
     because: str = ""
+    error: ErrorInfo | None = None
+    """What the tool raised, if it did."""
 
 
 class CallResolved(Event, frozen=True, omit_defaults=True):

@@ -397,7 +397,9 @@ class Draft:
         seq = self.seq
         call = self._call(x.branch, x.index)
         if call is not None:
-            self._store_call(call, status="in_doubt", seq=seq, time=None)
+            self._store_call(
+                call, status="in_doubt", error=x.error or call.error, seq=seq, time=None
+            )
 
     def _resolved(self, x: e.CallResolved) -> None:
         seq, time = self.seq, self.updated_at

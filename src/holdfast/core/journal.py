@@ -76,6 +76,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     iteration: e.IterationEnded | None = None
     timeout: e.TimeoutFired | None = None
     attempts_before: int = 0
+    settled_attempts: int = 0
+    """How many attempts there were when a person, a check or a policy last said to try again."""
     first_seq: int = 0
     seq: int = 0
     """The seq of its last event: what the code may see when it has returned from here."""
@@ -554,6 +556,7 @@ class Journal:
         entry.doubted = None
         if event.how == "retry":
             entry.first_intent_at = 0  # somebody looked: the key begins a new life
+            entry.settled_attempts = entry.attempts
         else:
             self._outcomes.append((seq, (event.branch, event.index)))
 

@@ -30,7 +30,6 @@ from holdfast.runtime.declare import (
     CHECKED,
     CHILD,
     KEYED,
-    ONCE,
     TRANSACTIONAL,
 )
 from holdfast.runtime.effects import (
@@ -45,7 +44,6 @@ from holdfast.runtime.gate import gate
 from holdfast.runtime.intent import record_intent
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.match import replay
-from holdfast.runtime.recover import ask_check, doubt
 from holdfast.runtime.results import (
     encoded,
     error_info,
@@ -56,6 +54,7 @@ from holdfast.runtime.results import (
     secrets_of,
     spent_by_child,
 )
+from holdfast.runtime.unanswered import given_up, is_unknown, lost_response
 from holdfast.runtime.writer import Batch, Commit
 
 
@@ -139,16 +138,14 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
     except RunWaiting as child:
         yield from _wait_for_child(asked, child)
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
-        if isinstance(error, TimeoutError) and spec.timeout is not None:
-            because = f"it did not answer within {spec.timeout:g} s"
-            settled = yield from unanswered(asked, intent, number, because)
-            if settled is not None:
-                return (yield from replay(asked, settled))
+        settled = yield from lost_response(asked, intent, error, number, tries)
+        if settled is not None:
+            return (yield from replay(asked, settled))
         return (yield from _failed(asked, error, number, step, started, tries))
     except CutOff as cut:
         cut.began = cut.began or _may_have_happened(asked, number)
         if cut.began:
-            settled = yield from unanswered(asked, intent, number, str(cut))
+            settled = yield from given_up(asked, intent, number, str(cut))
             if settled is not None:
                 return (yield from replay(asked, settled))
         yield from record_cut(asked, cut, number, step, started)
@@ -163,21 +160,6 @@ def _may_have_happened(asked: Asked, number: int) -> bool:
     """Whether an earlier attempt has no known outcome: it was begun by a process that died."""
     entry = asked.session.entry(*asked.place)
     return asked.spec.effect == KEYED and entry is not None and number - 1 > len(entry.failures)
-
-
-def unanswered(asked: Asked, intent: e.CallStarted | None, number: int, because: str) -> Flow:
-    """Nobody waits for it any longer, and it may have happened. Returns how it is settled; None: as a
-    failure."""
-    spec = asked.spec
-    if intent is None or spec.effect not in (ONCE, CHECKED):
-        return None
-    if spec.effect == CHECKED:
-        settled = yield from ask_check(asked, intent)
-        if settled is not None or spec.is_async:
-            return settled
-        because += ", and may still be under way"  # a thread cannot be stopped
-    yield from doubt(asked, intent.step, number, because)
-    return None
 
 
 def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
@@ -289,6 +271,8 @@ def _failed(
         raise session.stop(Abandon(error)) from error
     now = session.store.now()
     info = error_info(error, secrets_of(asked))
+    if spec.effect != CHECKED and is_unknown(asked, error):  # a check has been asked
+        info = msgspec.structs.replace(info, effect="unknown")
     step = step or session.next_step()
     retry_at = None
     if spec.retry.wants(error, tries):

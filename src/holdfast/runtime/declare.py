@@ -36,6 +36,7 @@ from holdfast.runtime.options import (
     exemptions,
     names,
     risks,
+    unsure_on,
 )
 from holdfast.runtime.state_schema import fields_of
 from holdfast.runtime.unawaited import checked, remember
@@ -213,6 +214,8 @@ class CallSpec:
     undo: Callable[..., Any] | None = None
     key_ttl: float | None = None
     on_doubt: str | Callable[..., Any] = "wait"
+    unsure_on: tuple[type[BaseException], ...] = ()
+    """Errors after which the call may have happened, besides those that are known to be so."""
     redact: frozenset[str] = frozenset()
     version: str = ""
     rate: Rate | None = None
@@ -505,6 +508,7 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     secret = names(name, "redact", options.get("redact", ()), "names", "token")
     options["redact"] = frozenset(secret)
     options["retry"] = options.get("retry") or NO_RETRY
+    options["unsure_on"] = unsure_on(name, options.get("unsure_on", ()), options["effect"])
     return CallSpec(
         name=name,
         fn=fn,
@@ -585,6 +589,7 @@ class Declarations:
         undo: Callable[..., Any] | None = None,
         key_ttl: float | None = None,
         on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
+        unsure_on: type[Exception] | tuple[type[Exception], ...] = (),
         redact: Iterable[str] = (),
         version: str = "",
         rate: Rate | None = None,

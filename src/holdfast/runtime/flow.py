@@ -23,7 +23,7 @@ from holdfast.errors import (
     NotDurable,
 )
 from holdfast.runtime.approval import ask_approval, check_args
-from holdfast.runtime.attempt import make_attempts, unanswered
+from holdfast.runtime.attempt import make_attempts
 from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.cancelled import record_cut
 from holdfast.runtime.declare import (
@@ -43,6 +43,7 @@ from holdfast.runtime.gate import gate
 from holdfast.runtime.match import check_all_replayed, match_call, replay
 from holdfast.runtime.recover import settle_doubt
 from holdfast.runtime.session import Session
+from holdfast.runtime.unanswered import given_up
 from holdfast.store.base import RESERVED
 
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
@@ -140,7 +141,7 @@ def _begin(asked: Asked, entry: Entry | None) -> Flow:
     except CutOff as cut:
         cut.began = entry is not None and entry.open_attempt
         if entry is not None and cut.began:  # in another process: it may have happened
-            settled = yield from unanswered(asked, entry.intent, entry.attempts, str(cut))
+            settled = yield from given_up(asked, entry.intent, entry.attempts, str(cut))
             if settled is not None:
                 raise LookAgain from None
         yield from _give_up(asked, cut, entry)

@@ -124,7 +124,9 @@ def spent_by_child(asked: Asked, step: int) -> Spent | None:
 def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
     """A recorded failure as the exception that code sees, the first time and on every replay."""
     kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
-    return kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed = kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed.may_have_happened = error.effect == "unknown"
+    return failed
 
 
 def result_lost(asked: Asked, why: str) -> CallFailed:
