@@ -52,6 +52,7 @@ from holdfast.store.base import (
     Store,
 )
 from holdfast.store.cancel import cancel_children
+from holdfast.store.process import is_held
 from holdfast.store.tail import newest_first
 
 
@@ -288,7 +289,7 @@ def resolve(
     wrapped, blob = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
             )
@@ -410,7 +411,7 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         _refuse_ended(row, "a pause")
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is paused already")
-        live = row.is_live(store.now())
+        live = is_held(row, store.now())
         change = None if live else RowChange("paused", None, "somebody to resume it")
         return Act([e.RunPaused(by=by, why=why)], change)
 
@@ -454,7 +455,7 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
     """
 
     def decide(_: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
         if row.status in ("completed", "cancelled"):
             raise NotNow(
@@ -480,7 +481,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Begin the run's code at its first line again, with its state kept: guards still hold."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
@@ -521,7 +522,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Take back what the run did, newest first. A worker with the agent's code does it."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
             end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"

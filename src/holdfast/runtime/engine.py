@@ -12,7 +12,6 @@ import contextlib
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,12 +62,14 @@ from holdfast.store.base import (
     TERMINAL_STATUSES,
     Append,
     Creation,
+    Filter,
     NewRun,
     RowChange,
     RunRow,
     Store,
     Wanted,
 )
+from holdfast.store.process import has_died_here, is_held, worker_name
 from holdfast.store.tail import newest_first
 
 CALLER_GONE: Final = "the caller of this one was cancelled"
@@ -122,8 +123,7 @@ class Engine:
     def worker(self) -> str:
         """A name that no other process has had: pods and hosts reuse theirs, and a fork inherits ours."""
         if self._worker[0] != os.getpid():
-            name = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            self._worker = (os.getpid(), name)
+            self._worker = (os.getpid(), worker_name())
         return self._worker[1]
 
     def close(self) -> None:
@@ -211,11 +211,19 @@ class Engine:
         if row.status == "quarantined":
             raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
         asked_at = elapsed()
-        claimed = self.store.claim(
-            row.id, worker=self.worker, lease_us=self.leases.lease_us, within=within
+        claim = partial(
+            self.store.claim,
+            row.id,
+            worker=self.worker,
+            lease_us=self.leases.lease_us,
+            within=within,
         )
+        claimed = claim()
         if claimed is None:
             now = self.store.get(row.id)
+            if now is not None and self._release_if_dead(now):
+                claimed = claim()
+        if claimed is None:
             if within is not None and now is not None and not now.is_live(self.store.now()):
                 room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
                 raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
@@ -224,6 +232,21 @@ class Engine:
                 row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
             )
         return Taken(claimed, spec, asked_at)
+
+    def _release_if_dead(self, row: RunRow) -> bool:
+        """End the lease of a process that has died on this machine. By its epoch: if another process claimed the
+        run meanwhile, nothing happens."""
+        if not row.is_live(self.store.now()) or not has_died_here(row.owner):
+            return False
+        return self.store.release(row.id, row.epoch, died=True)
+
+    def release_dead(self, *, limit: int = 1000) -> None:
+        """End the leases of processes that have died on this machine, among the newest runs."""
+        rows = self.store.runs(Filter(status="running"), limit=limit)
+        dead = {owner for owner in {row.owner for row in rows} if has_died_here(owner)}
+        for row in rows:
+            if row.owner in dead:
+                self._release_if_dead(row)
 
     def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
         """Claim a run as a worker would: if there is room for it. None if that is impossible."""
@@ -586,7 +609,7 @@ class Engine:
         cancel.cancel_children(self.store, run_id, asked)
         for row in cancel.open_children(self.store, run_id):
             spec = self.agents.get(row.agent)
-            if spec is not None and not row.is_live(self.store.now()):
+            if spec is not None and not is_held(row, self.store.now()):
                 with contextlib.suppress(HoldfastError):  # else a worker ends it
                     self.execute(self.take(row, spec))
 
