@@ -198,7 +198,7 @@ class RunFailed(HoldfastError):
     """The run ended with an error. `hf.resume(id)` tries again from the failed step."""
 
     def __init__(
-        self, run_id: str, error_type: str, message: str, *, reason: str = "error"
+        self, run_id: str, error_type: str, message: str, *, reason: str = "error", root: str = ""
     ) -> None:
         self.run_id, self.error_type, self.message, self.reason = (
             run_id,
@@ -206,6 +206,8 @@ class RunFailed(HoldfastError):
             message,
             reason,
         )
+        self.root = root or run_id
+        """The run whose limits hold for this one: itself, or the run at the top of its tree."""
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -219,9 +221,23 @@ class RunFailed(HoldfastError):
 class DeadlineExceeded(RunFailed):
     """The run's deadline passed before it ended."""
 
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  continue:  hf.resume({self.root!r}, deadline=60) gives it another 60 seconds"
+        )
+
 
 class BudgetExceeded(RunFailed):
     """The run used up its budget."""
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  continue:  hf.resume({self.root!r}, budget=Budget(…)) with a higher limit; what was used counts on"
+        )
 
 
 class IterationsExceeded(RunFailed):

@@ -227,6 +227,19 @@ class StepsAccepted(Event, frozen=True, omit_defaults=True):
     why: str = ""
 
 
+class LimitsChanged(Event, frozen=True, omit_defaults=True):
+    """The run's limits were raised, or lowered: its deadline if given, and these limits of its budget."""
+
+    deadline_at: int | None = None
+    budget: dict[str, float] = {}
+    by: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for name, limit in self.budget.items():
+            _check_finite(name, limit, "leave it out for no change")
+
+
 class RunPaused(Event, frozen=True, omit_defaults=True):
     by: str = ""
     why: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -12,13 +12,14 @@ from holdfast.core import events as e
 from holdfast.core.events import Usage
 from holdfast.core.journal import Entry
 from holdfast.core.log import Blob
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
     Conflict,
     NotStorable,
     RunWaiting,
+    Stop,
     StoreError,
     Suspend,
 )
@@ -39,8 +40,9 @@ from holdfast.runtime.effects import (
     HandOver,
     Invoke,
     Never,
+    TimeUp,
 )
-from holdfast.runtime.gate import gate
+from holdfast.runtime.gate import end_by_deadline, gate
 from holdfast.runtime.intent import record_intent
 from holdfast.runtime.limits import within_limits
 from holdfast.runtime.match import replay
@@ -56,6 +58,7 @@ from holdfast.runtime.results import (
 )
 from holdfast.runtime.unanswered import given_up, is_unknown, lost_response
 from holdfast.runtime.writer import Batch, Commit
+from holdfast.store.cancel import REASONS
 
 
 def make_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
@@ -124,20 +127,25 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
         step = intent.step
     started = session.store.now()
     session.check_lease()
+    timeout, by_deadline = _time_limit(asked)
     try:
         if spec.effect == TRANSACTIONAL:
-            return (yield from _transact(asked, number, step, started))
+            return (yield from _transact(asked, number, step, started, timeout))
         raw = yield Invoke(
             session,
             spec.body,
             _filled(asked, intent) if intent or spec.params.hidden else asked.bound,
             Inside(spec.name, spec.effect, session.run_id),
             spec.is_async,
-            spec.timeout,
+            timeout,
         )
     except RunWaiting as child:
         yield from _wait_for_child(asked, child)
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
+        if by_deadline and isinstance(error, TimeUp):
+            raise end_by_deadline(session) from None
+        if spec.effect == CHILD and _ended_by_limit(session.stopped):
+            raise session.stopped from None  # not the child's failure: it continues when this run does
         settled = yield from lost_response(asked, intent, error, number, tries)
         if settled is not None:
             return (yield from replay(asked, settled))
@@ -171,7 +179,27 @@ def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
     return {**asked.bound, "idempotency_key": intent.key if intent else asked.own_key}
 
 
-def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
+def _ended_by_limit(stopped: BaseException | None) -> TypeGuard[Stop]:
+    return isinstance(stopped, Stop) and stopped.reason in REASONS
+
+
+def _time_limit(asked: Asked) -> tuple[float | None, bool]:
+    """How long a call may take, and whether that is the run's deadline.
+
+    A blocking call is cut at the deadline as by `timeout=`: the run ends, and what became of the call is found out
+    when it is resumed. Async calls are cut by the watcher, and a child run has a deadline of its own.
+    """
+    spec, created = asked.spec, asked.session.journal.created
+    at = None if created is None else created.deadline_at
+    if at is None or spec.is_async or spec.effect == CHILD or asked.undoes:
+        return spec.timeout, False
+    left = max(0, at - asked.session.store.now()) / MICROSECONDS
+    return (
+        (spec.timeout, False) if spec.timeout is not None and spec.timeout < left else (left, True)
+    )
+
+
+def _transact(asked: Asked, number: int, step: int, started: int, timeout: float | None) -> Flow:
     """The tool's writes and its receipt commit in one transaction of the store's database."""
     spec, session = asked.spec, asked.session
 
@@ -200,7 +228,7 @@ def _transact(asked: Asked, number: int, step: int, started: int) -> Flow:
                 asked.bound,
                 Inside(spec.name, spec.effect, session.run_id),
                 False,
-                spec.timeout,
+                timeout,
                 finish=finish,
             )
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it

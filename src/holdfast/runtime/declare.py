@@ -663,7 +663,7 @@ def _versions(name: str, continues: object) -> tuple[str, ...]:
     return names(f"agent {name}", "continues", given, "versions", "1")
 
 
-RUN_OPTIONS: Final = ("id", "wait", "priority")
+RUN_OPTIONS: Final = ("id", "wait", "priority", "deadline", "budget")
 """What `hf.run` and `hf.start` take for themselves: input of that name would never arrive."""
 
 

@@ -22,7 +22,7 @@ from holdfast.core import log, values
 from holdfast.core.events import Spent
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import NO_LIMITS, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import (
     Abandon,
@@ -147,12 +147,12 @@ class Engine:
 
     def create(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True, priority: int = 0,
+        above: Session | None = None, claim: bool = True, priority: int = 0, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """Create the run, claimed by us if it is new and `claim`; else its row as it is. With `above` it is
         a child of that run."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         row, fresh = self.store.create(
             new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
         )
@@ -162,11 +162,11 @@ class Engine:
 
     async def create_async(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True,
+        above: Session | None = None, claim: bool = True, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """The same on this event loop."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority=0)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, 0, limits)
         try:
             row, fresh = await self.store.create_async(new)
         except asyncio.CancelledError:  # by now it has been created, or not
@@ -180,14 +180,14 @@ class Engine:
 
     def _creation(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...],
-        above: Session | None, claim: bool, priority: int,
+        above: Session | None, claim: bool, priority: int, given: Limits,
     ) -> tuple[Creation, Head]:  # fmt: skip
         log.check_run_id(run_id)
         self.learn(spec)
         data, digest = spec.encode_input(args, kwargs)
         value, blob = log.wrap(data)
         now = self.store.now()
-        limits, inherited = lineage.at_creation(spec, now, above)
+        limits, inherited = lineage.at_creation(spec, now, above, given)
         parent = "" if above is None else above.run_id
         created = e.RunCreated(
             run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=limits.deadline_at,
@@ -219,10 +219,9 @@ class Engine:
             within=within,
         )
         claimed = claim()
-        if claimed is None:
-            now = self.store.get(row.id)
-            if now is not None and self._release_if_dead(now):
-                claimed = claim()
+        now = self.store.get(row.id) if claimed is None else None
+        if now is not None and self._release_if_dead(now):
+            claimed = claim()
         if claimed is None:
             if within is not None and now is not None and not now.is_live(self.store.now()):
                 room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
@@ -503,7 +502,8 @@ class Engine:
                     data = read_value(self.store, row.id, event.result, seq=record.seq)
                     return spec.result.decode(data) if spec else values.decode(data)
                 case e.RunFailed():
-                    raise outcome_error(row.id, event.reason, event.error.type, event.error.message)
+                    root, error = log.root_of(row.id, row.parent), event.error
+                    raise outcome_error(row.id, event.reason, error.type, error.message, root)
                 case e.RunCancelled():
                     raise cancelled_error(row.id, event.by, event.why)
                 case _:

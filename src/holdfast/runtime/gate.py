@@ -92,6 +92,13 @@ def is_overdue(run: LiveRun) -> bool:
     return at is not None and run.store.now() >= at
 
 
+def end_by_deadline(session: Session) -> BaseException:
+    """The run's deadline has passed while it was in a call: it ends, and so do runs above it that share it."""
+    if session.lineage.parent is not None:
+        _gate_above(session)
+    return session.stop(overdue())
+
+
 def undone() -> Stop:
     """The signal for a run that is being undone."""
     return Stop("undone", "what it did is taken back")
