@@ -317,9 +317,10 @@ def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it
         return await slow_step("x")
 
     main = impatient(too_late, lambda _: child())
-    with monkeypatch.context() as dying, pytest.raises(RunWaiting, match="go"):
-        dying.setattr(cancelled, "ask_to_cancel", lambda store, run_id: None)
+    monkeypatch.setattr(cancelled, "ask_to_cancel", lambda store, run_id: None)
+    with pytest.raises(RunWaiting, match="go"):
         home.open(child).run(main, id="r")
+    monkeypatch.undo()
     assert not home.open(child).get("r~1").cancel_requested
 
     hf = home.open(main, child)
