@@ -242,7 +242,11 @@ def _flat(report: Report, place: Place, sizes: tuple[int, ...]) -> None:
 def _facts(
     report: Report, name: str, n: int, walk: dict[str, Any], resumed: dict[str, Any]
 ) -> None:
-    for what, of in (("wall", "each"), ("cpu", "each"), ("raw", "for a raw commit at the same time")):
+    for what, of in (
+        ("wall", "each"),
+        ("cpu", "each"),
+        ("raw", "for a raw commit at the same time"),
+    ):
         along = walk[f"{what}_us"]
         said = f"{along[1]:,.0f} in the second tenth, {along[-1]:,.0f} in the last"
         time_of = "wall" if what == "raw" else what
