@@ -19,6 +19,8 @@ from holdfast.errors import (
 )
 from holdfast.runtime import durations
 from holdfast.runtime.branches import Branch
+from holdfast.runtime.cancelled import cancel_child
+from holdfast.runtime.declare import CHILD
 from holdfast.runtime.effects import (
     Asked,
     Flow,
@@ -38,6 +40,9 @@ def replay(asked: Asked, entry: Entry) -> Flow:
     if entry.settled_as("done"):
         yield from _refuse_misfit(asked, entry)
     if entry.is_cut_off and asked.session.lines is not None:
+        if asked.spec.effect == CHILD and asked.session.only_replay is None:
+            # The process may have died after it recorded this and before it cancelled the child.
+            yield from cancel_child(asked, entry.step)
         try:
             yield Replay(asked.session, [asked.place], is_cut=True)
         finally:
