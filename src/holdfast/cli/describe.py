@@ -115,7 +115,12 @@ def _ways(asked: Asked, url: str | None) -> list[str]:
 def _doubts(state: RunState, url: str | None) -> list[str]:
     # A call that is safe to repeat settles itself on resume; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
-    return [
+    lost = [
+        command(url, "resolve", state.id, c.step, "--done", "…")
+        for c in state.calls
+        if c.unavailable
+    ]
+    return lost + [
         command(url, "resolve", state.id, call.step, "--done", "…")
         + "   (or --failed … or --retry)"
         for call in open_ones

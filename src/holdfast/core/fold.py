@@ -419,6 +419,7 @@ class Draft:
             status=status,
             result=x.result,
             error=x.error,
+            unavailable="",
             resolved=said,
             seq=seq,
             time=time if status != "retrying" else None,

@@ -568,6 +568,10 @@ class Journal:
         entry = self._call(seq, event)
         entry.resolved = event
         entry.doubted = None
+        if (
+            entry.done is not None
+        ):  # its result was not kept: what the code did without it does not bind
+            entry.granted_seq = seq
         if event.how == "retry":
             entry.first_intent_at = 0  # somebody looked: the key begins a new life
             entry.settled_attempts = entry.attempts

@@ -160,7 +160,7 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
     result, receipt, blobs = receipt_of(asked, raw, number, step, started)
     yield from _record_receipt(asked, receipt, blobs)
     if receipt.unavailable:
-        raise result_lost(asked, receipt.unavailable)
+        raise result_lost(asked, receipt.unavailable, receipt.step)
     return result
 
 

@@ -376,6 +376,15 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
     return name
 
 
+def _result_codec(declared: Any, name: str) -> Codec:
+    """How results are kept. A type that cannot be is refused now, and not after the effect."""
+    try:
+        values.check_storable(declared)
+        return Codec(declared)
+    except NotStorable as error:
+        raise error.of(f"the result of {name}") from None
+
+
 def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     name = _named(fn, options)
     is_method = takes_self(fn)
@@ -383,10 +392,7 @@ def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     params = Params.of(fn, skip_first=is_method) if schema is None else Params.declared(schema, fn)
     params.check_declared(name)
     returns = params.types.get("return", Any)
-    try:
-        codec = Codec(returns)
-    except NotStorable as error:
-        raise error.of(f"the result of {name}") from None
+    codec = _result_codec(returns, name)
     check_call(name, options)
     secret = names(name, "redact", options.get("redact", ()), "names", "token")
     options["redact"] = frozenset(secret)
@@ -587,10 +593,7 @@ def agent_spec_of(
     _check_names(name, params)
     params.check_declared(name)
     check_agent(name, options)
-    try:
-        codec = Codec(params.types.get("return", Any))
-    except NotStorable as error:
-        raise error.of(f"the result of agent {name}") from None
+    codec = _result_codec(params.types.get("return", Any), f"agent {name}")
     fields_of(options.get("state"))
     options["budget"] = options.get("budget") or Budget()
     stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")

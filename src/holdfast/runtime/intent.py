@@ -148,7 +148,7 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     )
     yield from commit(session, [receipt], blobs=blobs, is_outcome=True)
     if found.unavailable:
-        raise result_lost(asked, found.unavailable)
+        raise result_lost(asked, found.unavailable, step)
     return spec.result.decode(raw)
 
 

@@ -63,9 +63,9 @@ def recorded(asked: Asked, entry: Entry) -> Any:
     else:
         session.show(entry.seq)
     session.journal.forget(branch.path, asked.index)
-    if done is not None:
+    if done is not None and not entry.settled_as("done"):
         if done.unavailable:
-            raise result_lost(asked, done.unavailable)
+            raise result_lost(asked, done.unavailable, done.step)
         durations.note(asked.spec.name, done.duration_us)
         result = done.result
         return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))

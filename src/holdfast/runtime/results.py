@@ -129,11 +129,15 @@ def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed
     return failed
 
 
-def result_lost(asked: Asked, why: str) -> CallFailed:
+def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
+    """The call was done, and is not made again; a person can say what its result was."""
+    run_id = asked.session.run_id
     return CallFailed(
         asked.spec.name,
         "ResultUnavailable",
-        f"it was done, but its result could not be kept: {why}",
+        f"it was done, but its result could not be kept: {why}. Say what it was with "
+        f"hf.resolve({run_id!r}, {step}, done=…), then hf.resume({run_id!r})",
+        step=step,
     )
 
 

@@ -58,6 +58,8 @@ def lost_response(
     info = error_info(error, secrets_of(asked))
     if _is_timeout(asked, error):
         because = f"it did not answer within {spec.timeout:g} s"
+    elif not unknown:
+        because = f"the outcome of an earlier attempt is unknown, and the last one failed: {info.type}: {info.message}"
     else:
         because = f"its outcome is unknown: {info.type}: {info.message}"
     if spec.effect == CHECKED:
