@@ -30,7 +30,7 @@ from holdfast.cli.common import (
     users_code,
     who,
 )
-from holdfast.cli.describe import content, next_steps, resume_command
+from holdfast.cli.describe import content, next_steps
 from holdfast.cli.load import Loaded, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
@@ -62,7 +62,7 @@ def _budget(given: tuple[str, ...]) -> Budget | None:
     for text_ in given:
         name, _, number = text_.partition("=")
         try:
-            found[name] = float(number)
+            found[name] = int(number) if number.isdecimal() else float(number)
         except ValueError:
             raise click.BadParameter(
                 f"{text_!r} is not LIMIT=NUMBER, such as max_steps=20"
@@ -227,7 +227,8 @@ class Job:
         lines = [f"run {self.run_id} {became}{text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
-            lines.append(f"  try again: {resume_command(state, self.url, self.file)}")
+            how = next_steps(self.hf.store, state, self.url, self.file)
+            lines += [f"  {word:10} {line}" for word, line in zip(_words(how), how, strict=True)]
         click.echo("\n".join(lines), err=True)
         raise click.exceptions.Exit(1)
 
@@ -330,6 +331,10 @@ def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) 
     with _open(decider.url, loaded, lease) as hf:
         job = Job(hf, run_id, target, decider.url, decider.as_json, wait)
         job.carry(lambda: hf.rerun(run_id, wait=wait, by=decider.by, why=decider.why))
+
+
+def _words(how: list[str]) -> list[str]:
+    return ["try again:", *(["then:"] * (len(how) - 1))]
 
 
 def _show_what_may_repeat(state: RunState) -> None:

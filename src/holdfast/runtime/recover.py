@@ -62,7 +62,7 @@ def settle_doubt(asked: Asked, entry: Entry) -> Flow:
         )
     if spec.effect == CHECKED:
         return (yield from ask_check(asked, intent))
-    return (yield from ask_policy(asked, intent, "the process that made it has died"))
+    return (yield from ask_policy(asked, intent, "its outcome was not recorded"))
 
 
 def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
