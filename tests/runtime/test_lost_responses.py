@@ -311,6 +311,14 @@ def test_a_keyed_tool_without_attempts_left_is_in_doubt_and_resume_uses_its_key(
     assert 3 == len(made) and 1 == len(set(made))
 
 
+def test_an_answer_to_the_same_key_holds_for_a_lost_response_before_it(hf: Holdfast) -> None:
+    errors: list[Exception | str] = [ConnectionResetError(), ValueError("no such account")]
+    main = raising_agent(errors, [], keyed=True, retry=Retry(attempts=2))
+
+    with pytest.raises(RunFailed, match="no such account"):
+        hf.run(main, id="r")
+
+
 def test_a_keyed_tool_that_was_surely_refused_has_failed(hf: Holdfast) -> None:
     main = raising_agent([ConnectionRefusedError()], [], keyed=True)
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from holdfast.errors import InDoubt
+
+Outcome = Literal["unknown", "not sent", "answered", ""]
 
 _HTTPX_UNKNOWN: Final = "RequestError TimeoutException NetworkError ProtocolError"
 _HTTPX_PROVEN: Final = (
@@ -92,38 +94,43 @@ def may_have_happened(
     error: BaseException, unsure_on: tuple[type[BaseException], ...] = ()
 ) -> bool:
     """Whether a call that raised this may have happened all the same. `unsure_on` is what the tool declares."""
-    return isinstance(error, unsure_on) or _is_unknown(error, []) is True
+    return isinstance(error, unsure_on) or _outcome(error, []) == "unknown"
 
 
-def _is_unknown(error: BaseException, seen: list[BaseException]) -> bool | None:
-    """True: the outcome is unknown. False: it did not happen. None: the error does not say."""
+def was_not_sent(error: BaseException) -> bool:
+    """Whether an attempt that raised this did not reach the receiver: so it says nothing of earlier attempts."""
+    return _outcome(error, []) == "not sent"
+
+
+def _outcome(error: BaseException, seen: list[BaseException]) -> Outcome:
+    """What an error, or the one that it was raised from, says of the call; empty if it does not say."""
     if any(error is other for other in seen):
-        return None
+        return ""
     seen.append(error)
     if isinstance(error, InDoubt):
-        return True
+        return "unknown"
     if isinstance(error, BaseExceptionGroup):
-        found = [_is_unknown(part, seen) for part in error.exceptions]
-        return True if True in found else (None if None in found else False)
+        found = [_outcome(part, seen) for part in error.exceptions]
+        return "unknown" if "unknown" in found else ""
     for cls in type(error).__mro__:
         package, name = cls.__module__.partition(".")[0], cls.__name__
         if name in _WRAPPERS.get(package, "").split():
-            return next((x for x in _each(_wrapped(error), seen) if x is not None), True)
+            return next(filter(None, _each(_wrapped(error), seen)), "unknown")
         if name in _STATUS.get(package, "").split():
-            return _is_unknown_status(_status(error))
+            return _outcome_of_status(_status(error))
         if name in _PROVEN.get(package, "").split():
-            return False
+            return "not sent"
         if name in _UNKNOWN.get(package, "").split():
-            return True
+            return "unknown"
         if (package, name) == ("grpc", "RpcError"):
-            return _grpc_code(error) in _GRPC_UNKNOWN
+            return "unknown" if _grpc_code(error) in _GRPC_UNKNOWN else "answered"
     if isinstance(error, OSError) and error.errno in _ERRNO_UNKNOWN:
-        return True
-    return next((x for x in _each(_origin(error), seen) if x is not None), None)
+        return "unknown"
+    return next(filter(None, _each(_origin(error), seen)), "")
 
 
-def _each(errors: Iterator[BaseException], seen: list[BaseException]) -> Iterator[bool | None]:
-    return (_is_unknown(error, seen) for error in errors)
+def _each(errors: Iterator[BaseException], seen: list[BaseException]) -> Iterator[Outcome]:
+    return (_outcome(error, seen) for error in errors)
 
 
 def _origin(error: BaseException) -> Iterator[BaseException]:
@@ -150,8 +157,9 @@ def _status(error: Any) -> object:
     return found or getattr(error, "code", None)
 
 
-def _is_unknown_status(status: object) -> bool:
-    return not (isinstance(status, int) and (400 <= status < 500 or status in _STATUS_PROVEN))
+def _outcome_of_status(status: object) -> Outcome:
+    refused = isinstance(status, int) and (400 <= status < 500 or status in _STATUS_PROVEN)
+    return "answered" if refused else "unknown"
 
 
 def _grpc_code(error: Any) -> str:

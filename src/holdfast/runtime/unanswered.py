@@ -8,7 +8,7 @@ or the run waits for a person. Which errors leave the outcome unknown is `core/l
 from __future__ import annotations
 
 from holdfast.core import events as e
-from holdfast.core.lost_response import may_have_happened
+from holdfast.core.lost_response import may_have_happened, was_not_sent
 from holdfast.errors import StoreError
 from holdfast.runtime.declare import CHECKED, KEYED, ONCE
 from holdfast.runtime.effects import Asked, Flow
@@ -53,8 +53,10 @@ def lost_response(
     unknown = is_unknown(asked, error)
     if intent is None or spec.effect not in MAY_BE_DOUBTED:
         return None
-    if not (unknown or (spec.effect == KEYED and _was_unknown(asked, number))):
-        return None
+    if not (
+        unknown or (spec.effect == KEYED and was_not_sent(error) and _was_unknown(asked, number))
+    ):
+        return None  # an answer of the receiver to this key holds for earlier attempts, too
     info = error_info(error, secrets_of(asked))
     if _is_timeout(asked, error):
         because = f"it did not answer within {spec.timeout:g} s"
