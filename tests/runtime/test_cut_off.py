@@ -359,7 +359,7 @@ def test_code_that_stops_waiting_while_its_child_is_being_cancelled_goes_on_when
     ask_to_cancel = cancelled.ask_to_cancel
 
     def ask_when_given_up(store: Any, run_id: str) -> None:
-        eventually(lambda: tasks[0].cancelling(), "the code stops waiting")
+        eventually(tasks[0].cancelling, "the code stops waiting")
         ask_to_cancel(store, run_id)
 
     monkeypatch.setattr(cancelled, "ask_to_cancel", ask_when_given_up)
