@@ -195,8 +195,12 @@ class Holdfast:
 
         A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
         refused with NotResumable, unless `override` names that check: "age", "version".
+
+        Of a completed run this returns the recorded result, also where its agent is not known.
         """
         row = views.row_of(self.store, run_id)
+        if row.status == "completed" and not accept_new_steps:
+            return self.engine.result_of(row, self.engine.agents.get(row.agent))
         spec = self.engine.agent_of(row)
         check_resumable(self.store, row, spec, override, reopens=True)
         if accept_new_steps:
@@ -295,11 +299,11 @@ class Holdfast:
         return views.get(self.store, run_id)
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return views.at(self.store, run_id, step, when)
 
     def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
@@ -457,8 +461,11 @@ class AsyncHoldfast:
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
                      override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
+        engine = self.sync.engine
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
-        spec = self.sync.engine.agent_of(row)
+        if row.status == "completed" and not accept_new_steps:
+            return await asyncio.to_thread(engine.result_of, row, engine.agents.get(row.agent))
+        spec = engine.agent_of(row)
         check_resumable(self.sync.store, row, spec, override, reopens=True)
         if accept_new_steps:
             accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)

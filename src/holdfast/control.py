@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, still_open, values
+from holdfast.core.advice import decision_calls
 from holdfast.core.ancestors import ForkAncestry, ancestry_of
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
@@ -263,8 +264,10 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
             + other
         )
     if len(open_ones) > 1:
-        names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
-        raise InvalidInput(f"run {state.id!r} waits for several: say which one: {names}")
+        calls = "".join(f"\n  {line}" for line in decision_calls(state.id, open_ones))
+        raise InvalidInput(
+            f"run {state.id!r} is waiting for {len(open_ones)} {kind}s; name one:{calls}"
+        )
     return open_ones[0]
 
 

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import log, snapshot, still_open, values
-from holdfast.core.events import ALL, Event, Noted, Value, artifacts
+from holdfast.core.events import ALL, Event, Noted, RunClaimed, Value, artifacts
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun, NotFound, StoreError
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RunRow, Snapshot, Store
@@ -244,19 +244,20 @@ def at(
 ) -> RunState:
     """The state before or after a step: what the agent knew then.
 
-    After a step means: with what the agent made of it, until it called the next one.
+    After a step means: with what the agent made of it, until it called the next one. Step 0 is the beginning:
+    before it the agent's code has not started, after it the code has not made its first call.
     """
     if when not in ("before", "after"):
         raise InvalidInput(f"when must be 'before' or 'after', not {when!r}")
     found = records(store, run_id)
     whole = fold(RunState(), found)
     call = whole.call(step)
-    if call is None:
+    if call is None and step != 0:
         raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
-    end = call.first_seq
+    end = 1 if call is None else call.first_seq
     if when == "after":
-        end = call.last_seq + 1
-        while end < len(found) and found[end].kind in _NOTED:
+        end = end if call is None else call.last_seq + 1
+        while end < len(found) and found[end].kind in _BETWEEN_CALLS:
             end += 1
     then = fold(RunState(), found[:end])
     # Who creates a run and executes it at once does not say that he takes it up.
@@ -264,11 +265,13 @@ def at(
     return _with_dialogue(then)
 
 
-_NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))
+_BETWEEN_CALLS: Final = frozenset(
+    kind for kind, cls in ALL.items() if issubclass(cls, Noted | RunClaimed)
+)
 
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
-    """What changed in what the agent knew between the ends of two steps."""
+    """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
     return compare(_known(at(store, run_id, step_a)), _known(at(store, run_id, step_b)))
 
 
@@ -302,13 +305,19 @@ def to_plain(value: Any) -> Any:
         if value.blob:
             return {"artifact": value.blob, "bytes": value.bytes}
         return values.decode(value.json)
+    if isinstance(value, Waiting):
+        return {"id": value.id, **_fields(value)}
     if isinstance(value, msgspec.Struct):
-        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+        return _fields(value)
     if isinstance(value, dict):
         return {k: to_plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(v) for v in value]
     return value
+
+
+def _fields(value: msgspec.Struct) -> dict[str, Any]:
+    return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
 
 
 def artifact(store: Store, run_id: str, name: str) -> bytes:
