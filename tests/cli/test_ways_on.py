@@ -59,7 +59,7 @@ def stop(shell: Shell, agent: str, code: int = 1) -> None:
 
 
 def ways(shell: Shell) -> list[str]:
-    """The commands with which `show` says that the run goes on, with FILE filled in."""
+    """The commands that `show` gives for continuing the run, with FILE filled in."""
     said = shell.json("show", "r1")["continue"]
     return [line.partition("   (")[0].replace("FILE", "ways.py") for line in said]
 

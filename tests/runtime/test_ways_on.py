@@ -1,4 +1,4 @@
-"""What a run that stopped says about how it goes on: each piece of advice works as it is printed."""
+"""What a run that stopped says about how to continue: each piece of advice works as printed."""
 
 from __future__ import annotations
 
