@@ -19,6 +19,7 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
+from holdfast.dry_fork import DryStep, dry_fork
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.dry_run import Replayed, replay
@@ -390,9 +391,25 @@ class Holdfast:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""
         control.undo(self.store, run_id, by=by, why=why)
 
+    @overload
     def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             by: str = "", why: str = "") -> Handle:  # fmt: skip
-        """A new run that begins with this one's first steps, and goes its own way from there."""
+             by: str = "", why: str = "") -> Handle: ...  # fmt: skip
+    @overload
+    def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
+             mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
+    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+             by: str = "", why: str = "", mocks: Mapping[str, Any] | None = None) -> Handle | DryStep:  # fmt: skip
+        """A new run that begins with this one's first steps, and continues on its own from there.
+
+        With `mocks` the fork is dry: `step` is executed again in isolation, with tools mocked, and what it did is
+        returned. No run is made and no tool executes; one that has no mock is refused with NotMocked.
+        """
+        if mocks is not None:
+            if id is not None:
+                raise InvalidInput("a fork with mocks makes no run, so it takes no id")
+            row = views.row_of(self.store, run_id)
+            self.engine.agent_of(row)
+            return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)
         return Handle(self, new_id)

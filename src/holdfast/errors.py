@@ -51,6 +51,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── ArtifactDamaged              a value stored outside its event is missing or damaged (names it)
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
 │   └── LogRegressed                 the store has forgotten events it had acknowledged
+├── NotMocked                        a tool or model has no mock and would be executed for real
 └── NotDurable                       durability would silently be off
 
 NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
@@ -365,6 +366,17 @@ class OutOfTurns(HoldfastError):
         super().__init__(
             f"{agent} did not come to an answer in {max_turns} turns. Everything it did is in the log: "
             "look whether it goes in circles; if it needs longer, raise max_turns and resume the run"
+        )
+
+
+class NotMocked(HoldfastError):
+    """A tool or model has no mock, where only mocks may be called. It was not executed."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self.name = name
+        super().__init__(
+            f"{name} has no mock, so nothing was executed. "
+            f'Add one: {where}={{"{name}": {{"returns": …}}}}'
         )
 
 

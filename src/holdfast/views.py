@@ -272,7 +272,12 @@ _BETWEEN_CALLS: Final = frozenset(
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
     """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
-    return compare(_known(at(store, run_id, step_a)), _known(at(store, run_id, step_b)))
+    return changes(at(store, run_id, step_a), at(store, run_id, step_b))
+
+
+def changes(before: RunState, after: RunState) -> list[Change]:
+    """What differs in what the agent knew in two states."""
+    return compare(_known(before), _known(after))
 
 
 def _known(state: RunState) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.builtin_steps import ready_sentences
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.spec import (
     Cast,
     SpecError,

@@ -21,6 +21,7 @@ from holdfast.cli.common import (
     existing_store,
     json_or_text,
     pair,
+    python_files,
     run_argument,
     say,
 )
@@ -299,12 +300,32 @@ def undo(run_id: str, decider: Decider) -> None:
     metavar="KEY=VALUE",
     help="Change the state it begins with.",
 )
+@click.option(
+    "--dry", "file", metavar="FILE[:AGENT]", shell_complete=python_files,
+    help="Execute STEP again in isolation, with mocks; no run is made and no tool executes.",
+)  # fmt: skip
+@click.option(
+    "--mock", "mocks", multiple=True, metavar="NAME=RESULT",
+    help="With --dry: what a tool or model returns (JSON, or text); MOCKS in FILE are used too.",
+)  # fmt: skip
 @decision_options
-def fork(
-    run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], decider: Decider
-) -> None:
-    """A new run that begins with this one's log up to the end of STEP, and goes its own way."""
+def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], file: str | None,
+         mocks: tuple[str, ...], decider: Decider) -> None:  # fmt: skip
+    """A new run that begins with this one's log up to the end of STEP, and continues on its own.
+
+    With --dry, STEP itself is executed again instead, on a copy in memory.
+    """
     state = {key: json_or_text(value) for key, value in map(pair, changes)}
+    if file is not None:
+        if new_id is not None:
+            raise click.UsageError("--dry makes no run, so it takes no --id")
+        from holdfast.cli.dry_fork import dry_fork
+
+        answers = {key: json_or_text(value) for key, value in map(pair, mocks)}
+        dry_fork(file, run_id, step, state, answers, decider.url, as_json=decider.as_json)
+        return
+    if mocks:
+        raise click.UsageError("--mock goes with --dry FILE")
     with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)

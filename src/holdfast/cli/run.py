@@ -33,14 +33,13 @@ from holdfast.cli.common import (
     who,
 )
 from holdfast.cli.describe import content, next_steps
-from holdfast.cli.load import Loaded, is_file, load, parameters
+from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.state import RunState
 from holdfast.errors import (
     Diverged,
     InvalidInput,
-    NotFound,
     RunBusy,
     RunCancelled,
     RunFailed,
@@ -312,7 +311,7 @@ def resume(target: str, run_id: str | None, lease: float, wait: bool, override: 
                 f"run {run_id} is {row.status}, so its agent's code is needed: {how}"
             )
     loaded = load(target)
-    _check_agent(loaded, row)
+    check_agent(loaded, row)
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait, override)
         job.carry(partial(job.go_on, accept_new_steps=accept_new_steps))
@@ -334,7 +333,7 @@ def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) 
     loaded = load(target)
     with existing_store(decider.url) as store:
         row = views.row_of(store, run_id)
-        _check_agent(loaded, row)
+        check_agent(loaded, row)
         if not decider.as_json or not decider.yes:
             _show_what_may_repeat(views.get(store, run_id))
     decider.confirm(f"run {text.visible(run_id)} from its first line again?")
@@ -356,14 +355,6 @@ def _in_order(first: str, second: str) -> tuple[str, str]:
     return (second, first) if is_file(second) and not is_file(first) else (first, second)
 
 
-def _check_agent(loaded: Loaded, row: Any) -> None:
-    if row.agent not in loaded.agents:
-        known = ", ".join(loaded.agents)
-        raise NotFound(
-            f"run {row.id!r} is of agent {row.agent!r}, which {loaded.file} does not have; it has {known}"
-        )
-
-
 # ── replay ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -377,7 +368,7 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
     with existing_store(url) as store:
-        _check_agent(loaded, views.row_of(store, run_id))
+        check_agent(loaded, views.row_of(store, run_id))
     with _open(url, loaded, 30.0) as hf, users_code(as_json):
         found = hf.replay(run_id)
     cause = found.diverged

@@ -24,9 +24,9 @@ from holdfast.cli import text
 from holdfast.cli.common import json_option
 from holdfast.cli.load import Loaded, load
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.crash import Fault, Lives, Report, explore
 from holdfast.testing.fork_server import ForkServers
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.spec import (
     Cast,
     Scenario,

@@ -71,8 +71,8 @@ def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfas
 @pytest.fixture
 def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
+    from holdfast.runtime.mocks import mocks_of
     from holdfast.testing.crash import explore
-    from holdfast.testing.mocks import mocks_of
     from holdfast.testing.scenario import Act, Answer, Play
 
     def crash(

@@ -22,7 +22,6 @@ import sys
 import sysconfig
 import threading
 import time
-import typing
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +37,6 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.core import values
-from holdfast.core.values import Codec
 from holdfast.errors import NotStorable
 from holdfast.runtime.branches import Inside
 from holdfast.runtime.declare import (
@@ -52,10 +50,10 @@ from holdfast.runtime.declare import (
 )
 from holdfast.runtime.effects import Draw, Invoke
 from holdfast.runtime.engine import Options
+from holdfast.runtime.mocks import Mock, MockMissing, Mocks, typed_answer
 from holdfast.runtime.session import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing.mocks import Mock, MockMissing, Mocks
 
 ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
 LEASE_SECONDS: Final = 3600.0  # the dead are known to be dead here: nobody waits for a lease to end
@@ -315,7 +313,7 @@ class Sandbox:
                     self.journal.add(
                         "did", **facts, **_arguments(kwargs), result=did["result"], again=True
                     )
-                    return _typed(facts["name"], real, did["result"])
+                    return typed_answer(facts["name"], real, did["result"])
         shown = {k: v for k, v in kwargs.items() if k not in ("idempotency_key", "tx")}
         if args:
             shown |= dict(zip(inspect.signature(real).parameters, args, strict=False))
@@ -325,7 +323,7 @@ class Sandbox:
             else:
                 count = sum(not did.get("again") for did in earlier)
             answer["result"] = mock(count, shown)
-        return _typed(facts["name"], real, answer["result"])
+        return typed_answer(facts["name"], real, answer["result"])
 
     def _turns_of(self, name: str) -> Iterator[int]:
         """The numbers of the calls of something repeatable: as many as the log holds when a process first
@@ -373,7 +371,7 @@ class Sandbox:
         bound = {
             k: v for k, v in spec.params.bind(args, kwargs).items() if k not in spec.params.hidden
         }
-        answer = _typed(spec.name, spec.fn, mock(0, bound))
+        answer = typed_answer(spec.name, spec.fn, mock(0, bound))
         return _later(answer) if spec.is_async else answer
 
     # ── plain functions ──────────────────────────────────────────────────────────────────
@@ -436,41 +434,3 @@ def _plain(value: Any) -> Any:
         return values.decode(values.encode(value, typed=True))
     except NotStorable:
         return repr(value)
-
-
-def _typed(name: str, real: Callable[..., Any], value: Any) -> Any:
-    """A mock's plain answer as the type that the function declares, as if it had come from there."""
-    try:
-        declared = typing.get_type_hints(inspect.unwrap(real)).get("return", Any)
-    except (NameError, TypeError):  # a name that exists only for type checkers
-        return value
-    if declared in (Any, None, type(None)) or isinstance(value, holdfast.Done):
-        return value
-    value = as_reply(value) if _is_reply(declared) else value
-    try:
-        return Codec(declared).decode(values.encode(value, typed=True))
-    except NotStorable as error:
-        raise error.of(f"what the mock of {name} returns") from None
-
-
-def _is_reply(declared: Any) -> bool:
-    """Whether a function answers as a model does: with text and tool calls."""
-    return {"text", "tool_calls"} <= set(getattr(declared, "__struct_fields__", ()))
-
-
-def as_reply(value: Any) -> Any:
-    """A model's mocked answer as short as people write it: a text, or `{"tool": name, "with": {…}}` (or a
-    list of those) for the tools it calls."""
-    if isinstance(value, str):
-        return {"text": value}
-    wanted = value if isinstance(value, list) else [value]
-    if not all(
-        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one
-        for one in wanted
-    ):
-        return value
-    calls = [
-        {"id": f"call-{number}", "name": one["tool"], "arguments": json.dumps(one.get("with", {}))}
-        for number, one in enumerate(wanted, 1)
-    ]
-    return {"tool_calls": calls}
