@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from holdfast import control, views
+from holdfast import views
+from holdfast.control.act import everything
+from holdfast.control.fork import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import ErrorInfo, Event
@@ -92,7 +94,7 @@ def dry_fork(
 ) -> DryStep:  # fmt: skip
     """Execute this step of a run again, away from its store."""
     ready = mocks_of(mocks, "mocks")
-    records = control.everything(store, row.id)
+    records = everything(store, row.id)
     whole = fold(RunState(), records)
     target = whole.call(step)
     if target is None:
@@ -142,7 +144,7 @@ def _copy_past(
     if state:
         cut = _last_end(row.id, past)
         after = [_moved(log.read_event(row.id, record), cut) for record in past[cut:]]
-        past, ends = past[:cut], [control.state_patch(state), *after, *ends]
+        past, ends = past[:cut], [state_patch(state), *after, *ends]
     time = past[-1].time
     _, sealed = log.seal(log.head_at(past[-1]), ends, epoch=past[-1].epoch, time=time)
     kept = [*past, *sealed]

@@ -27,7 +27,8 @@ from typing import Any, Final, Protocol
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.declare import HIDDEN, Done
+from holdfast.runtime.declare import Done
+from holdfast.runtime.params import HIDDEN
 
 ANSWERS: Final = ("returns", "error", "raises")
 KEYS: Final = (*ANSWERS, "sequence", "when")
