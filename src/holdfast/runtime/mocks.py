@@ -39,15 +39,18 @@ class MockFailure(Exception):
 
 
 class MockMissing(BaseException):
-    """A tool with an effect was about to be executed for real. Not an `Exception`: the agent's own
-    `except` must not take it for the tool's failure, and the run must not be recorded as failed."""
+    """A tool or model was about to be executed for real, or code to contact something. Not an `Exception`: the
+    agent's own `except` must not take it for a failure, and the run must not be recorded as failed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, contacts: str = "") -> None:
         self.name = name
-        super().__init__(
-            f"{name} has an effect and no mock; nothing was executed. Add it to MOCKS "
-            f'({{"{name}": {{"returns": …}}}}), say `Given the {name} tool returns …`, or run without --mock'
-        )
+        if contacts:
+            what = f"{name} contacts {contacts}, which is not mocked; it was not contacted. "
+            how = "Mock the step, tool or function that does so"
+        else:
+            what = f"{name} has no mock; it was not executed. "
+            how = f'Add it to MOCKS ({{"{name}": {{"returns": …}}}}), say `Given the {name} tool returns …`'
+        super().__init__(f"{what}{how}, or run without --mock")
 
 
 class Mock(Protocol):

@@ -27,7 +27,7 @@ class CrashEverywhere(Protocol):
         self,
         agent: Callable[..., Any],
         /,
-        *,
+        *args: Any,
         mocks: Mapping[str, Any] | None = None,
         approve: bool | None = None,
         answer: Any = ...,
@@ -76,7 +76,7 @@ def crash_everywhere() -> CrashEverywhere:
     from holdfast.testing.scenario import Act, Answer, Play
 
     def crash(
-        agent: Callable[..., Any], /, *, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
+        agent: Callable[..., Any], /, *args: Any, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
         answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
         check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
     ) -> Report:  # fmt: skip
@@ -85,7 +85,7 @@ def crash_everywhere() -> CrashEverywhere:
         answers += [] if answer is ... else [Answer("answer", answer)]
         answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
         play = Play(
-            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real
+            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real, args=args,
         )  # fmt: skip
         report = explore(play, check=lambda outcome: _asserted(check, outcome))
         if not report.ok:

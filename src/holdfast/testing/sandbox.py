@@ -54,6 +54,7 @@ from holdfast.runtime.mocks import Mock, MockMissing, Mocks, typed_answer
 from holdfast.runtime.session import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.no_contact import refuse_contacts
 
 ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
 LEASE_SECONDS: Final = 3600.0  # the dead are known to be dead here: nobody waits for a lease to end
@@ -215,7 +216,7 @@ class Sandbox:
         self.folder = folder
         self.mocks = mocks
         self.strict = strict
-        """With this, a tool that has an effect and no mock is not executed; the test ends instead."""
+        """With this, nothing outside is contacted: a tool or model without a mock ends the test instead."""
         self.clock = SkippingClock(folder / "clock", stopped=is_fixed)
         self._fixed_draws = FixedDraws(self.clock) if self.clock.is_stopped else None
         self.journal = Journal(folder / "journal")
@@ -238,6 +239,8 @@ class Sandbox:
         options = Options(
             lease_seconds=LEASE_SECONDS, sleep=self.clock.skip, boundary=boundary, stand_in=self.stand_in
         )  # fmt: skip
+        if self.strict:
+            refuse_contacts()
         with Holdfast(self.store(), agents=agents, options=options) as hf:
             yield hf
 
@@ -255,7 +258,7 @@ class Sandbox:
         mock = self.mocks.get(name)
         if mock is None and is_check and where.name in self.mocks:
             mock = self._found_by_key(where.name)
-        if mock is None and self.strict and where.effect in ACTING:
+        if mock is None and self.strict and (is_check or _is_outside(effect.session, where)):
             self.missing = MockMissing(name)
             raise self.missing
         self._store = effect.session.store
@@ -367,6 +370,9 @@ class Sandbox:
         """A step called inside another's body: not a call of the run, but mocked all the same."""
         mock = self.mocks.get(spec.name)
         if mock is None:
+            if self.strict and spec.outside:
+                self.missing = MockMissing(spec.name)
+                raise self.missing
             return spec.fn(*args, **kwargs)
         bound = {
             k: v for k, v in spec.params.bind(args, kwargs).items() if k not in spec.params.hidden
@@ -417,6 +423,12 @@ class Sandbox:
             return called(*args, **kwargs)
 
         return awaited
+
+
+def _is_outside(session: Session, where: Inside) -> bool:
+    """Whether a body contacts something: a tool, a model, or a step that is declared so."""
+    spec = session.specs.get(where.name)
+    return where.effect in ACTING or (spec is not None and spec.outside)
 
 
 async def _later(answer: Any) -> Any:
