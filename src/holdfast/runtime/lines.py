@@ -483,13 +483,19 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        waits = self._asking or self._held or self._parked or self._timed_out or self.has_unwound
-        if len(self.members) <= 1 and not (waits or self._is_ticking or self._hops):
+        if len(self.members) <= 1 and not (self._is_awaited or self._is_ticking or self._hops):
             return  # nothing has to be put in order
         self._hops = max(self._hops, hops)
         if not self._is_ticking and not self.running:
             self._is_ticking = True
             self.loop.call_soon(self._tick)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a line waits for what only `_advance` gives."""
+        if self._asking or self._held or self._parked or self._timed_out or self.has_unwound:
+            return True
+        return bool(self._outcomes) and self._outcomes[0].waiter is not None
 
     def _tick(self) -> None:
         self._is_ticking = False
