@@ -15,4 +15,5 @@ from support.mcp_tasks import AGENTS
 def hf(tmp_path: Path) -> Iterator[Holdfast]:
     """A store of its own, with the agents of these tests."""
     with Holdfast(tmp_path / "h.db", agents=AGENTS) as made:
+        made.worker(agents=AGENTS).run(once=True)  # registers them
         yield made

@@ -91,6 +91,15 @@ def test_a_started_task_is_executed_by_a_worker(hf: Holdfast) -> None:
     assert "waiting" == hf.get(task).status
 
 
+def test_an_agent_that_no_worker_has_registered_is_named(tmp_path: Path) -> None:
+    """And no other agent of the store is."""
+    with Holdfast(tmp_path / "other.db", agents=[asking]) as other:
+        other.worker().run(once=True)
+        found = refusal(other.store, ME, "start_task", input={"goal": "x"})
+
+    assert ("NotFound", False) == (found["error"], "asking" in found["message"])
+
+
 def test_the_state_of_a_task_is_canonical(hf: Holdfast) -> None:
     """MISSION B: goal, plan, known facts, open questions, artifacts, risk flags, budget; and the version."""
     waits(hf, migration, "m", goal="Move billing")

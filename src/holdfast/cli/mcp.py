@@ -54,10 +54,12 @@ def http_options(command: F) -> F:
 @identity_options
 @http_options
 @store_option
+@json_option
 @click.pass_context
 def mcp(
     ctx: click.Context, name: str | None, allowed: tuple[str, ...], may_answer: bool, http: str | None,
     token_file: Path | None, credentials: Path | None, hosts: tuple[str, ...], url: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Serve tasks to MCP clients, on stdin and stdout or over HTTP.
 
@@ -81,7 +83,7 @@ def mcp(
         )
     else:
         known = _read_credentials(credentials)
-    _serve_http(url, http, known, hosts)
+    _serve_http(url, http, known, hosts, as_json=as_json)
 
 
 class Token(NamedTuple):
@@ -120,7 +122,9 @@ def _serve_stdio(url: str | None, who: Identity) -> None:
         anyio.run(serve, store, who)
 
 
-def _serve_http(url: str | None, where: str, known: Sequence[Token], hosts: Sequence[str]) -> None:
+def _serve_http(
+    url: str | None, where: str, known: Sequence[Token], hosts: Sequence[str], *, as_json: bool
+) -> None:
     from holdfast.mcp.http import LOOPBACK, PATH, Credential, McpApp, is_loopback, serve
 
     host, port = _place(where)
@@ -131,8 +135,9 @@ def _serve_http(url: str | None, where: str, known: Sequence[Token], hosts: Sequ
     credentials = [Credential.of(x.token, x.who) for x in known]
     with existing_store(url) as store:
         app = McpApp(store, credentials, hosts=(*LOOPBACK, *hosts))
-        names = ", ".join(x.who.name for x in known)
-        click.echo(f"MCP for {names} at http://{host}:{port}{PATH}", err=True)
+        names, address = [x.who.name for x in known], f"http://{host}:{port}{PATH}"
+        said = text.as_json_line({"url": address, "agents": names})
+        click.echo(said if as_json else f"MCP for {', '.join(names)} at {address}", err=True)
         serve(app, host, port)
 
 

@@ -17,7 +17,7 @@ from holdfast.core.parts import Fact
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, NotFound, NotNow
-from holdfast.mcp import documents, starting
+from holdfast.mcp import documents
 from holdfast.mcp.reach import Identity, check_name, reachable
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
 
@@ -55,13 +55,16 @@ def start(
     if not who.reaches(agent):
         raise NotFound(f"there is no agent {agent!r} that {who.name!r} can reach")
     made = task_id or _id_for(agent, who, key)
-    if not made:
-        made = starting.new_id(agent)
-    before = store.get(made)
+    before = store.get(made) if made else None
     if before is not None and not who.reaches(before.agent):
         # Not InputConflict, which would name the agent of a task that cannot be reached.
         raise InvalidInput(f"the task id {made!r} cannot be used; choose another one")
-    row = starting.start(store, agent, given, id=made, by=who.by)
+    try:
+        row = control.start(store, agent, given, id=made or None, by=who.by)
+    except NotFound:  # its message names agents that cannot be reached
+        raise NotFound(
+            f"agent {agent!r} is not registered: a worker must have been started for it (holdfast worker FILE)"
+        ) from None
     return row, before is None
 
 
@@ -70,7 +73,7 @@ def _id_for(agent: str, who: Identity, key: str) -> str:
     if not key:
         return ""
     digest = hashlib.sha256(f"{who.name}\0{agent}\0{key}".encode("utf-8", "surrogatepass"))
-    return f"{starting.stem(agent)}-{digest.hexdigest()[:24]}"
+    return f"{agent[:100]}-{digest.hexdigest()[:24]}"
 
 
 def get(store: Store, who: Identity, task_id: str, agent: str | None = None) -> RunState:

@@ -58,7 +58,7 @@ def listed(store: Store, who: Identity, cursor: str) -> tuple[list[types.Resourc
     page = operations.rows(store, who, limit=PAGE, cursor=cursor)
     found: list[types.Resource] = []
     if not cursor:
-        found.append(_resource("agents", "Agents", uris.agents()))
+        found.append(_resource("agents", "Agents", uris.ROOT))
         found += [_resource(f"{a} tasks", f"Tasks of {a}", uris.tasks(a)) for a in who.agents]
     for row in page.rows:
         annotations = types.Annotations(last_modified=documents.time(row.updated_at))
@@ -88,9 +88,9 @@ def read(store: Store, who: Identity, uri: str) -> Contents:
 
 
 def _list(store: Store, who: Identity, address: Address) -> dict[str, Any]:
+    """The agents, or one page of an agent's tasks."""
     if address.kind == "agents":
-        names = views_agents(store, who)
-        return {"agents": [{"agent_id": a, "uri": uris.tasks(a)} for a in names]}
+        return {"notice": documents.NOTICE, "agents": [_agent(x) for x in known_agents(store, who)]}
     if not who.reaches(address.agent):
         raise NotFound(f"there is no agent {address.agent!r}")
     check_status(address.status)
@@ -103,19 +103,21 @@ def _list(store: Store, who: Identity, address: Address) -> dict[str, Any]:
     return {"tasks": [documents.listed(row, now) for row in page.rows], "next": following}
 
 
-def views_agents(store: Store, who: Identity) -> list[str]:
-    """The agents that an identity can reach: those named, and with `*` those that have tasks."""
-    if not who.reaches_all:
-        return list(who.agents)
-    found = dict.fromkeys(who.agents)
-    cursor = ""
-    for _ in range(20):  # a thousand tasks
-        page = operations.rows(store, who, limit=PAGE, cursor=cursor)
-        found.update(dict.fromkeys(row.agent for row in page.rows))
-        cursor = page.next
-        if not cursor:
-            break
-    return list(found)
+def known_agents(store: Store, who: Identity) -> list[views.AgentInfo]:
+    """The agents that an identity can reach: those named for it, and with `*` all that the store knows."""
+    found = {agent.name: agent for agent in views.agents(store) if who.reaches(agent.name)}
+    named = {name: found.pop(name, views.AgentInfo(name)) for name in who.agents}
+    return [*named.values(), *found.values()]
+
+
+def _agent(info: views.AgentInfo) -> dict[str, Any]:
+    return {
+        "agent_id": info.name,
+        "uri": uris.tasks(info.name),
+        "can_be_started": info.is_registered,
+        "description": info.description,
+        "input_schema": info.parameters,
+    }
 
 
 def check_status(status: str) -> None:
@@ -263,7 +265,7 @@ def complete(
 def _candidates(store: Store, who: Identity, argument: str, known: dict[str, str]) -> Iterable[str]:
     agent, task = known.get("agent_id", ""), known.get("task_id", "")
     if argument == "agent_id":
-        return views_agents(store, who)
+        return [agent.name for agent in known_agents(store, who)]
     if argument == "status":
         return STATUSES
     if argument == "task_id":

@@ -18,7 +18,7 @@ ROOT: Final = "state://agents"
 LENGTH_MAX: Final = 2000
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _QUERIES: Final = {
-    "agents": ("cursor",),
+    "agents": (),
     "tasks": ("status", "cursor"),
     "task": ("after",),
     "steps": (),
@@ -147,10 +147,6 @@ def task(agent: str, task_id: str, *below: str | int, **query: str | int) -> str
     """A task, or something below it: `task(agent, id, "steps", 3)`."""
     parts = [tasks(agent), task_id, *map(str, below)]
     return _queried("/".join([parts[0], *(quote(part, safe="") for part in parts[1:])]), query)
-
-
-def agents(**query: str | int) -> str:
-    return _queried(ROOT, query)
 
 
 def _queried(location: str, query: dict[str, str | int]) -> str:
