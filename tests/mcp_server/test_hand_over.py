@@ -88,7 +88,7 @@ def test_an_agent_is_killed_and_another_one_completes_its_task(
                 assert -signal.SIGKILL == a.wait()
             with worker(hf):
                 assert b.stdin is not None
-                b.stdin.write("go on\n")
+                b.stdin.write("continue\n")
                 b.stdin.flush()
                 told = said(b)
         result = hf.result(TASK)

@@ -224,7 +224,7 @@ async def alive(server: Server[Any], messages: list[Any], *, initialized: bool) 
         try:
             parsed: Any = SessionMessage(jsonrpc_message_adapter.validate_json(json.dumps(one)))
         except ValueError as error:
-            parsed = error  # what the transports pass on for a line that is no message
+            parsed = error  # what the transports pass on for a line that is not a message
         send.send_nowait(parsed)
     ping = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
     send.send_nowait(SessionMessage(jsonrpc_message_adapter.validate_json(json.dumps(ping))))
@@ -244,7 +244,7 @@ async def alive(server: Server[Any], messages: list[Any], *, initialized: bool) 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_fuzzed_connection_does_not_bring_the_server_down(hf: Holdfast, seed: int) -> None:
-    """It answers what it can, and goes on; the task is untouched."""
+    """It answers what it can and continues; the task is unchanged."""
     waits(hf, migration, "m", goal="x")
     before = hf.get("m").seq
     chance = random.Random(seed)

@@ -227,7 +227,7 @@ def test_a_question_is_answered_if_the_operator_allows_it(hf: Holdfast) -> None:
 
 
 def test_a_wait_for_a_change_ends_with_it(hf: Holdfast) -> None:
-    """Whoever makes it; and at once if it happened before."""
+    """Made by any process; at once if it happened before."""
     waits(hf, migration, "m", goal="x")
     before = hf.get("m").seq
 

@@ -3,7 +3,7 @@
     python mcp_conformance.py DB        (prints its address when it listens)
 
 Each fixture is answered by the real server: a request for `test://static-text` becomes one for an artifact of a
-task, a call of `test_simple_text` one of `list_tasks`. There is no token, as the suite cannot send one.
+task, a call of `test_simple_text` one of `list_tasks`. It needs no token, as the suite cannot send one.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def migration(run: Run, goal: str) -> dict[str, Any]:
 
 @agent(approve=("external_action",))
 def gated(run: Run) -> str:
-    """Waits for a person's approval."""
+    """Needs a person's approval."""
     return move("billing")
 
 
@@ -85,7 +85,7 @@ AGENTS = (migration, gated, asking, secretive, failing)
 
 
 def waits(hf: Holdfast, wanted: Callable[..., Any], task_id: str, **given: Any) -> str:
-    """Start a task and execute it until it waits for something or fails."""
+    """Start a task and execute it until it is suspended or fails."""
     with suppress(RunWaiting, RunFailed):
         hf.run(wanted, id=task_id, **given)
     return f"state://agents/{wanted.__name__}/tasks/{task_id}"

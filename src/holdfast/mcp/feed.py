@@ -1,8 +1,8 @@
 """Watches the store's log for those who asked to be told of changes, whatever process makes them.
 
 One task polls the ends of all watched logs in one query, and sooner after a change by this server. Each watch has
-the version that it has seen, so a subscriber that gives an older one is notified at once. A slow subscriber delays
-nobody: changes that come while it is being notified are notified once, afterwards.
+the version that it has seen, so a subscriber that gives an older one is notified at once. A slow subscriber does
+not delay the others: changes that come while it is being notified are notified once, afterwards.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ async def _lifespan(app: McpApp, receive: Receive, send: Send) -> None:
 
 
 def serve(app: ASGIApp, host: str, port: int) -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process is stopped."""
     import uvicorn
 
     uvicorn.run(

@@ -1,6 +1,6 @@
 """What an agent may do to a task through MCP. Every function is given who asks, and checks reach first.
 
-There is no way here to approve, reject or resolve anything, nor to change an agent's constraints, budget or
+Nothing here approves, rejects or resolves anything, or changes an agent's constraints, budget or
 deadline: an agent can add to what is known, not to what it is allowed.
 """
 
@@ -53,7 +53,7 @@ def start(
 ) -> tuple[RunRow, bool]:
     """Start a task. The same key (or the same task id) with the same input is the same task."""
     if not who.reaches(agent):
-        raise NotFound(f"there is no agent {agent!r} that {who.name!r} can reach")
+        raise NotFound(f"{who.name!r} cannot reach an agent {agent!r}")
     made = task_id or _id_for(agent, who, key)
     before = store.get(made) if made else None
     if before is not None and not who.reaches(before.agent):

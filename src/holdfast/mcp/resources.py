@@ -92,7 +92,7 @@ def _list(store: Store, who: Identity, address: Address) -> dict[str, Any]:
     if address.kind == "agents":
         return {"notice": documents.NOTICE, "agents": [_agent(x) for x in known_agents(store, who)]}
     if not who.reaches(address.agent):
-        raise NotFound(f"there is no agent {address.agent!r}")
+        raise NotFound(f"unknown agent {address.agent!r}")
     check_status(address.status)
     page = operations.rows(
         store, who, agent=address.agent, status=address.status, limit=PAGE, cursor=address.cursor
@@ -123,7 +123,7 @@ def _agent(info: views.AgentInfo) -> dict[str, Any]:
 def check_status(status: str) -> None:
     """InvalidInput for an unknown status."""
     if status and status not in STATUSES:
-        raise InvalidInput(f"there is no status {status!r}; there are {', '.join(STATUSES)}")
+        raise InvalidInput(f"unknown status {status!r}; use one of {', '.join(STATUSES)}")
 
 
 def _task(_: Store, state: RunState, __: Address, uri: str) -> Contents:
@@ -149,12 +149,12 @@ def _events(store: Store, state: RunState, address: Address, uri: str) -> Conten
     """Events after a version, as many as fit; one that is large alone is cut."""
     after = -1 if address.after is None else address.after
     shown: list[dict[str, Any]] = []
-    room, last = cut.DOCUMENT_BYTES_MAX, state.seq
+    left, last = cut.DOCUMENT_BYTES_MAX, state.seq
     for record, event in views.events(store, state.id, after=after):
         whole = documents.event(record, event)
         one = cut.fit(whole, _value_uri(state, f"/events/{record.seq}"), PART_BYTES_MAX)
-        room -= cut.size(one)
-        if len(shown) == EVENTS_PAGE or (shown and room < 0):
+        left -= cut.size(one)
+        if len(shown) == EVENTS_PAGE or (shown and left < 0):
             break
         shown.append(one)
         last = max(record.seq, last)
@@ -169,12 +169,12 @@ def _messages(_: Store, state: RunState, address: Address, uri: str) -> Contents
     everything = documents.messages(state)
     begin = 0 if address.after is None else address.after + 1
     shown: list[Any] = []
-    room = cut.DOCUMENT_BYTES_MAX
+    left = cut.DOCUMENT_BYTES_MAX
     for number in range(begin, len(everything)):
         below = _value_uri(state, f"/messages/{number}")
         one = cut.fit(everything[number], below, PART_BYTES_MAX)
-        room -= cut.size(one)
-        if len(shown) == EVENTS_PAGE or (shown and room < 0):
+        left -= cut.size(one)
+        if len(shown) == EVENTS_PAGE or (shown and left < 0):
             break
         shown.append({"number": number, **one})
     end = begin + len(shown)

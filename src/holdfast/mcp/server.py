@@ -91,7 +91,7 @@ class HoldfastServer:
         who = self._identify(ctx)
         tool = tools.find(who, params.name)
         if tool is None:
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:100]!r}")
+            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:100]!r}")
         try:
             call = tools.prepared(self._store, who, tool, params.arguments, params.meta)
             if tool.name == tools.WAIT:

@@ -73,7 +73,7 @@ class Subscriptions:
         """Serve one stream, with a bus of its own: so each has its own versions."""
         asked = params.notifications
         resources = list(dict.fromkeys(asked.resource_subscriptions or ()))
-        self._check_room(len(resources))
+        self._check_count(len(resources))
         bus = InMemorySubscriptionBus()
         found = await anyio.to_thread.run_sync(self._honoured, who, resources)
         watches = [
@@ -117,7 +117,7 @@ class Subscriptions:
         own = self._connections.setdefault(key, {})
         if uri in own:
             return
-        self._check_room(len(own) + 1)
+        self._check_count(len(own) + 1)
         session = ctx.session
 
         async def notify() -> None:
@@ -135,7 +135,7 @@ class Subscriptions:
         for watches in self._connections.pop(key, {}).values():
             self._feed.remove(watches)
 
-    def _check_room(self, wanted: int) -> None:
+    def _check_count(self, wanted: int) -> None:
         if wanted > URIS_PER_CONNECTION_MAX or self._feed.watches + wanted > WATCHES_MAX:
             raise MCPError(types.INTERNAL_ERROR, "too many subscriptions; end some of them first")
 
@@ -143,7 +143,7 @@ class Subscriptions:
 def _lists(who: Identity, agent: str) -> list[Subject]:
     """The lists of tasks that an identity can watch: of one agent, or of all that it can reach."""
     if agent and not who.reaches(agent):
-        raise NotFound(f"there is no agent {agent!r}")
+        raise NotFound(f"unknown agent {agent!r}")
     names = (agent,) if agent else ("",) if who.reaches_all else who.agents
     return [Subject(agent=name) for name in names]
 
