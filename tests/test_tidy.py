@@ -30,10 +30,11 @@ FLOORS = (
     {"app"},  # the Holdfast object: one door to runtime, control and views
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
-    {"cli", "web", "mcp", "lua"},
+    {"web", "mcp", "lua"},
+    {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = FLOORS[-1]
+WINDOWS = FLOORS[-1] | FLOORS[-2]
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.
