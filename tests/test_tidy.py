@@ -25,8 +25,10 @@ FLOORS = (
     {"errors"},
     {"core"},
     {"store"},
-    {"runtime", "control", "views"},
+    {"runtime", "control", "views", "event_stream"},
+    {"execution"},  # run or resume, for both of these
     {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"cli", "web", "mcp", "lua"},
