@@ -22,8 +22,8 @@ from holdfast.runtime.resumable import check as check_resumable
 from holdfast.runtime.tree import Tree
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 
-WAIT_SECONDS: Final = 1.0
-"""How long one wait for a run lasts at most; then it is looked at again."""
+WAIT_SECONDS: Final = 5.0
+"""How long one wait for a run lasts at most; then it is looked at again. (It cannot end without an event.)"""
 
 
 @dataclass(frozen=True, slots=True)
