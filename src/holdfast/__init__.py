@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.aio import AsyncHandle, AsyncHoldfast, AsyncWorker
     from holdfast.app import Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
+    from holdfast.core.params import Parameter, ParamSchema
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
     from holdfast.core.policy import Budget, Checkpoint, Rate, Retry
@@ -113,6 +114,8 @@ __all__ = [
     "OpenAIModel",
     "Options",
     "OutOfTurns",
+    "ParamSchema",
+    "Parameter",
     "Phase",
     "Question",
     "Rate",
@@ -143,6 +146,7 @@ _HOMES = {
     "holdfast.app": ("Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
     "holdfast.core.parts": ("Message",),
+    "holdfast.core.params": ("ParamSchema", "Parameter"),
     "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),

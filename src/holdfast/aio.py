@@ -30,6 +30,7 @@ from holdfast.execution import (
     perform_async,
     reopen,
     restart,
+    start_by_name,
 )
 from holdfast.runtime.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare import run_request
@@ -245,6 +246,9 @@ class AsyncHoldfast:
         self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0
     ) -> AsyncHandle[R]: ...
     @overload
+    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0,
+                    **input: Any) -> AsyncHandle[Any]: ...  # fmt: skip
+    @overload
     async def start(
         self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs
     ) -> AsyncHandle[R]: ...
@@ -255,12 +259,17 @@ class AsyncHoldfast:
     async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
                     **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
     async def start(  # type: ignore[misc] # as for `Holdfast.run`
-        self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        priority: int = 0, **input: Any,
+        self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
+        id: str | None = None, priority: int = 0, **input: Any,
     ) -> AsyncHandle[Any]:  # fmt: skip
-        """Create the run and leave the work to workers. Returns at once."""
-        spec, args, given = run_request(agent, args, input)
+        """Create the run and leave the work to workers. Returns at once; see `Holdfast.start`."""
         engine = (await self._opened()).engine
+        if isinstance(agent, str):
+            start = partial(
+                start_by_name, engine.store, agent, args, input, id=id, priority=priority
+            )
+            return AsyncHandle(self, (await engine.uninterrupted(start)).id)
+        spec, args, given = run_request(agent, args, input)
         run_id = new_id(spec) if id is None else id
         await engine.create_async(spec, run_id, given, args=args, claim=False, priority=priority)
         return AsyncHandle(self, run_id)
@@ -322,6 +331,14 @@ class AsyncHoldfast:
         made = AsyncWorker(self, make, own_loop=own_loop)
         self._workers.add(made)
         return made
+
+    async def register(self, *agents: Callable[..., Any]) -> None:
+        """Let runs of these agents be started by name; see `Holdfast.register`."""
+        await self._write(Holdfast.register, *agents)
+
+    async def agents(self) -> list[views.AgentInfo]:
+        """The agents that the store knows: those that workers have registered, and those that have runs."""
+        return await self._read(Holdfast.agents)
 
     # ── schedules ────────────────────────────────────────────────────────────────────────
 

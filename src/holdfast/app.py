@@ -26,11 +26,13 @@ from holdfast.execution import (
     perform,
     reopen,
     restart,
+    start_by_name,
 )
 from holdfast.runtime.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare import AgentSpec, agent_spec, run_request
 from holdfast.runtime.dry_run import Replayed, replay
 from holdfast.runtime.engine import Engine, Options
+from holdfast.runtime.registration import register
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.worker import Report, Worker
 from holdfast.store.base import STATUSES, Filter, RunRow, Schedule, Store
@@ -160,6 +162,9 @@ class Holdfast:
         self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0
     ) -> Handle[R]: ...
     @overload
+    def start(self, agent: str, /, *, id: str | None = None, priority: int = 0,
+              **input: Any) -> Handle[Any]: ...  # fmt: skip
+    @overload
     def start(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> Handle[R]: ...
     @overload
     def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
@@ -168,10 +173,15 @@ class Holdfast:
     def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
               **input: Any) -> Handle[R]: ...  # fmt: skip
     def start(  # type: ignore[misc] # as for `run`
-        self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        priority: int = 0, **input: Any,
+        self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
+        id: str | None = None, priority: int = 0, **input: Any,
     ) -> Handle[Any]:  # fmt: skip
-        """Create the run and leave the work to workers. Returns at once."""
+        """Create the run and leave the work to workers. Returns at once.
+
+        The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
+        if isinstance(agent, str):
+            row = start_by_name(self.store, agent, args, input, id=id, priority=priority)
+            return Handle(self, row.id)
         spec, args, given = run_request(agent, args, input)
         run_id = new_id(spec) if id is None else id
         self.engine.create(spec, run_id, given, args=args, claim=False, priority=priority)
@@ -238,6 +248,18 @@ class Holdfast:
         )
         self._workers.add(made)
         return made
+
+    def register(self, *agents: Callable[..., Any]) -> None:
+        """Let runs of these agents (or of all that this object knows) be started by name. A worker registers its
+        own agents when it starts."""
+        specs = specs_of(agents)
+        for spec in specs:
+            self.engine.learn(spec)
+        register(self.store, specs or self.engine.agents.values())
+
+    def agents(self) -> list[views.AgentInfo]:
+        """The agents that the store knows: those that workers have registered, and those that have runs."""
+        return views.agents(self.store)
 
     # ── schedules ────────────────────────────────────────────────────────────────────────
 

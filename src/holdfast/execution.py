@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -56,6 +56,14 @@ Steps = Generator[Step, Any, Any]
 def new_id(spec: AgentSpec) -> str:
     """The id of a run that was not given one."""
     return f"{spec.name}-{uuid.uuid4().hex[:12]}"
+
+
+def start_by_name(store: Store, agent: str, args: tuple[Any, ...], input: Mapping[str, Any], *,
+                  id: str | None, priority: int) -> RunRow:  # fmt: skip
+    """Create a run of an agent that a worker has registered."""
+    if args:
+        raise InvalidInput(f"to start agent {agent!r} by name, give its input by name too")
+    return control.start(store, agent, input, id=id, priority=priority)
 
 
 # ── before ───────────────────────────────────────────────────────────────────────────────────

@@ -118,6 +118,7 @@ AGENTS = (
 
 def prepare(hf: Holdfast) -> None:
     """Runs in all the states that the cases need."""
+    hf.register()
     hf.run(plain, id="done")
     with contextlib.suppress(RunFailed):
         hf.run(failing, id="failed")
@@ -155,6 +156,7 @@ async def runs_of_each_kind(hf: AsyncHoldfast) -> None:
 async def start_and_look(hf: AsyncHoldfast) -> None:
     handle = await hf.start(plain.bind(3), id="started", priority=2)
     assert "started" == handle.id
+    assert "named" == (await hf.start("plain", id="named", n=3)).id
 
 
 async def resume(hf: AsyncHoldfast) -> None:
@@ -221,6 +223,8 @@ OF_HOLDFAST: dict[str, Case] = {
     "drive": drive,
     "result": result,
     "worker": worker,
+    "register": lambda hf: hf.register(on_loop),
+    "agents": lambda hf: hf.agents(),
     "schedule": schedule,
     "schedules": lambda hf: hf.schedules(),
     "unschedule": lambda hf: hf.unschedule("daily"),

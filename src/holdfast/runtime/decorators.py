@@ -15,9 +15,9 @@ from holdfast.errors import InvalidInput
 from holdfast.runtime.agent_types import Agent, AsyncAgent
 from holdfast.runtime.callables import as_function
 from holdfast.runtime.declare import (
-    HIDDEN,
     REPEATABLE,
     Risk,
+    Schema,
     Strategy,
     agent_spec_of,
     call_spec_of,
@@ -26,6 +26,7 @@ from holdfast.runtime.declare import (
 )
 from holdfast.runtime.enter import enter
 from holdfast.runtime.options import AGENT, STEP, TOOL, check_known
+from holdfast.runtime.params import HIDDEN
 from holdfast.runtime.run import AsyncRun, Run
 
 P = ParamSpec("P")
@@ -44,6 +45,7 @@ def step(
     version: str = "",
     rate: Rate | None = None,
     max_running: int | None = None,
+    schema: Schema | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a recorded function that is safe to repeat: a model call, a read, a random choice.
@@ -80,6 +82,7 @@ def tool(
     version: str = "",
     rate: Rate | None = None,
     max_running: int | None = None,
+    schema: Schema | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function that acts on the world. Each call is recorded before it starts.
@@ -87,6 +90,9 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     A parameter `idempotency_key` or `tx`, or a `check`, says how it is safe to find out or to repeat after a crash. With
     none of these, a call in doubt is left to a person. What `redact` names is kept out of the log: these parameters, fields
     of the result with these names, and the parameters' values in its texts (if they are long enough: see the threat model).
+
+    With `schema` (a `ParamSchema` or a JSON Schema) the parameters are those that it declares, and not those of the function's
+    signature; the function is called with them by name.
     """
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,6 +144,7 @@ def agent(
     checkpoint: Strategy | Checkpoint = "every_step",
     redact: Iterable[str] = (),
     exempt: Iterable[str] = (),
+    schema: Schema | None = None,
 ) -> AgentDecorator: ...
 def agent(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function whose runs survive crashes. Its first parameter is the run.
@@ -146,7 +153,7 @@ def agent(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     execute at most `max_running` of its runs at once, all workers together.
 
     `approve`, `redact`, deadline and budget hold for its child runs too, whatever their agents declare; `exempt` names what
-    does not ("approve", "redact").
+    does not ("approve", "redact"). `schema` declares its input, as for a tool.
     """
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
