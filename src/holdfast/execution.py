@@ -132,7 +132,6 @@ def await_result(engine: Engine, run_id: str, timeout: float | None) -> Steps:
     """Wait until the run has ended, whoever executes it; its result, or the error it ended with."""
     end = None if timeout is None else time.monotonic() + _seconds("timeout", timeout)
     while True:
-        # The end of the log first: if the run ends in between, its row says so.
         head, row = yield Block(partial(_head_and_row, engine.store, run_id))
         if row.status in TERMINAL_STATUSES:
             return (yield Block(partial(engine.result_of, row, engine.agents.get(row.agent))))
@@ -143,6 +142,10 @@ def await_result(engine: Engine, run_id: str, timeout: float | None) -> Steps:
 
 
 def _head_and_row(store: Store, run_id: str) -> tuple[int, RunRow]:
+    """Where the run's log ends, and its row. The row is read last: if the run ends in between, it says so."""
+    row = views.row_of(store, run_id)
+    if row.status in TERMINAL_STATUSES:
+        return -1, row
     head = store.heads([run_id]).get(run_id, -1)
     return head, views.row_of(store, run_id)
 
