@@ -25,9 +25,13 @@ FLOORS = (
     {"errors"},
     {"core"},
     {"store"},
-    {"runtime", "control", "views"},
-    {"dry_fork"},  # one step of a run, executed again away from its store
+    {"runtime", "control", "views", "event_stream"},
+    {
+        "dry_fork",
+        "execution",
+    },  # one step of a run again, away from its store; run or resume, for both of these
     {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"web", "mcp", "lua"},

@@ -37,14 +37,8 @@ from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.state import RunState
-from holdfast.errors import (
-    Diverged,
-    InvalidInput,
-    RunBusy,
-    RunCancelled,
-    RunFailed,
-    RunWaiting,
-)
+from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
+from holdfast.runtime.agent_types import BoundAgent
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.resumable import CHECKS
@@ -270,7 +264,7 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
     run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
-        job.carry(lambda: hf.run(agent, id=run_id, wait=wait, **values))
+        job.carry(lambda: hf.run(BoundAgent(agent, input=values), id=run_id, wait=wait))
 
 
 @click.command()
