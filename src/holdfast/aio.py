@@ -1,6 +1,6 @@
 """`AsyncHoldfast`: the methods of `Holdfast`, awaited. For code on an event loop, such as a web server.
 
-`async def` agents execute on the caller's loop; plain agents, and everything that waits for the store, in threads. Nothing
+`async def` agents execute on the caller's loop; plain agents, and all store access, in threads. Nothing
 here blocks the loop, and a cancelled caller leaves no lease behind. Each method that does not execute an agent is the
 method of `Holdfast` in a thread: what it does is written there.
 """
