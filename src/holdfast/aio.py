@@ -20,6 +20,7 @@ from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
+from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
 from holdfast.execution import (
     Steps,
@@ -376,11 +377,11 @@ class AsyncHoldfast:
     async def at(
         self, run_id: str, step: int, when: Literal["before", "after"] = "after"
     ) -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return await self._read(Holdfast.at, run_id, step, when)
 
     async def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
     async def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
@@ -473,12 +474,27 @@ class AsyncHoldfast:
         """Undo what the run did, newest first (the next worker or hf.resume does it)."""
         await self._write(Holdfast.undo, run_id, by=by, why=why)
 
+    @overload
     async def fork(self, run_id: str, step: int, *, id: str | None = None,
                    state: Mapping[str, Any] | None = None, by: str = "",
-                   why: str = "") -> AsyncHandle[Any]:  # fmt: skip
-        """A new run that begins with this one's first steps; see `Holdfast.fork`."""
-        made = await self._write(Holdfast.fork, run_id, step, id=id, state=state, by=by, why=why)
-        return self._handle(made)
+                   why: str = "") -> AsyncHandle[Any]: ...  # fmt: skip
+    @overload
+    async def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
+                   mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
+    async def fork(self, run_id: str, step: int, *, id: str | None = None,
+                   state: Mapping[str, Any] | None = None, by: str = "", why: str = "",
+                   mocks: Mapping[str, Any] | None = None) -> AsyncHandle[Any] | DryStep:  # fmt: skip
+        """A new run that begins with this one's first steps; with `mocks`, one step of it; see `Holdfast.fork`."""
+
+        def forked(app: Holdfast) -> Handle[Any] | DryStep:
+            given: dict[str, Any] = {} if mocks is None else {"mocks": mocks}
+            made: Handle[Any] | DryStep = app.fork(
+                run_id, step, id=id, state=state, by=by, why=why, **given
+            )
+            return made
+
+        made = await self._write(forked)
+        return made if isinstance(made, DryStep) else self._handle(made)
 
 
 def _status(app: Holdfast, run_id: str) -> str:

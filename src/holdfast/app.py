@@ -16,6 +16,7 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
+from holdfast.dry_fork import DryStep, dry_fork
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.event_stream import stream
 from holdfast.execution import (
@@ -201,6 +202,8 @@ class Holdfast:
 
         A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
         refused with NotResumable, unless `override` names that check: "age", "version".
+
+        Of a completed run this returns the recorded result, also where its agent is not known.
         """
         row, spec = reopen(
             self.engine,
@@ -304,11 +307,11 @@ class Holdfast:
         return views.get(self.store, run_id)
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return views.at(self.store, run_id, step, when)
 
     def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
@@ -400,9 +403,25 @@ class Holdfast:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""
         control.undo(self.store, run_id, by=by, why=why)
 
+    @overload
     def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             by: str = "", why: str = "") -> Handle[Any]:  # fmt: skip
-        """A new run that begins with this one's first steps, and goes its own way from there."""
+             by: str = "", why: str = "") -> Handle[Any]: ...  # fmt: skip
+    @overload
+    def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
+             mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
+    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+             by: str = "", why: str = "", mocks: Mapping[str, Any] | None = None) -> Handle[Any] | DryStep:  # fmt: skip
+        """A new run that begins with this one's first steps, and continues on its own from there.
+
+        With `mocks` the fork is dry: `step` is executed again in isolation, with tools mocked, and what it did is
+        returned. No run is made and no tool executes; one that has no mock is refused with NotMocked.
+        """
+        if mocks is not None:
+            if id is not None:
+                raise InvalidInput("a fork with mocks makes no run, so it takes no id")
+            row = views.row_of(self.store, run_id)
+            self.engine.agent_of(row)
+            return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)
         return Handle(self, new_id)

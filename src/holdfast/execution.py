@@ -76,9 +76,12 @@ def find(engine: Engine, run_id: str) -> tuple[RunRow, AgentSpec]:
 
 
 def reopen(engine: Engine, run_id: str, *, by: str, why: str, override: Sequence[str],
-           accept_new_steps: bool) -> tuple[RunRow, AgentSpec]:  # fmt: skip
-    """Make a run resumable if it may be resumed; else NotResumable."""
-    row, spec = find(engine, run_id)
+           accept_new_steps: bool) -> tuple[RunRow, AgentSpec | None]:  # fmt: skip
+    """Make a run resumable if it may be resumed; else NotResumable. One that is completed needs no agent."""
+    row = views.row_of(engine.store, run_id)
+    if row.status == "completed" and not accept_new_steps:
+        return row, engine.agents.get(row.agent)
+    spec = engine.agent_of(row)
     check_resumable(engine.store, row, spec, override, reopens=True)
     if accept_new_steps:
         control.accept_new_steps(engine.store, run_id, by=by, why=why)
@@ -97,20 +100,21 @@ def restart(engine: Engine, run_id: str, *, by: str, why: str) -> tuple[RunRow, 
 
 
 def continue_run(
-    engine: Engine, made: Taken | RunRow, spec: AgentSpec, *, wait: bool, check: bool = False
+    engine: Engine, made: Taken | RunRow, spec: AgentSpec | None, *, wait: bool, check: bool = False
 ) -> Steps:
     """Execute a run to its end; its result, or the error it ended with. With `wait`, also what it is waiting for below it.
 
     With `check`, a run that existed before is refused if it may not be resumed.
     """
     tree = Tree(engine, made.id if isinstance(made, RunRow) else made.row.id)
-    if check and isinstance(made, RunRow):
+    if check and isinstance(made, RunRow) and spec is not None:
         yield Block(partial(check_resumable, engine.store, made, spec))
     while True:
         try:
             if isinstance(made, RunRow):
                 if made.status in TERMINAL_STATUSES:
                     return (yield Block(partial(engine.result_of, made, spec)))
+                assert spec is not None
                 made = yield Block(partial(engine.take, made, spec))
             assert isinstance(made, Taken)
             result = yield Execute(made)

@@ -90,6 +90,8 @@ class CallSpec:
     max_running: int | None = None
     is_method: bool = False
     """Whether its function takes an instance first, which is not one of its parameters."""
+    outside: bool = False
+    """Whether its body contacts something outside this process: a tool, or a step that asks a model."""
     body: Callable[..., Any] = field(init=False)
     """The function, to be called with its arguments by name."""
     has_intent: bool = field(init=False)

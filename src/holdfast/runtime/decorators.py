@@ -45,12 +45,14 @@ def step(
     version: str = "",
     rate: Rate | None = None,
     max_running: int | None = None,
+    outside: bool = False,
     schema: Schema | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a recorded function that is safe to repeat: a model call, a read, a random choice.
 
-    Its result is recorded once. If the process dies while it runs, it runs again.
+    Its result is recorded once. If the process dies while it runs, it runs again. `outside=True` declares that it contacts
+    something outside this process: then dry forks and `holdfast test --mock` need a mock of it.
     """
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +106,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
                 f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}"
             )
         effect = effect_class(fn, risk, opts.get("check"))
-        return declared(fn, call_spec_of(fn, effect=effect, risk=risk, **opts), enter)
+        return declared(fn, call_spec_of(fn, effect=effect, risk=risk, outside=True, **opts), enter)
 
     check_known("@tool", options, TOOL)
     return declare if fn is None else declare(fn)
