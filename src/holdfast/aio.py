@@ -19,6 +19,7 @@ from holdfast import control, views
 from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.core.events import Event
 from holdfast.core.log import Record
+from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
@@ -220,59 +221,74 @@ class AsyncHoldfast:
     # ── running ──────────────────────────────────────────────────────────────────────────
 
     @overload
-    async def run(
-        self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False
-    ) -> R: ...
+    async def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False,
+                  deadline: float | None = None, budget: Budget | None = None) -> R: ...  # fmt: skip
     @overload
     async def run(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> R: ...
     @overload
     async def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, wait: bool = False,
-                  **input: Any) -> R: ...  # fmt: skip
+                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
     @overload
     async def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, wait: bool,
-                  **input: Any) -> R: ...  # fmt: skip
+                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    async def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None,
+                  budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    async def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None,
+                  budget: Budget | None, **input: Any) -> R: ...  # fmt: skip
     async def run(  # type: ignore[misc] # as for `Holdfast.run`
         self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        wait: bool = False, **input: Any,
+        wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
     ) -> Any:  # fmt: skip
         """Run or resume; see `Holdfast.run`. If the caller is cancelled, the run is released: any worker can resume it."""
         spec, args, given = run_request(agent, args, input)
         engine = (await self._opened()).engine
-        run_id = new_id(spec) if id is None else id
-        made = await engine.create_async(spec, run_id, given, args=args)
+        run_id, limits = new_id(spec) if id is None else id, Limits(deadline, budget)
+        made = await engine.create_async(spec, run_id, given, args=args, limits=limits)
         return await self._perform(continue_run(engine, made, spec, wait=wait, check=True))
 
     @overload
-    async def start(
-        self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0
-    ) -> AsyncHandle[R]: ...
+    async def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
+                    deadline: float | None = None, budget: Budget | None = None) -> AsyncHandle[R]: ...  # fmt: skip
     @overload
-    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0,
-                    **input: Any) -> AsyncHandle[Any]: ...  # fmt: skip
+    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
+                    budget: Budget | None = None, **input: Any) -> AsyncHandle[Any]: ...  # fmt: skip
     @overload
     async def start(
         self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs
     ) -> AsyncHandle[R]: ...
     @overload
     async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
+                    deadline: float | None = None, budget: Budget | None = None,
                     **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
     @overload
     async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
+                    deadline: float | None = None, budget: Budget | None = None,
                     **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
+    @overload
+    async def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None,
+                    budget: Budget | None = None, **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
+    @overload
+    async def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None,
+                    budget: Budget | None, **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
     async def start(  # type: ignore[misc] # as for `Holdfast.run`
         self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
-        id: str | None = None, priority: int = 0, **input: Any,
+        id: str | None = None, priority: int = 0, deadline: float | None = None, budget: Budget | None = None,
+        **input: Any,
     ) -> AsyncHandle[Any]:  # fmt: skip
         """Create the run and leave the work to workers. Returns at once; see `Holdfast.start`."""
-        engine = (await self._opened()).engine
+        engine, limits = (await self._opened()).engine, Limits(deadline, budget)
         if isinstance(agent, str):
             start = partial(
-                start_by_name, engine.store, agent, args, input, id=id, priority=priority
-            )
+                start_by_name, engine.store, agent, args, input, id=id, priority=priority, limits=limits
+            )  # fmt: skip
             return AsyncHandle(self, (await engine.uninterrupted(start)).id)
         spec, args, given = run_request(agent, args, input)
         run_id = new_id(spec) if id is None else id
-        await engine.create_async(spec, run_id, given, args=args, claim=False, priority=priority)
+        await engine.create_async(
+            spec, run_id, given, args=args, claim=False, priority=priority, limits=limits
+        )
         return AsyncHandle(self, run_id)
 
     async def handle(self, run_id: str) -> AsyncHandle[Any]:
@@ -283,12 +299,14 @@ class AsyncHoldfast:
         return AsyncHandle(self, found.id)
 
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-                     override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
+                     override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
+                     budget: Budget | None = None) -> Any:  # fmt: skip
         """Resume a run; see `Holdfast.resume`."""
         engine = (await self._opened()).engine
         row, spec = await engine.uninterrupted(
             partial(
-                reopen, engine, run_id, by=by, why=why, override=override, accept_new_steps=accept_new_steps
+                reopen, engine, run_id, by=by, why=why, override=override, accept_new_steps=accept_new_steps,
+                limits=Limits(deadline, budget),
             )
         )  # fmt: skip
         return await self._perform(continue_run(engine, row, spec, wait=wait))
@@ -475,26 +493,19 @@ class AsyncHoldfast:
         await self._write(Holdfast.undo, run_id, by=by, why=why)
 
     @overload
-    async def fork(self, run_id: str, step: int, *, id: str | None = None,
-                   state: Mapping[str, Any] | None = None, by: str = "",
-                   why: str = "") -> AsyncHandle[Any]: ...  # fmt: skip
+    async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+                   by: str = "", why: str = "") -> AsyncHandle[Any]: ...  # fmt: skip
     @overload
     async def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
                    mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
-    async def fork(self, run_id: str, step: int, *, id: str | None = None,
-                   state: Mapping[str, Any] | None = None, by: str = "", why: str = "",
+    async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+                   by: str = "", why: str = "",
                    mocks: Mapping[str, Any] | None = None) -> AsyncHandle[Any] | DryStep:  # fmt: skip
-        """A new run that begins with this one's first steps; with `mocks`, one step of it; see `Holdfast.fork`."""
-
-        def forked(app: Holdfast) -> Handle[Any] | DryStep:
-            given: dict[str, Any] = {} if mocks is None else {"mocks": mocks}
-            made: Handle[Any] | DryStep = app.fork(
-                run_id, step, id=id, state=state, by=by, why=why, **given
-            )
-            return made
-
-        made = await self._write(forked)
-        return made if isinstance(made, DryStep) else self._handle(made)
+        """A new run that begins with this one's first steps, or one step executed again; see `Holdfast.fork`."""
+        if mocks is not None:
+            return await self._read(Holdfast.fork, run_id, step, state=state, mocks=mocks)
+        made = await self._write(Holdfast.fork, run_id, step, id=id, state=state, by=by, why=why)
+        return self._handle(made)
 
 
 def _status(app: Holdfast, run_id: str) -> str:

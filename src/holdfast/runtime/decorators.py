@@ -51,8 +51,8 @@ def step(
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a recorded function that is safe to repeat: a model call, a read, a random choice.
 
-    Its result is recorded once. If the process dies while it runs, it runs again. `outside=True` declares that it contacts
-    something outside this process: then dry forks and `holdfast test --mock` need a mock of it.
+    Its result is recorded once. If the process dies while it runs, it runs again. `outside` declares that it contacts
+    something outside this process: then dry forks and `holdfast test --mock` require a mock of it.
     """
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,6 +80,7 @@ def tool(
     undo: Callable[..., Any] | None = None,
     key_ttl: float | None = None,
     on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
+    unsure_on: type[Exception] | tuple[type[Exception], ...] = (),
     redact: Iterable[str] = (),
     version: str = "",
     rate: Rate | None = None,
