@@ -1,6 +1,6 @@
 """`AsyncHoldfast`: the methods of `Holdfast`, awaited. For code on an event loop, such as a web server.
 
-`async def` agents execute on the caller's loop; plain agents, and everything that waits for the store, in threads. Nothing
+`async def` agents execute on the caller's loop; plain agents, and all store access, in threads. Nothing
 here blocks the loop, and a cancelled caller leaves no lease behind. Each method that does not execute an agent is the
 method of `Holdfast` in a thread: what it does is written there.
 """
@@ -395,11 +395,11 @@ class AsyncHoldfast:
     async def at(
         self, run_id: str, step: int, when: Literal["before", "after"] = "after"
     ) -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return await self._read(Holdfast.at, run_id, step, when)
 
     async def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
     async def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
