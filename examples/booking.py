@@ -91,6 +91,13 @@ def main() -> None:
                 print(f"  step {call.undoes}: {hf.value('lisbon', call.args)['item']}")
         print(f"Still booked: {', '.join(still_booked()) or 'nothing'}")
 
+        print("From the log:")
+        print(f"  before step 9 it had made {hf.at('lisbon', 9, 'before').steps} calls")
+        print(f"  the code agrees with the log: {hf.replay('lisbon').diverged is None}")
+        print(f"  the log agrees with its hashes: {hf.verify('lisbon').ok}")
+        dry = hf.fork("lisbon", step=9, mocks={"pay": {"returns": "paid"}})
+        print(f"  step 9 again, with a bank that accepts: {dry.status}, {dry.result!r}")
+
 
 if __name__ == "__main__":
     main()
