@@ -1,6 +1,6 @@
 """A journey in nine steps, and nothing left behind when the last one fails.
 
-Every booking says how it is undone. When a later step fails for good, what was booked is taken back,
+Every booking says how it is undone. When a later step fails for good, the bookings are undone,
 newest first, each once, also if the process dies in the middle of that.
 
     python examples/booking.py
@@ -36,7 +36,7 @@ def still_booked() -> list[str]:
 
 
 def cancel(item: str, idempotency_key: str) -> None:
-    """An undo is given the arguments of the call it takes back, and a key of its own."""
+    """An undo gets the arguments of the call that it undoes, and a key of its own."""
     write("cancel", item, idempotency_key)
 
 
@@ -85,7 +85,7 @@ def main() -> None:
         assert failure is not None
         tries = len(next(call for call in state.calls if call.step == failure.step).attempts)
         print(f"Step {failure.step}, {failure.tool}, failed after {tries} attempts.")
-        print("Taken back, newest first:")
+        print("Undone, newest first:")
         for call in state.calls:
             if call.undoes:
                 print(f"  step {call.undoes}: {hf.value('lisbon', call.args)['item']}")
