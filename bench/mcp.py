@@ -29,6 +29,8 @@ from holdfast.mcp.reach import Identity
 from holdfast.mcp.server import HoldfastServer
 from holdfast.mcp.tools import TOOLS
 
+LATENCY: Final = "notification"
+
 
 @agent
 def shared(run: Run) -> str:
@@ -52,7 +54,7 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
 
 
 def _measure(report: Report, database: str, url: str, count: int) -> None:
-    figures = ("reads", "patches", "notification")
+    figures = ("reads", "patches", LATENCY)
     ours = {name: Series("holdfast", _unit(name)) for name in figures}
     theirs = {name: Series("dict", _unit(name)) for name in figures}
     foreign: list[float] = []
@@ -64,8 +66,10 @@ def _measure(report: Report, database: str, url: str, count: int) -> None:
                 for name, value in asyncio.run(_figures(server, task, count)).items():
                     series[name].values.append(value)
             foreign += asyncio.run(_from_elsewhere(hf, url, task, max(5, count // 50)))
-    for name in figures:
+    for name in ("reads", "patches"):
         report.add(f"{database}: {name}", ours[name], theirs[name])
+    said = f"{ours[LATENCY].median:.1f} ms, dict {theirs[LATENCY].median:.1f} ms"
+    report.fact(f"{database}: from a patch to its notification", said)
     ms = statistics.median(foreign)
     report.fact(f"{database}: notification of another process's commit", f"{ms:.0f} ms (median)")
 
@@ -82,7 +86,7 @@ def _uri(task: str) -> str:
 
 
 def _unit(name: str) -> str:
-    return "ms" if name == "notification" else "/s"
+    return "ms" if name == LATENCY else "/s"
 
 
 def _holdfast(hf: Holdfast) -> Server[Any]:
@@ -110,7 +114,7 @@ async def _figures(server: Server[Any], task: str, count: int) -> dict[str, floa
                 await patch(number)
                 await anext(events)
                 took.append(time.perf_counter() - began)
-    return {"reads": reads, "patches": patches, "notification": 1000 * statistics.median(took)}
+    return {"reads": reads, "patches": patches, LATENCY: 1000 * statistics.median(took)}
 
 
 async def _version(client: Client, uri: str) -> int:

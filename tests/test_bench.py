@@ -49,7 +49,7 @@ def test_every_figure_of_the_mcp_server_is_taken(tmp_path: Path) -> None:
     kept: dict[str, Any] = json.loads((tmp_path / "mcp.json").read_text("utf-8"))
 
     for database in ("SQLite", "PostgreSQL"):
-        taken = {f"{database}: {name}" for name in ("reads", "patches", "notification")}
+        taken = {f"{database}: {name}" for name in ("reads", "patches")}
         assert taken <= {row["what"] for row in kept["rows"]}
         assert f"{database}: notification of another process's commit" in {
             fact["what"] for fact in kept["facts"]
