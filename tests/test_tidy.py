@@ -26,6 +26,7 @@ FLOORS = (
     {"core"},
     {"store"},
     {"runtime", "control", "views"},
+    {"dry_fork"},  # one step of a run, executed again away from its store
     {"app"},  # the Holdfast object: one door to runtime, control and views
     {"agents"},
     {""},  # holdfast/__init__.py: the public names

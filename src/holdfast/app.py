@@ -19,6 +19,7 @@ from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
+from holdfast.dry_fork import DryStep, dry_fork
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.dry_run import Replayed, replay
@@ -204,8 +205,12 @@ class Holdfast:
 
         A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
         refused with NotResumable, unless `override` names that check: "age", "version".
+
+        Of a completed run this returns the recorded result, also where its agent is not known.
         """
         row = views.row_of(self.store, run_id)
+        if row.status == "completed" and not accept_new_steps:
+            return self.engine.result_of(row, self.engine.agents.get(row.agent))
         spec = self.engine.agent_of(row)
         check_resumable(self.store, row, spec, override, reopens=True)
         if accept_new_steps:
@@ -316,11 +321,11 @@ class Holdfast:
         return views.get(self.store, run_id)
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return views.at(self.store, run_id, step, when)
 
     def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
@@ -407,9 +412,25 @@ class Holdfast:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""
         control.undo(self.store, run_id, by=by, why=why)
 
+    @overload
     def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             by: str = "", why: str = "") -> Handle:  # fmt: skip
-        """A new run that begins with this one's first steps, and goes its own way from there."""
+             by: str = "", why: str = "") -> Handle: ...  # fmt: skip
+    @overload
+    def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
+             mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
+    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+             by: str = "", why: str = "", mocks: Mapping[str, Any] | None = None) -> Handle | DryStep:  # fmt: skip
+        """A new run that begins with this one's first steps, and continues on its own from there.
+
+        With `mocks` the fork is dry: `step` is executed again in isolation, with tools mocked, and what it did is
+        returned. No run is made and no tool executes; one that has no mock is refused with NotMocked.
+        """
+        if mocks is not None:
+            if id is not None:
+                raise InvalidInput("a fork with mocks makes no run, so it takes no id")
+            row = views.row_of(self.store, run_id)
+            self.engine.agent_of(row)
+            return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)
         return Handle(self, new_id)
@@ -478,8 +499,11 @@ class AsyncHoldfast:
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
                      override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
+        engine = self.sync.engine
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
-        spec = self.sync.engine.agent_of(row)
+        if row.status == "completed" and not accept_new_steps:
+            return await asyncio.to_thread(engine.result_of, row, engine.agents.get(row.agent))
+        spec = engine.agent_of(row)
         check_resumable(self.sync.store, row, spec, override, reopens=True)
         if accept_new_steps:
             accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)

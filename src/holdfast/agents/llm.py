@@ -251,8 +251,9 @@ class LLMAgent:
     def _question(self, run: RunBase) -> Callable[..., Any]:
         """The step that asks the model. Its identity is the turn, and not what it is told: with better
         instructions or another model a run goes on where it is, and what was answered stays answered."""
-        declared = step(name="model", retry=self._retry)
         model: Any = self._model
+        outside = not getattr(model, "is_offline", False)
+        declared = step(name="model", retry=self._retry, outside=outside)
         if self._model_is_async:
 
             @declared

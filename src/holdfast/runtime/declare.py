@@ -93,6 +93,8 @@ class CallSpec:
     max_running: int | None = None
     is_method: bool = False
     """Whether its function takes an instance first, which is not one of its parameters."""
+    outside: bool = False
+    """Whether its body contacts something outside this process: a tool, or a step that asks a model."""
     body: Callable[..., Any] = field(init=False)
     """The function, to be called with its arguments by name."""
     has_intent: bool = field(init=False)
@@ -433,12 +435,14 @@ class Declarations:
         version: str = "",
         rate: Rate | None = None,
         max_running: int | None = None,
+        outside: bool = False,
         schema: Schema | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A journaled function that is safe to repeat: a model call, a read, a random choice.
 
-        Its result is recorded once. If the process dies while it runs, it runs again.
+        Its result is recorded once. If the process dies while it runs, it runs again. With `outside` it says that
+        it contacts something outside this process: then dry forks and `holdfast test --mock` want a mock of it.
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -496,7 +500,9 @@ class Declarations:
                     f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}"
                 )
             effect = effect_class(fn, risk, opts.get("check"))
-            return declared(fn, _call_spec(fn, effect=effect, risk=risk, **opts), self._enter)
+            return declared(
+                fn, _call_spec(fn, effect=effect, risk=risk, outside=True, **opts), self._enter
+            )
 
         check_known("@tool", options, TOOL)
         return declare if fn is None else declare(fn)
