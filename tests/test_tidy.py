@@ -25,9 +25,13 @@ FLOORS = (
     {"errors"},
     {"core"},
     {"store"},
-    {"runtime", "control", "views"},
-    {"dry_fork"},  # one step of a run, executed again away from its store
+    {"runtime", "control", "views", "event_stream"},
+    {
+        "dry_fork",
+        "execution",
+    },  # one step of a run again, away from its store; run or resume, for both of these
     {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"web", "mcp", "lua"},
@@ -40,7 +44,7 @@ OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 # Whatever is not listed may do I/O, know the time or chance, or start threads.
 PURE_MODULES = {
     "__future__", "abc", "base64", "binascii", "bisect", "builtins", "collections", "copy",
-    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib",
+    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "errno", "fractions", "functools", "hashlib",
     "heapq", "hmac", "inspect", "ipaddress", "itertools", "json", "keyword", "math", "msgspec",
     "numbers", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
     "unicodedata", "uuid",

@@ -52,8 +52,9 @@ from holdfast.errors import (
     Rejected,
 )
 from holdfast.runtime import templates
+from holdfast.runtime.agent_types import BoundAgent
 from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
-from holdfast.runtime.enter import agent, step
+from holdfast.runtime.decorators import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
 from holdfast.runtime.task_factory import in_thread
 
@@ -177,6 +178,10 @@ class LLMAgent:
     def __call__(self, goal: str) -> Any:
         """Inside another agent: a child run (something to await, if this agent is async)."""
         return self._enter(goal)
+
+    def bind(self, goal: str) -> BoundAgent[str]:
+        """The agent with the input of one run, for `hf.run` and `hf.start`."""
+        return BoundAgent(self, (goal,))
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────
 

@@ -15,6 +15,8 @@ from holdfast.cli.text import span, visible
 from holdfast.core import values
 from holdfast.core.advice import ambiguous
 from holdfast.core.events import Divergence, Value
+from holdfast.core.log import root_of
+from holdfast.core.policy import budget_use
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import MICROSECONDS, RunRow, Store
@@ -57,7 +59,7 @@ def _family(store: Store, state: RunState) -> Iterator[RunState]:
 
 def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
     """The commands with which a run goes on."""
-    go_on = command(url, "resume", file, state.id)
+    go_on = resume_command(state, url, file)
     match state.status:
         case "completed" | "cancelled" | "running":
             return []
@@ -74,6 +76,30 @@ def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE
             found.append(command(url, "resume", file, member.id))
     worker = command(url, "worker", file)
     return found or [f"{go_on}   (or, by itself when it is time: {worker})"]
+
+
+def resume_command(state: RunState, url: str | None, file: str) -> str:
+    """How a run is resumed. One that failed by a limit needs a higher one, which is that of the whole tree."""
+    limits = higher_limits(state)
+    run_id = root_of(state.id, state.parent) if limits else state.id
+    return command(url, "resume", file, run_id, *limits)
+
+
+def higher_limits(state: RunState) -> list[str]:
+    """What a run that failed by a limit must be resumed with."""
+    reason = state.failure.reason if state.status == "failed" and state.failure else ""
+    if reason == "deadline":
+        return ["--deadline", "60"]
+    if reason == "budget":
+        used = budget_use(
+            state.budget,
+            steps=state.steps + state.child_steps,
+            elapsed_us=state.updated_at - state.created_at,
+            usage=state.usage,
+        )
+        over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+        return [x for name in over for x in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")]
+    return []
 
 
 def decisions(state: RunState, url: str | None) -> list[str]:
@@ -113,7 +139,12 @@ def _after_divergence(
 def _doubts(state: RunState, url: str | None) -> list[str]:
     # A call that is safe to repeat settles itself on resume; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
-    return [
+    lost = [
+        command(url, "resolve", state.id, c.step, "--done", "…")
+        for c in state.calls
+        if c.unavailable
+    ]
+    return lost + [
         command(url, "resolve", state.id, call.step, "--done", "…")
         + "   (or --failed … or --retry)"
         for call in open_ones

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from holdfast import views
+from holdfast import BoundAgent, views
 from holdfast.app import Holdfast
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import RunState, Waiting
@@ -108,7 +108,7 @@ def live_here(stage: Stage, agent: Callable[..., Any], how: How,
             elif how == "rerun":
                 hf.rerun(RUN_ID, by="test")
             else:
-                hf.run(agent, *play.args, id=RUN_ID, **play.input)
+                hf.run(BoundAgent(agent, play.args, play.input), id=RUN_ID)
         except RunWaiting as waiting:
             return Ended("waiting", waiting.waiting_for)
         except Diverged as diverged:
