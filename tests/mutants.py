@@ -639,6 +639,62 @@ MUTANTS = (
         "if True:",
         ("tests/runtime/test_undo.py", "-k", "cannot_name"),
     ),
+    Mutant(
+        "mcp: a task of any agent is reached",
+        "mcp/reach.py::reachable",
+        "not who.reaches(row.agent) or ",
+        "",
+        ("tests/mcp_server/test_reach.py",),
+    ),
+    Mutant(
+        "mcp: the agent in a URI is not compared with the task's",
+        "mcp/reach.py::reachable",
+        " or agent not in (None, row.agent)",
+        "",
+        ("tests/mcp_server/test_reach.py",),
+    ),
+    Mutant(
+        "mcp: what cannot be reached is watched",
+        "mcp/subscriptions.py::Subscriptions._interest",
+        "        reachable(self._store, who, address.task, address.agent)\n",
+        "",
+        ("tests/mcp_server/test_subscriptions.py",),
+    ),
+    Mutant(
+        "mcp: a subscriber's version is ignored",
+        "mcp/subscriptions.py::Subscriptions._interest",
+        "if address.after is not None:",
+        "if False:",
+        ("tests/mcp_server/test_subscriptions.py",),
+    ),
+    Mutant(
+        "mcp: an agent resumes what a person paused",
+        "mcp/operations.py::resume",
+        '("paused", "quarantined")',
+        '("quarantined",)',
+        ("tests/mcp_server/test_reach.py",),
+    ),
+    Mutant(
+        "mcp: any scheme of authorization is accepted",
+        "mcp/http.py::McpApp._authenticated",
+        ' and scheme.lower() == "bearer"',
+        "",
+        ("tests/mcp_server/test_http.py::test_no_method_or_path_answers_without_a_token",),
+    ),
+    Mutant(
+        "a patch is written over a newer version",
+        "control/patch.py::patch",
+        "state.seq != expected",
+        "state.seq < expected",
+        ("tests/mcp_server/test_tools.py",),
+    ),
+    Mutant(
+        "a patch that is sent again is recorded again",
+        "control/patch.py::patch",
+        "Act([event], key=claimed)",
+        "Act([event])",
+        ("tests/mcp_server/test_tools.py",),
+    ),
 )
 
 FUZZED = tuple(
