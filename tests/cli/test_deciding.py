@@ -25,7 +25,7 @@ def test_approve_shows_the_exact_arguments_before_it_asks(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("input", "said"), [("n\n", "nothing was done"), ("", "--yes skips the question")]
+    ("input", "said"), [("n\n", "nothing was done"), ("", "use --yes to skip the question")]
 )
 def test_approve_without_a_yes_changes_nothing(shell: Shell, input: str, said: str) -> None:
     shell.run("careful", "r1", "to=sam", code=1)

@@ -103,7 +103,7 @@ def test_help_names_every_verb_the_exit_codes_and_completion(tmp_path: Path) -> 
     for said in (
         "  0    done",
         "  1    refused",
-        "  2    called wrongly",
+        "  2    wrong usage",
         "  130  interrupted",
         "_HOLDFAST_COMPLETE",
     ):

@@ -165,8 +165,8 @@ def test_what_a_worker_may_not_run_is_left_for_others_and_said_once(
     assert (0, "executed 1 run\n") == (code, said)
     assert "2" == ours.result(timeout=1)
     assert {"pending"} == {handle.status for handle in handles}
-    assert 1 == told.count("left for others: runs of versioned")
-    assert 1 == told.count("left for others: runs of stranger")
+    assert 1 == told.count("not claimed: runs of versioned")
+    assert 1 == told.count("not claimed: runs of stranger")
     assert "begun under version '1', this worker runs '2'" in told
 
 
@@ -208,7 +208,7 @@ def test_runs_that_are_due_and_that_nobody_takes_are_shown_as_such(tmp_path: Pat
     assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
         "overdue"
     ]
-    in_vain = "a worker; due for 1 h: none that may run stranger (version 7) is free"
+    in_vain = "a worker; due for 1 h: no worker for stranger (version 7) is free"
     for looked in (said("list"), said("show", "r"), said("list", "--json")):
         assert in_vain in looked.stdout
 

@@ -68,7 +68,7 @@ def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE
         if member.status in ("paused", "quarantined"):
             found.append(command(url, "resume", file, member.id))
     worker = command(url, "worker", file)
-    return found or [f"{go_on}   (or, by itself when it is time: {worker})"]
+    return found or [f"{go_on}   (or let a worker resume it when it is due: {worker})"]
 
 
 def _ways(asked: Asked, url: str | None) -> list[str]:
@@ -99,14 +99,14 @@ def _doubts(state: RunState, url: str | None) -> list[str]:
 def waits_for(state: RunState, row: RunRow, now: int) -> str:
     """What the run waits for, in words; empty if it does not wait."""
     if state.status == "interrupted":
-        return f"anybody to take it up: {visible(row.owner)} has not renewed its lease{_overdue(row, now)}"
+        return f"a worker (lease of {visible(row.owner)} expired){_overdue(row, now)}"
     if state.status == "running":
-        left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
+        left = "" if row.due_at is None else f", lease for another {span(row.due_at - now)}"
         return f"{visible(row.owner)}{left}"
     if state.status == "pending":
         return a_worker(row, now)
     if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):
-        return f"a worker: what it waited for is decided{_overdue(row, now)}"
+        return f"a worker (its requests are decided){_overdue(row, now)}"
     said = state.waiting_for or row.waiting_for
     if state.wake_at is not None and state.status == "waiting":
         said += f" (in {span(max(0, state.wake_at - now))})"
@@ -124,7 +124,7 @@ def _overdue(row: RunRow, now: int) -> str:
     kind = (
         f"{visible(row.agent)}{f' (version {visible(row.code_version)})' * bool(row.code_version)}"
     )
-    return f"; due for {span(now - row.due_at)}: none that may run {kind} is free, or none is there"
+    return f"; due for {span(now - row.due_at)}: no worker for {kind} is free or running"
 
 
 def doubt_of(call: Call) -> str:
@@ -133,5 +133,5 @@ def doubt_of(call: Call) -> str:
         case "keyed":
             return "on resume it is called again with the same key"
         case "checked":
-            return "on resume its check is asked"
-    return "it is not repeated: a person settles it"
+            return "on resume its check is called"
+    return "it is not repeated: a person must resolve it"

@@ -41,7 +41,7 @@ class Loaded:
         names = self.own or tuple(self.agents)
         if len(names) != 1:
             raise InvalidInput(
-                f"{self.file} has several agents; say which: " + _choices(self.file, names)
+                f"{self.file} has several agents; choose one: " + _choices(self.file, names)
             )
         return self.agents[names[0]]
 
@@ -82,7 +82,7 @@ def load(target: str) -> Loaded:
 def _import_module(name: str) -> types.ModuleType:
     """A module by its dotted name, sought as Python would: in this folder first."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise NotFound(f"there is no file {name}")
+        raise NotFound(f"file {name} not found")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -92,7 +92,7 @@ def _import_module(name: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InvalidInput(f"{name} cannot be loaded: {error}") from error
-        raise NotFound(f"there is no file {name}, and no module of that name") from error
+        raise NotFound(f"no file and no module is called {name}") from error
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
 
@@ -155,7 +155,7 @@ def parameters(spec: AgentSpec, given: Iterable[str]) -> dict[str, Any]:
     if wrong:
         listed = "\n".join(f"  {_described(p, spec.params.types.get(n))}" for n, p in named.items())
         takes = f"{spec.name} takes:\n{listed}" if named else f"{spec.name} takes no parameters"
-        raise click.UsageError("; ".join(wrong) + f"\n{takes}\ngive each as --param name=value")
+        raise click.UsageError("; ".join(wrong) + f"\n{takes}\npass each as --param name=value")
     return found
 
 
