@@ -247,9 +247,9 @@ def test_a_worker_shows_on_a_terminal_how_many_runs_are_under_way_and_what_becam
         session = terminal("worker", "agents.py", "--db", "runs.db")
         session.expect("\r\x1b[K1 running")
     session.expect("p1 (patient)")
-    session.expect("\r\x1b[K0 under way; 1 completed")
+    session.expect("\r\x1b[K0 running; 1 completed")
     session.type("\x03")
     code = session.end()
 
     assert (0, True) == (code, session.text.endswith("executed 1 run\n"))
-    assert re.search(r"\r\x1b\[K1 under way\r\x1b\[K\d\d:\d\d:\d\d  p1 ", session.said)
+    assert re.search(r"\r\x1b\[K1 running\r\x1b\[K\d\d:\d\d:\d\d  p1 ", session.said)

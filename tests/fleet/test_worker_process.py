@@ -67,7 +67,7 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
     fleet.wait_for("begin a")
 
     first.send_signal(signal.SIGTERM)
-    fleet.expect(first, "stopping: 1 run under way")
+    fleet.expect(first, "stopping: 1 run in progress")
     door.open()
     said, _ = first.communicate(timeout=PATIENCE_SECONDS)
 
@@ -92,7 +92,7 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
 
     process.send_signal(signal.SIGTERM)
     if signals == 2:  # those that come together count once
-        fleet.expect(process, "stopping: 1 run under way")
+        fleet.expect(process, "stopping: 1 run in progress")
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
