@@ -114,8 +114,8 @@ class InputConflict(InvalidInput):
     def __init__(self, run_id: str, what: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} exists with another {what}; nothing was executed. "
-            "Use a new id for a new run, or give the same input to resume this one."
+            f"run {run_id!r} exists with a different {what}; nothing was executed. "
+            "Use a new id for a new run, or pass the same input to resume this one."
         )
 
 
@@ -133,9 +133,9 @@ class InvalidTransition(InvalidInput):
 
     def __init__(self, current: str, wanted: str, allowed: Sequence[str]) -> None:
         self.current, self.wanted, self.allowed = current, wanted, tuple(allowed)
-        ways = ", ".join(allowed) if allowed else "nothing: it is final"
+        ways = ", ".join(allowed) if allowed else "none, it is final"
         super().__init__(
-            f"cannot go from {current} to {wanted}; from {current} one may go to {ways}"
+            f"cannot change from {current} to {wanted}; allowed from {current}: {ways}"
         )
 
 
@@ -145,9 +145,9 @@ class ContextTooLong(InvalidInput):
     def __init__(self, max_tokens: int, needed: int, longest: str, longest_tokens: int) -> None:
         self.max_tokens, self.needed = max_tokens, needed
         super().__init__(
-            f"the part of the dialogue that is always shown needs about {needed:,} tokens, and there is "
-            f"room for {max_tokens:,}; its longest part is {longest} with {longest_tokens:,}. Raise the "
-            "limit, shorten what tools answer, or keep fewer turns (keep_last)"
+            f"the part of the dialogue that is always shown needs about {needed:,} tokens, but the limit is "
+            f"{max_tokens:,}; its longest part is {longest} with {longest_tokens:,}. Raise the "
+            "limit, shorten tool results, or keep fewer turns (keep_last)"
         )
 
 
@@ -172,7 +172,7 @@ class NoSuchRun(NotFound):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"there is no run {run_id!r} in this store; `holdfast list` (hf.runs()) names those there are"
+            f"no run {run_id!r} in this store; `holdfast list` (hf.runs()) lists all runs"
         )
 
 
@@ -185,8 +185,10 @@ class NotResumable(NotNow):
 
     def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
         self.run_id, self.check, self.override = run_id, check, override
-        self.reason = f"the check of its {check} failed: {what}"
-        super().__init__(f"run {run_id!r} is not resumed: {self.reason}\n  to override: {override}")
+        self.reason = f"the {check} check failed: {what}"
+        super().__init__(
+            f"run {run_id!r} was not resumed: {self.reason}\n  to override: {override}"
+        )
 
 
 class AlreadyDecided(NotNow):
@@ -211,7 +213,7 @@ class RunFailed(HoldfastError):
         return (
             f"run {self.run_id!r} failed: {self.error_type}: {self.message}\n"
             f"  see why:   holdfast show {self.run_id}\n"
-            f"  try again: hf.resume({self.run_id!r}) goes on from the failed step"
+            f"  try again: hf.resume({self.run_id!r}) continues from the failed step"
         )
 
 
@@ -230,7 +232,7 @@ class IterationsExceeded(RunFailed):
         return (
             f"run {self.run_id!r} failed: {self.message}\n"
             f"  see why:   holdfast show {self.run_id}\n"
-            f"  go on:     raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
+            f"  continue:  raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
         )
 
 
@@ -241,7 +243,7 @@ class RunCancelled(RunFailed):
         return (
             f"run {self.run_id!r} was {self.message}\n"
             f"  see more:  holdfast show {self.run_id}\n"
-            f"  try again: hf.rerun({self.run_id!r}) begins anew, with the state kept"
+            f"  try again: hf.rerun({self.run_id!r}) starts over, with the state kept"
         )
 
 
@@ -250,7 +252,7 @@ class RunWaiting(HoldfastError):
 
     def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
         self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
-        super().__init__(f"run {run_id!r} waits for {waiting_for}\n  to continue: {how}")
+        super().__init__(f"run {run_id!r} is waiting for {waiting_for}\n  to continue: {how}")
 
 
 class RunBusy(RunWaiting):
@@ -363,8 +365,8 @@ class OutOfTurns(HoldfastError):
     def __init__(self, agent: str, max_turns: int) -> None:
         self.agent, self.max_turns = agent, max_turns
         super().__init__(
-            f"{agent} did not come to an answer in {max_turns} turns. Everything it did is in the log: "
-            "look whether it goes in circles; if it needs longer, raise max_turns and resume the run"
+            f"{agent} did not finish within {max_turns} turns. Everything it did is in the log: "
+            "check whether it repeats itself; if it needs more turns, raise max_turns and resume the run"
         )
 
 
@@ -385,7 +387,7 @@ class Conflict(StoreError):
     def __init__(self, run_id: str, expected: int, head: int) -> None:
         self.run_id, self.expected, self.head = run_id, expected, head
         super().__init__(
-            f"run {run_id!r}: expected the log to end at {expected}, it ends at {head}"
+            f"run {run_id!r}: expected the log to end at event {expected}, but it ends at {head}"
         )
 
 
@@ -394,7 +396,7 @@ class Woken(StoreError):
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f"run {run_id!r} was woken; look again before it is suspended")
+        super().__init__(f"run {run_id!r} was woken and is not suspended; check its waits again")
 
 
 class LeaseLost(StoreError):
@@ -404,7 +406,7 @@ class LeaseLost(StoreError):
         self.run_id, self.epoch, self.current = run_id, epoch, current
         super().__init__(
             f"run {run_id!r}: written under epoch {epoch}, but {current} is current; "
-            "another worker has taken over, nothing was written"
+            "another worker has claimed the run, nothing was written"
         )
 
 
@@ -457,7 +459,7 @@ class LogDamaged(HoldfastError):
 
     says = (
         "run {run_id!r} is damaged at event {seq}: {what}. "
-        "The run is stopped and other runs are not affected; restore its log from a backup "
+        "The run is stopped; other runs are not affected. Restore its log from a backup "
         "(this check cannot be overridden)"
     )
 
@@ -486,9 +488,9 @@ class LogRegressed(LogDamaged):
     """The store has forgotten events that it had acknowledged."""
 
     says = (
-        "run {run_id!r}: the store has forgotten events that it had acknowledged, from event {seq} on: {what}. "
-        "The run is stopped, so that nothing is done twice. Find out what its tools did since, then let it go "
-        "on from there with hf.resume({run_id!r}), or cancel it"
+        "run {run_id!r}: the store has lost acknowledged events, from event {seq} on: {what}. "
+        "The run is stopped, so that nothing is done twice. Find out what its tools did since, then continue "
+        "with hf.resume({run_id!r}), or cancel it"
     )
 
 
@@ -510,12 +512,12 @@ class Diverged(HoldfastError):
         self.adds = adds
         """Whether the code may have only added something: then `accept_new_steps` is a way on."""
         accept = (
-            f"  - make what was added, now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
+            f"  - execute the added calls now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
             if adds
             else ""
         )
         fork = (
-            f"  - this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
+            f"  - this run is a fork of {forked_from!r} and has its own id: if the difference is computed\n"
             "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork; or\n"
             if forked_from
             else ""
@@ -525,12 +527,12 @@ class Diverged(HoldfastError):
             f"  recorded:  {recorded}\n"
             f"  attempted: {attempted}\n"
             "Nothing new was executed. The agent's code (or something it read that is not recorded) "
-            "changed since the run began. To go on:\n"
-            "  - put the old code back and resume; or\n"
-            f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
+            "changed since the run started. To continue:\n"
+            "  - restore the old code and resume; or\n"
+            f"  - keep the old behaviour for this run: if run.patched('name'): … else: (the old code); or\n"
             f"{accept}"
             f"{fork}"
-            f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
+            f"  - start over with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
         )
 
 

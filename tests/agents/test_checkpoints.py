@@ -468,7 +468,7 @@ def test_a_run_of_another_version_is_not_resumed_unless_that_is_asked_for(hf: Ho
     with pytest.raises(NotResumable, match="begun with version '1' of waiting, this is '2'") as no:
         hf.run(newer, id="r")
     assert ("version", "r") == (no.value.check, no.value.run_id)
-    with pytest.raises(InvalidInput, match="is no check; those that can be overridden are"):
+    with pytest.raises(InvalidInput, match="is not a check; checks that can be overridden are"):
         hf.resume("r", override=["luck"])
 
     assert 1 == hf.resume("r", override=["version"])

@@ -422,7 +422,7 @@ def test_a_model_that_answers_something_else_fails_with_what_it_should_answer(hf
         def answer(self, prompt: Prompt) -> Any:
             return "hello"
 
-    with pytest.raises(RunFailed, match="must answer with a Reply, not 'hello'"):
+    with pytest.raises(RunFailed, match="must return a Reply, not 'hello'"):
         hf.run(LLMAgent("wrong", model=Wrong()), "Go", id="r")
 
 

@@ -140,7 +140,7 @@ def test_an_approval_that_nobody_gives_in_time_is_rejected(home: Any, clock: Any
         hf.approve("r")
     hf.worker().run(once=True)
 
-    assert hf.handle("r").result() == "nobody decided in time"
+    assert hf.handle("r").result() == "no decision in time"
 
 
 def test_a_question_that_nobody_answers_in_time_is_none(home: Any, clock: Any) -> None:

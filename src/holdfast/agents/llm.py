@@ -290,18 +290,16 @@ class LLMAgent:
     def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
-            raise InvalidInput(f"{self._model!r} must answer with a Reply, not {reply!r}")
+            raise InvalidInput(f"{self._model!r} must return a Reply, not {reply!r}")
         try:
             msgspec.convert(msgspec.to_builtins(reply), Reply)
         except msgspec.ValidationError as wrong:
-            raise InvalidInput(
-                f"{self._model!r} answered with a Reply that is wrong: {wrong}"
-            ) from None
+            raise InvalidInput(f"{self._model!r} returned an invalid Reply: {wrong}") from None
         reply = cleaned(reply)
         used = reply.usage
         if used is not None:
             if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:
-                raise InvalidInput(f"{self._model!r} reported a usage below zero: {used!r}")
+                raise InvalidInput(f"{self._model!r} reported a negative usage: {used!r}")
             return replace(reply, left_out=shown.left_out)
         sent = self._tools_tokens + shown.tokens
         got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
@@ -337,7 +335,7 @@ class LLMAgent:
         if use is None:
             known = ", ".join(self._tools) or "none"
             return _Observed(
-                f"error: there is no tool {call.name!r}; there are: {known}", failed=True
+                f"error: unknown tool {call.name!r}; known tools: {known}", failed=True
             )
         try:
             return use, use.read(call.arguments)
@@ -359,7 +357,7 @@ class LLMAgent:
         if len(text) <= most:
             return text
         head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
-        return f"{head}\n… {len(text) - len(head) - len(tail):,} characters left out …\n{tail}"
+        return f"{head}\n… {len(text) - len(head) - len(tail):,} characters omitted …\n{tail}"
 
 
 async def _called(fn: Callable[..., Any], is_async: bool, **arguments: Any) -> Any:
@@ -409,7 +407,7 @@ _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
         lambda x: callable(getattr(x, "count", None)) and not isinstance(x, str | list | tuple),
     ),
     "on_text": (
-        "a plain function that takes text",
+        "a sync function that takes text",
         lambda x: x is None or (callable(x) and not inspect.iscoroutinefunction(x)),
     ),
 }
@@ -435,6 +433,6 @@ def _check_price(what: str, model: object, budget: Budget | None) -> None:
     unpriced = hasattr(model, "price") and model.price is None
     if budget is not None and budget.max_cost_usd is not None and unpriced:
         raise InvalidInput(
-            f"{what}: max_cost_usd needs a price; give the model one with price=Price(input, output) in "
-            "US dollars for a million tokens"
+            f"{what}: max_cost_usd needs a price; set it with price=Price(input, output) in "
+            "US dollars per million tokens"
         )

@@ -27,11 +27,12 @@ from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.declare import AgentSpec, Params, Strategy, agent_spec_of, declared
+from holdfast.runtime.declare import AgentSpec, Strategy, agent_spec_of, declared
 from holdfast.runtime.durations import Durations, measured
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
+from holdfast.runtime.params import Params
 from holdfast.runtime.session import Session
 from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import learn_names
@@ -105,9 +106,7 @@ def _params(
     found = Params.of(fn)
     states = states_of(name, found.types.get(own[1].name, AgentState), until)
     if any(p.name == "goal" for p in own[2:]):
-        raise InvalidInput(
-            f"loop {name}: `goal` is what the first state is made of; use another name"
-        )
+        raise InvalidInput(f"loop {name}: `goal` is reserved for the first state; use another name")
 
     def entry() -> None: ...
 
@@ -152,7 +151,7 @@ class _Loop:
         while not state.is_over:
             state = yield from self._iterate(state, kwargs)
         if state.phase is Phase.ERROR:
-            raise AgentFailed(state.error or "the agent went to ERROR without saying why")
+            raise AgentFailed(state.error or "the agent changed to ERROR without a reason")
         return self.states.shown(state)
 
     def _kept(self) -> Any:
@@ -178,7 +177,7 @@ class _Loop:
     def _iterate(self, state: AgentState, kwargs: dict[str, Any]) -> Flow:
         session, root = self.session, self.root
         if state.iteration >= self.max_iterations:
-            said = f"it was not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
+            said = f"not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
             raise session.stop(Stop("iterations", said))
         if not self._comes_again():
             gate(session)  # a loop without calls must end when it is told to
@@ -202,7 +201,7 @@ class _Loop:
         if not isinstance(raw, self.states.kind):
             raise InvalidInput(
                 f"loop {self.spec.name} must return a {self.states.kind.__name__}, not {raw!r} "
-                f"(iteration {number}); return the state itself for one more iteration"
+                f"(iteration {number}); return the state unchanged for another iteration"
             )
         returned = self.states.returned(given, raw).at_iteration(number)
         return (yield from self._end(state, returned, durations))

@@ -52,7 +52,7 @@ class RsBpe:
             ) from None
         make = getattr(openai, encoding, None)
         if encoding not in ("o200k_base", "cl100k_base") or make is None:
-            raise InvalidInput(f"rs-bpe knows o200k_base and cl100k_base, not {encoding!r}")
+            raise InvalidInput(f"rs-bpe supports o200k_base and cl100k_base, not {encoding!r}")
         self._encoding = make()
 
     def count(self, text: str) -> int:

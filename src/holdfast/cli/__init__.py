@@ -22,6 +22,8 @@ VERBS: Final = {
     "demo": ("demo", "demo", "See a run survive a crash, offline, in a few seconds."),
     "run": ("run", "run", "Run an agent from a file; the same id resumes its run."),
     "resume": ("run", "resume", "Resume a run that is waiting, interrupted or failed."),
+    "start": ("start", "start", "Start a run of a registered agent by name, for workers."),
+    "agents": ("start", "agents", "List the registered agents."),
     "worker": ("worker", "worker", "Execute runs that are due, until stopped."),
     "schedule": ("worker", "schedule", "Let workers start runs at certain times."),
     "schedules": ("worker", "schedules", "List all schedules and their next due times."),

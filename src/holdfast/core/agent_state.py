@@ -161,7 +161,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     def begin(cls: type[A], goal: str, *, session: str = "", **fields: Any) -> A:
         """The first state for a goal: planning, with the goal as the user's first message."""
         if not isinstance(goal, str) or not goal.strip():  # type: ignore[redundant-expr]
-            raise InvalidInput(f"a goal must be text that is not empty, not {goal!r}")
+            raise InvalidInput(f"a goal must be non-empty text, not {goal!r}")
         said = (Message(Role.USER, goal),)
         return cls(goal=goal, phase=Phase.PLANNING, messages=said, session=session, **fields)
 
@@ -222,7 +222,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
                 steps[i] = PlanStep(name, status)
                 return self._remembering(plan=tuple(steps))
         known = ", ".join(repr(step.name) for step in steps) or "nothing"
-        raise InvalidInput(f"{name!r} is not in the plan, which holds {known}")
+        raise InvalidInput(f"{name!r} is not in the plan, which has {known}")
 
     def record(self: A, what: ToolCall | Any, *, name: str = "", arguments: Any = None) -> A:
         """Keep a tool call, or any result as one: what was called, with what, and what came of it.
@@ -406,7 +406,7 @@ def _risk_levels(constraints: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     if not isinstance(people, dict) or set(people) - {"required_for_risk_levels"}:
         raise InvalidInput(
-            f"constraints.human_in_the_loop must hold required_for_risk_levels and nothing else, not {people!r}"
+            f"constraints.human_in_the_loop must contain only required_for_risk_levels, not {people!r}"
         )
     levels = people.get("required_for_risk_levels", ())
     if not isinstance(levels, list | tuple):
@@ -451,11 +451,11 @@ def _phase(phase: Any) -> Phase:
     try:
         return Phase(phase)
     except ValueError:
-        raise InvalidInput(f"{phase!r} is no phase; phases are {', '.join(Phase)}") from None
+        raise InvalidInput(f"{phase!r} is not a phase; phases are {', '.join(Phase)}") from None
 
 
 def _role(role: Any) -> str:
     try:
         return Role(role).value
     except ValueError:
-        raise InvalidInput(f"{role!r} is no role; roles are {', '.join(Role)}") from None
+        raise InvalidInput(f"{role!r} is not a role; roles are {', '.join(Role)}") from None

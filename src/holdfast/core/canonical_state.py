@@ -84,7 +84,7 @@ def inside(given: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, A
         if name in taken or name not in made:
             continue
         if own in memory:
-            raise InvalidInput(f"$.{name} and $.memory.{own} are the same thing; give one of them")
+            raise InvalidInput(f"$.{name} and $.memory.{own} are the same; pass only one of them")
         memory[own] = made.pop(name)
     if _STATUS in made and _STATUS not in taken:
         memory["plan"] = _with_statuses(memory.get("plan"), made.pop(_STATUS))

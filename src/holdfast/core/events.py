@@ -77,7 +77,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 def _check_finite(name: str, number: float, advice: str) -> None:
     """NaN and infinity would be stored as null, and such an event could never be read again."""
     if not math.isfinite(number):
-        raise InvalidInput(f"{name} is {number}, which has no JSON form; {advice}")
+        raise InvalidInput(f"{name} is {number}, which cannot be stored as JSON; {advice}")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -88,7 +88,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     cost_usd: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite("cost_usd", self.cost_usd, "use 0 for a cost that is not known")
+        _check_finite("cost_usd", self.cost_usd, "use 0 for an unknown cost")
 
 
 def added(a: Usage, b: Usage) -> Usage:
@@ -582,7 +582,7 @@ class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     duration: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite("duration", self.duration, "use 0 for one that is not known")
+        _check_finite("duration", self.duration, "use 0 for an unknown value")
 
 
 class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
@@ -690,11 +690,11 @@ def from_json(name: str, data: bytes) -> Event:
     if decoder is None:
         kind, _, version = name.partition(".")
         if kind not in ALL:
-            raise Unreadable(f"unknown kind of event {kind!r}")
+            raise Unreadable(f"unknown event kind {kind!r}")
         raise Unreadable(
-            f"{kind!r} has version {version or 1}, this Holdfast knows {ALL[kind].version}"
+            f"{kind!r} has version {version or 1}, this Holdfast reads {ALL[kind].version}"
         )
     try:
         return decoder(data)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{name!r} does not read: {error}") from None
+        raise Unreadable(f"{name!r} cannot be decoded: {error}") from None

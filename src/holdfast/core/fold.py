@@ -224,7 +224,7 @@ class Draft:
         self._line(time, "resume", x.by, x.why, "resumed")
 
     def _accepted(self, x: e.StepsAccepted) -> None:
-        self._line(self.updated_at, "accept", x.by, x.why, "steps that the code added are accepted")
+        self._line(self.updated_at, "accept", x.by, x.why, "new steps of the code were accepted")
 
     def _restarted(self, x: e.RunRestarted) -> None:
         """The code begins anew: earlier calls are history (index −1), and the state stays."""
@@ -239,11 +239,11 @@ class Draft:
         self.restarts += 1
         self.loop = Document(None)
         self.iteration, self.iteration_index = 0, -1
-        self._line(time, "rerun", x.by, x.why, "started again, with its state kept")
+        self._line(time, "rerun", x.by, x.why, "restarted, with its state kept")
 
     def _paused(self, x: e.RunPaused) -> None:
         time = self.updated_at
-        self.status, self.waiting_for = "paused", "somebody to resume it"
+        self.status, self.waiting_for = "paused", "a person to resume it"
         self._line(time, "pause", x.by, x.why, "paused")
 
     def _quarantined(self, x: e.RunQuarantined) -> None:
@@ -252,12 +252,12 @@ class Draft:
     def _cancel_requested(self, x: e.CancelRequested) -> None:
         time = self.updated_at
         self.cancel_requested = not x.reason
-        self._line(time, "cancel", x.by, x.why, "asked to cancel")
+        self._line(time, "cancel", x.by, x.why, "cancellation requested")
 
     def _undo_requested(self, x: e.UndoRequested) -> None:
         time = self.updated_at
         self.status = "pending"
-        self._line(time, "undo", x.by, x.why, "asked to undo what was done")
+        self._line(time, "undo", x.by, x.why, "undo requested")
 
     def _line(self, time: int, level: str, by: str, why: str, what: str) -> None:
         text = what + (f" by {by}" if by else "") + (f": {why}" if why else "")
@@ -422,7 +422,7 @@ class Draft:
         seq = self.seq
         call = next((c for c in self.open.calls.values() if c.step == x.step), None)
         if call is not None and call.key == x.key and call.digest == x.digest:
-            said = f"{x.worker} (epoch {x.epoch}) says: {x.outcome}"
+            said = f"{x.worker} (epoch {x.epoch}) reports: {x.outcome}"
             self._store_call(call, seq=seq, time=call.ended_at, evidence=(*call.evidence, said))
 
     # iterations
@@ -436,7 +436,7 @@ class Draft:
         for taken in x.taken:
             self.open.queued.pop(taken, None)
         for why in x.refused:
-            self.lines.append(Line(self.updated_at, "patch", f"a patch was not taken in: {why}"))
+            self.lines.append(Line(self.updated_at, "patch", f"a patch was not applied: {why}"))
 
     # waits
 

@@ -160,7 +160,9 @@ def _operated(
     new = msgspec.convert(patched, type(state))
     changed = [name for name in kept if getattr(new, name) != getattr(state, name)]
     if changed:
-        raise InvalidInput(f"/{changed[0]} is the loop's own and cannot be patched from outside")
+        raise InvalidInput(
+            f"/{changed[0]} is managed by the loop and cannot be patched from outside"
+        )
     lost = [k for k in patched.get("memory", ()) if k not in memory.__struct_fields__]
     if lost:
         raise InvalidInput(f"WorkingMemory has no field /memory/{lost[0]}")

@@ -187,7 +187,7 @@ class ToolCall(Part, frozen=True, omit_defaults=True):
         if isinstance(self.result, str):
             return self.result
         if isinstance(self.result, Value):
-            return f"[{self.result.bytes} bytes, kept as artifact {self.result.blob}]"
+            return f"[{self.result.bytes} bytes, stored as artifact {self.result.blob}]"
         return values.encode(self.result).decode()
 
 

@@ -37,7 +37,7 @@ def microseconds(seconds: object, what: str) -> int:
     ):
         return round(seconds * MICROSECONDS)
     raise InvalidInput(
-        f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (a hundred years), not {seconds!r}"
+        f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (100 years), not {seconds!r}"
     )
 
 
@@ -84,7 +84,7 @@ class Retry:
             kinds: object = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(map(_is_exception, kinds)):
                 raise InvalidInput(
-                    f"Retry.{name} must be a tuple of exception classes, as (TimeoutError,), not {kinds!r}"
+                    f"Retry.{name} must be a tuple of exception classes, for example (TimeoutError,), not {kinds!r}"
                 )
 
     def wants(self, error: Exception, attempt: int) -> bool:
@@ -235,7 +235,7 @@ class BudgetUse:
             used = self.used.get(name, 0)
             over = used >= limit if name == "max_steps" and starting else used > limit
             if name != "max_artifact_bytes_in_context" and over:
-                return f"{name} is {limit:g}, and {used:g} is used"
+                return f"{name} is {limit:g}, and {used:g} are used"
         return ""
 
 

@@ -23,6 +23,7 @@ import sys
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sized
+from threading import Lock
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -47,7 +48,7 @@ class FrozenDict(dict[str, Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this dict was read from the run's state and cannot be changed in place; "
+            "this dict comes from the run's state and cannot be changed in place;  "
             "assign a new value (run.state.key = {**old, 'x': 1}) so that the change is recorded"
         )
 
@@ -65,7 +66,7 @@ class FrozenList(list[Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this list was read from the run's state and cannot be changed in place; "
+            "this list comes from the run's state and cannot be changed in place;  "
             "use run.state.append(key, value), or assign a new list, so that the change is recorded"
         )
 
@@ -133,7 +134,7 @@ def encode_struct(value: msgspec.Struct) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode",
+            f"its text {error.object[:60]!r} contains a lone surrogate,  which is not valid Unicode",
             what=type(value).__name__,
         ) from None
     except TypeError as error:  # a caller gave something else where text or a number belongs
@@ -146,7 +147,7 @@ def encode_parts(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode"
+            f"its text {error.object[:60]!r} contains a lone surrogate,  which is not valid Unicode"
         ) from None
 
 
@@ -162,7 +163,9 @@ def lower(value: Any, *, typed: bool = False, depth: int = DEPTH_MAX) -> Any:
     if kind is float:
         if math.isfinite(value):
             return value
-        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+        raise NotStorable(
+            f"{value} cannot be stored as JSON; use None, or text, for a missing number"
+        )
     if kind is dict or kind is FrozenDict:
         return _lower_dict(value, typed, depth)
     if kind is list or kind is tuple or kind is FrozenList:
@@ -203,7 +206,7 @@ def _lower_key(key: Any, typed: bool) -> str:
         return _encode(lowered).decode()
     raise NotStorable(
         f"the key {key!r} is of type {type(key).__name__}; JSON keys are text. Use str keys, "
-        "or declare the type (for example -> dict[int, str]) so that they can be read back"
+        "or declare the type (for example -> dict[int, str]) so that they can be decoded"
     )
 
 
@@ -227,7 +230,7 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
         return _lower_items(value, typed, depth)
     if not typed:
         raise NotStorable(
-            f"{_name(value)} would not come back as what it is; declare the type (a return "
+            f"{_name(value)} would not be decoded to the same type; declare the type (a return "
             "annotation, or @agent(state=Model)), or convert it to text, numbers, lists and dicts"
         )
     if isinstance(value, enum.Enum):
@@ -262,7 +265,9 @@ _PLAIN: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
 
 def _lower_decimal(value: decimal.Decimal) -> str:
     if not value.is_finite():
-        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+        raise NotStorable(
+            f"{value} cannot be stored as JSON; use None, or text, for a missing number"
+        )
     return str(value)
 
 
@@ -306,7 +311,7 @@ def _lower_record(value: Any, depth: int) -> Any:
     if is_pydantic_model(type(value)):
         return _lower_model(value, depth)
     raise NotStorable(
-        f"{_name(value)} has no JSON form; return plain values, a dataclass, a msgspec Struct or a "
+        f"{_name(value)} cannot be stored as JSON; return plain values, a dataclass, a msgspec Struct or a "
         "pydantic model"
     )
 
@@ -325,7 +330,7 @@ def _lower_model(value: Any, depth: int) -> Any:
     try:
         dumped = value.model_dump(mode="json", by_alias=True)
     except ValueError as error:
-        raise NotStorable(f"pydantic finds no JSON form for {_name(value)}: {error}") from None
+        raise NotStorable(f"pydantic cannot serialise {_name(value)}: {error}") from None
     return lower(_with_sets_sorted(value, dumped), typed=True, depth=depth)
 
 
@@ -371,7 +376,7 @@ def _find_surrogate(value: Any, path: tuple[str, ...] = ()) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise NotStorable(
-                f"the text holds a lone surrogate at position {error.start}, which is not valid "
+                f"the text contains a lone surrogate at position {error.start}, which is not valid "
                 "Unicode; decode the bytes it came from with errors='replace'",
                 path=path,
             ) from None
@@ -523,7 +528,7 @@ class Codec:
             raise
         except (ValueError, RecursionError, NotImplementedError) as error:  # msgspec's
             raise NotStorable(
-                f"it does not read back as the declared type {_type_name(self.declared)}: {_said(error)}",
+                f"it cannot be decoded as the declared type {_type_name(self.declared)}: {_said(error)}",
                 path=_path_in(error),
             ) from None
 
@@ -570,18 +575,24 @@ def is_path(declared: Any) -> bool:
     )
 
 
+_BUILDING: Final = Lock()
+"""Held while msgspec examines a type. It keeps what it finds with the class before that is complete, and a decoder that
+another thread builds from it then crashes the interpreter (msgspec 0.22)."""
+
+
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     if has_pydantic_metadata(declared):
         return _pydantic_decoder(declared)
     try:
-        return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
+        with _BUILDING:
+            return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec, of types it cannot read
         if mentions_pydantic(declared):  # a union of models, which only pydantic can tell apart
             adapter = sys.modules["pydantic"].TypeAdapter(declared)
             return lambda data: adapter.validate_json(bytes(data))
         raise NotStorable(
-            f"the declared type {_type_name(declared)} cannot be read back from JSON ({error}); "
-            "declare a plainer type"
+            f"the declared type {_type_name(declared)} cannot be decoded from JSON ({error}); "
+            "declare a simpler type"
         ) from None
 
 

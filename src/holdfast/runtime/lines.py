@@ -346,7 +346,7 @@ class Lines:
         if line is None or line.in_call:
             yield None  # in a task that the agent did not make
             return
-        if line.cancel_due and line.task is not None:
+        if line.cancel_due and line.task is not None and not self._is_recorded_next(line):
             line.cancel_due = False
             if line.task.cancelling():
                 raise asyncio.CancelledError
@@ -356,6 +356,17 @@ class Lines:
         finally:
             line.in_call = False
             line.runs()
+
+    def _is_recorded_next(self, line: Line) -> bool:
+        """Whether the call that this line is about to make is in the log: then a cancellation came after it had
+        begun. A call has its place by now; one in a thread takes the next."""
+        branch, session = line.branch, self.session
+        if branch is None:
+            return False
+        if not session.knows_all:
+            session.read_all()
+        entries = session.journal.entries
+        return (branch.path, branch.index - 1) in entries or (branch.path, branch.index) in entries
 
     # ── turns ────────────────────────────────────────────────────────────────────────────
 
@@ -616,8 +627,9 @@ class Lines:
         if journal.entries[place].timeout is not None:
             self.session.show(journal.entries[place].seq)
             journal.forget(*place)
-        self._timed_out.remove(found[0])
-        self._cancel_line(found[0])
+        line = found[0]
+        self._timed_out.remove(line)
+        self._cancel_line(line)
         return True
 
     def _cancel_line(self, line: Line) -> None:

@@ -49,7 +49,7 @@ class _Question:
         if self.told:
             seconds = elapsed() - self.asked_at
             extra = {"blocked_seconds": seconds}
-            _log.warning("the event loop goes on after %.3g s", seconds, extra=extra)
+            _log.warning("the event loop continues after %.3g s", seconds, extra=extra)
 
 
 class Stalls:
@@ -87,8 +87,8 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     seconds = elapsed() - asked.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
     _log.warning(
-        "the event loop has not gone on for %.3g s: %s of run %s blocks it%s. Runs that wait for it: %d; "
-        "await what takes long, or let an async step do it in a thread (asyncio.to_thread)",
+        "the event loop has been blocked for %.3g s by %s of run %s%s. Runs affected: %d; "
+        "await slow work, or run it in a thread (asyncio.to_thread in an async step)",
         seconds, call or "code", within or run_id or "(unknown)", where, len(roots) - 1,
         extra={"run_id": within or run_id, "call": call, "blocked_seconds": seconds,
                "stack": "" if frame is None else "".join(traceback.format_stack(frame))},

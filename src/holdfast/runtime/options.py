@@ -15,11 +15,11 @@ from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microse
 from holdfast.errors import InvalidInput
 
 ON_DOUBT: Final = ("wait", "retry", "fail")
-STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running")
+STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
 TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")
 AGENT: Final = (
     "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
-    "max_running", "checkpoint", "redact", "exempt",
+    "max_running", "checkpoint", "redact", "exempt", "schema",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
     """What steps and tools are declared with, but for their names and versions."""
     check_seconds(name, options, "timeout", "key_ttl")
     if options.get("timeout") == 0:
-        raise InvalidInput(f"timeout of {name} must be more than 0; leave it out for no limit")
+        raise InvalidInput(f"timeout of {name} must be more than 0; omit it for no limit")
     check_max_running(name, options.get("max_running"))
     _check_kind(name, options, "rate", Rate, "Rate(10, per=60)")
     _check_kind(name, options, "retry", Retry, "Retry(attempts=3)")
@@ -43,7 +43,7 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
             raise InvalidInput(f"{name}: {option} must be a function, not {options[option]!r}")
     on_doubt = options.get("on_doubt", "wait")
     if inspect.iscoroutinefunction(on_doubt):
-        raise InvalidInput(f"{name}: on_doubt must be a plain function, not an async one")
+        raise InvalidInput(f"{name}: on_doubt must be a sync function, not an async one")
     if on_doubt not in ON_DOUBT and not callable(on_doubt):
         ways = ", ".join(map(repr, ON_DOUBT))
         raise InvalidInput(f"{name}: on_doubt must be {ways} or a function, not {on_doubt!r}")
@@ -79,7 +79,7 @@ def _check_kind(
     value = options.get(option)
     if value is not None and not isinstance(value, kind):
         raise InvalidInput(
-            f"{where}: {option} must be a {kind.__name__}, as {example}, not {value!r}"
+            f"{where}: {option} must be a {kind.__name__}, for example {example}, not {value!r}"
         )
 
 
@@ -109,7 +109,7 @@ def names(where: str, option: str, given: object, of: str, example: str) -> tupl
         )
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {of}, as {option}=({example!r},), not {given!r}"
+            f"{where}: {option} takes a list of {of}, for example {option}=({example!r},), not {given!r}"
         )
     found = tuple(given)
     for one in found:

@@ -69,7 +69,7 @@ def timer(seconds: float) -> Request:
 
 def signals(names: Sequence[Any], timeout: float | None) -> Request:
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise InvalidInput("a signal needs a name that is not empty")
+        raise InvalidInput("a signal needs a non-empty name")
     us = None if timeout is None else microseconds(timeout, "timeout")
     said = " or ".join(repr(name) for name in names)
     return Request(
@@ -100,7 +100,7 @@ def any_of(
     if len(waits) == len(names):
         return [signals(names, timeout)]
     if timeout is not None and all(isinstance(x, Timer) for x in waits):
-        raise InvalidInput("wait_any: a timeout beside timers alone is one more Timer")
+        raise InvalidInput("wait_any: use another Timer instead of a timeout next to timers only")
     requests = [signals(names, timeout)] if names else []
     for x in waits:
         match x:
@@ -155,11 +155,11 @@ def _signal_name(session: Session, asked: Request, came: str) -> str:
 def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:
     """True, or Rejected with the person and the reason."""
     if ended.is_over("time"):
-        raise Rejected(prompt, "Rejected", "nobody decided in time")
+        raise Rejected(prompt, "Rejected", "no decision in time")
     if ended.outcome == "rejected":
         said = _content(session, ended.value)
         why = f": {said['why']}" if said["why"] else ""
-        raise Rejected(prompt, "Rejected", f"{said['by'] or 'a person'} said no{why}")
+        raise Rejected(prompt, "Rejected", f"rejected by {said['by'] or 'a person'}{why}")
     return True
 
 

@@ -131,7 +131,7 @@ def result_lost(asked: Asked, why: str) -> CallFailed:
     return CallFailed(
         asked.spec.name,
         "ResultUnavailable",
-        f"it was done, but its result could not be kept: {why}",
+        f"it was done, but its result could not be stored: {why}",
     )
 
 

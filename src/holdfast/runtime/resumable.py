@@ -37,12 +37,12 @@ def check(
     """
     if isinstance(override, str) or not isinstance(override, Sequence):
         raise InvalidInput(
-            f"override takes a list of checks, as override=['age'], not {override!r}"
+            f"override takes a list of checks, for example override=['age'], not {override!r}"
         )
     unknown = [name for name in override if name not in CHECKS]
     if unknown:
         raise InvalidInput(
-            f"{unknown[0]!r} is no check; those that can be overridden are {', '.join(CHECKS)}"
+            f"{unknown[0]!r} is not a check; checks that can be overridden are {', '.join(CHECKS)}"
         )
     ended = row.status in TERMINAL_STATUSES and not (reopens and row.status == "failed")
     if ended or row.is_live(store.now()):
@@ -52,7 +52,7 @@ def check(
     versions = (spec.version, *spec.continues)
     known = bool(row.code_version and spec.version)
     if "version" not in override and known and row.code_version not in versions:
-        what = f"it was begun with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
+        what = f"it was started with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
         raise NotResumable(row.id, "version", what, _way_around(row.id, "version"))
 
 
@@ -79,7 +79,7 @@ def _check_age(store: Store, run_id: str, spec: AgentSpec, heard_at: Iterable[in
     age = now - max(at for at in heard_at if at is not None and at <= now)
     if max_age is not None and age > max_age:
         what = (
-            f"it was last heard of {age // MICROSECONDS:,} s ago, and its agent says "
+            f"its last activity was {age // MICROSECONDS:,} s ago, and its agent has "
             f"max_age={spec.checkpoint.max_age:g}"
         )
         raise NotResumable(run_id, "age", what, _way_around(run_id, "age"))
@@ -88,5 +88,5 @@ def _check_age(store: Store, run_id: str, spec: AgentSpec, heard_at: Iterable[in
 def _way_around(run_id: str, check: str) -> str:
     return (
         f"hf.resume({run_id!r}, override=[{check!r}]), or `holdfast resume FILE {run_id} --override {check}`; "
-        f"hf.rerun({run_id!r}) begins anew"
+        f"hf.rerun({run_id!r}) starts over"
     )

@@ -180,8 +180,8 @@ class RunBase(Place):
         value, blob = log.wrap(data)
         if blob is not None:
             raise InvalidInput(
-                f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(data):,}; "
-                "keep big things with run.artifact"
+                f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
+                "store large values with run.artifact"
             )
         here = self._here
         self._session.note(e.KnowledgePatched(branch=here.path, after=here.index, patch=value))
@@ -245,7 +245,9 @@ class RunBase(Place):
         """
         sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
         if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
-            raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
+            raise InvalidInput(
+                "run.context takes one limit: max_bytes= or max_tokens=, of 1 or more"
+            )
         here, view, own = self._here, self._session.view(), self._loop_state()
         kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
         cap = self.budget.limits.get(_ARTIFACTS_MAX)
@@ -374,7 +376,7 @@ class RunBase(Place):
     def _iteration(self, index: int) -> e.IterationEnded:
         created = self._session.journal.created
         if created is not None and created.loop:
-            raise InvalidInput("a loop ends its iterations by itself: return the state")
+            raise InvalidInput("a loop ends its iterations itself: return the state")
         return e.IterationEnded(index=index, iteration=self._session.next_iteration())
 
 

@@ -197,7 +197,7 @@ class Session:
             self.saved_bytes = saved.bytes
         self._read_page()
         if self.journal.created is None:
-            raise NotFound(f"there is no run {self.run_id!r}")
+            raise NotFound(f"no run {self.run_id!r}")
         if self.journal.forgets:
             while not self.knows_all:
                 self.show(self.journal.restarted)
@@ -540,7 +540,7 @@ class Session:
         # The log may be longer than we know, or (if the store lost something) shorter.
         page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
         if not page:
-            raise NotFound(f"there is no run {self.run_id!r}")
+            raise NotFound(f"no run {self.run_id!r}")
         head, row = log.head_at(page[-1]), self.store.get(self.run_id)
         epoch = self.epoch if row is None else row.epoch
         _, records = log.seal(head, [event], epoch=epoch, time=self.store.now())

@@ -85,9 +85,9 @@ class Lookout:
                 self._stalls.look(list(self._awaiting.values()))
                 self._look()
             except StoreError as error:
-                _log.warning("could not look for cancellations: %s", error)
+                _log.warning("could not check for cancellations: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is: the next look may find what this one did not
-                _log.exception("could not look for cancellations")
+                _log.exception("could not check for cancellations")
 
     def _look(self) -> None:
         awaiting = dict(self._awaiting)

@@ -48,7 +48,7 @@ def refusals(
         run_id = work.run_id
         at = (ends.get(run_id) if ends else None) or standing.get(run_id)
         if at is None:
-            refused.append(NotFound(f"there is no run {run_id!r}"))
+            refused.append(NotFound(f"no run {run_id!r}"))
             continue
         epoch, head, end, key, woken = at
         if work.epoch is not None and work.epoch != epoch:

@@ -62,7 +62,7 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     path, synchronous = _sqlite(where)
     if _mode(path, S_ISDIR):
         raise InvalidInput(
-            f"{path} is a folder; name a file in it, as {Path(path) / 'holdfast.db'}"
+            f"{path} is a folder; use a file in it, for example {Path(path) / 'holdfast.db'}"
         )
     from holdfast.store.sqlite import SQLiteStore
 
@@ -127,7 +127,7 @@ def _sqlite(where: str) -> tuple[str, str]:
     if not where.startswith(_SQLITE):
         if "://" in where:
             raise InvalidInput(
-                f"{where.split('://', maxsplit=1)[0]!r} is not a kind of store; "
+                f"{where.split('://', maxsplit=1)[0]!r} is not a known kind of store; "
                 "use a path, sqlite:///path or postgresql://…"
             )
         return where or str(DEFAULT_FILE), "FULL"

@@ -119,7 +119,7 @@ class _ForkServer:
     def _gone(self) -> None:
         self._says.seek(0)
         said = self._says.read().decode(errors="replace")[-2000:]
-        raise HoldfastError(f"the process that the agent is forked from has ended:\n{said}")
+        raise HoldfastError(f"the fork server has ended:\n{said}")
 
     def close(self) -> None:
         self._talk.close()

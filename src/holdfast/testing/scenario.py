@@ -140,7 +140,7 @@ class Stage:
     def perform(self) -> Ended:
         """Play it to its end. What the last life said."""
         if not any(act.what == "go" for act in self.play.acts):
-            raise InvalidInput("nothing runs in this scenario; say `When the agent runs`")
+            raise InvalidInput("nothing runs in this scenario; add `When the agent runs`")
         for act in self.play.acts:
             if act.what == "go":
                 if self._go(act.agent or self.play.agent, act.how).says == "MockMissing":
@@ -160,7 +160,7 @@ class Stage:
                 self._bury()
             elif ended.says != "waiting" or not self._supply(agent):
                 return ended
-        return Ended("stuck", f"the run did not come to rest in {LIVES_MAX} lives")
+        return Ended("stuck", f"the run did not end within {LIVES_MAX} resumes")
 
     def _bury(self) -> None:
         """The process is known to be dead: its lease need not run out."""
@@ -190,14 +190,14 @@ class Stage:
         with self.sandbox.holdfast() as hf:
             if act.what == "signal":
                 if hf.store.get(RUN_ID) is None:
-                    raise InvalidInput("a signal needs a run; say `When the agent runs` before it")
+                    raise InvalidInput("a signal needs a run; add `When the agent runs` before it")
                 hf.signal(RUN_ID, act.name, act.value, by="test")
             elif act.what == "cancel":
                 hf.cancel(RUN_ID, by="test")
             else:
                 answer: Answer = act.value
                 if not self._answered(hf, RUN_ID, [answer]):
-                    raise InvalidInput(f"nothing waits for this {answer.kind}")
+                    raise InvalidInput(f"nothing is waiting for this {answer.kind}")
 
     def _supply(self, agent: Callable[..., Any]) -> bool:
         """Give the run what it waits for, if there is something to give."""

@@ -161,7 +161,7 @@ def _parser_error(file: str, first_line: int, error: Any) -> str:
     line = error.location["line"] + first_line - 1
     said = str(error).partition(": ")[2]
     hint = (
-        "" if "FeatureLine" not in said else "; a spec begins with `Feature: …`, then `Scenario: …`"
+        "" if "FeatureLine" not in said else "; a spec starts with `Feature: …`, then `Scenario: …`"
     )
     return f"{file}:{line}: not Gherkin: {said}{hint}"
 
@@ -186,7 +186,7 @@ def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first
             if any(sentence.match(rest) is not None for sentence in known):
                 line = node["location"]["line"] + offset + first_line - 1
                 raise SpecError(
-                    f"{file}:{line}: {word!r} begins no sentence; say Given, When, Then, And, But or *"
+                    f"{file}:{line}: {word!r} does not start a sentence; use Given, When, Then, And, But or *"
                 )
 
 
@@ -214,7 +214,7 @@ def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
     sentence, values = fits[0]
     if sentence.has_block:
         if block is None:
-            raise SpecError(f"{place}: {said!r} wants a table or a text in triple quotes below it")
+            raise SpecError(f"{place}: {said!r} needs a table or a text in triple quotes below it")
         values["block"] = block
     elif block is not None:
         raise SpecError(f"{place}: {said!r} takes no table or text below it")
@@ -247,8 +247,8 @@ def _check_order(scenario: Scenario) -> None:
             asked = line
         elif asked is not None:
             raise SpecError(
-                f"{line.place}: {line.said!r} comes after {asked.said!r}; what should be is asked when "
-                "all has happened: make it a scenario of its own"
+                f"{line.place}: {line.said!r} comes after {asked.said!r}; expectations come when "
+                "everything has happened: make it a separate scenario"
             )
 
 
@@ -289,7 +289,7 @@ def play_of(scenario: Scenario, cast: Cast) -> Play:
             raise SpecError(f"{line.place}: {error}") from error
     if agent is None:
         raise SpecError(
-            f"{scenario.place}: the file has several agents; say which as FILE:agent: {', '.join(cast.agents)}"
+            f"{scenario.place}: the file has several agents; choose one as FILE:agent: {', '.join(cast.agents)}"
         )
     _check_input(scenario, play)
     _check_mocks(scenario, play, cast)
@@ -318,7 +318,7 @@ def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SpecError(
-                f"{scenario.place}: there is a mock of {name!r}, but no step, tool or function of that "
+                f"{scenario.place}: {name!r} is mocked, but there is no step, tool or function of that "
                 f"name{hint}. The file has {', '.join(sorted(cast.tools)) or 'no tools'}"
             )
 
@@ -375,7 +375,9 @@ def judge(scenario: Scenario, outcome: Outcome) -> Verdict:
         except Unmet as unmet:
             return Verdict(scenario, outcome, line, unmet.expected, unmet.actual)
         except AssertionError as error:
-            return Verdict(scenario, outcome, line, line.said, str(error) or "it was not so")
+            return Verdict(
+                scenario, outcome, line, line.said, str(error) or "that was not the case"
+            )
         except HoldfastError as error:
             return Verdict(scenario, outcome, line, problem=f"{line.place}: {error}")
     return Verdict(scenario, outcome)

@@ -162,9 +162,7 @@ class Outcome:
     def calls_of(self, name: str) -> list[Called]:
         found = [call for call in self.calls if call.name == name]
         if not found and name not in self.known:
-            raise InvalidInput(
-                f"there is no tool {name!r}; known are {', '.join(sorted(self.known))}"
-            )
+            raise InvalidInput(f"unknown tool {name!r}; known are {', '.join(sorted(self.known))}")
         return found
 
     def named_calls(self) -> str:

@@ -78,7 +78,7 @@ def whole(message: Any, price: Price | None) -> Reply:
             kept=_kept(blocks),
         )
     except (AttributeError, TypeError, KeyError) as error:
-        raise Malformed(f"{error}; it began with {str(message)[:80]!r}") from None
+        raise Malformed(f"{error}; it starts with {str(message)[:80]!r}") from None
 
 
 def _arguments(given: Any) -> str:
@@ -161,7 +161,7 @@ class Pieces:
     def reply(self) -> Reply:
         """The whole, or Malformed if it broke off."""
         if not self._over or not self._finish:
-            raise Malformed("the stream ended before the answer did")
+            raise Malformed("the stream ended before the reply was complete")
         blocks = [self._whole_block(index) for index in sorted(self._blocks)]
         calls = (
             ToolRequest(block["id"], block["name"], self._inputs.get(index, ""))

@@ -141,7 +141,7 @@ class Price:
         for name, value in (("input", self.input), ("output", self.output)):
             if not isinstance(value, int | float) or not 0 <= value < 1e9:  # type: ignore[redundant-expr]
                 raise InvalidInput(
-                    f"Price.{name} must be US dollars for a million tokens, not {value!r}"
+                    f"Price.{name} must be US dollars per million tokens, not {value!r}"
                 )
 
     def cost(self, input_tokens: int, output_tokens: int) -> float:

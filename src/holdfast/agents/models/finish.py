@@ -88,7 +88,7 @@ def _error(reply: Reply) -> ModelError | None:
             return None
         case Finish.LENGTH:
             return ModelCutOff(
-                f"the model's answer was cut off by its length limit ({reply.finish!r}){_not_used(reply)}. Raise "
+                f"the model's reply was truncated by its length limit ({reply.finish!r}){_not_used(reply)}. Raise "
                 "max_output_tokens of the model, then resume the run with hf.resume(id) to ask again",
                 **details,
             )
@@ -124,7 +124,7 @@ def _error(reply: Reply) -> ModelError | None:
 
 def _not_used(reply: Reply) -> str:
     shown = reply.text[:SHOWN_CHARS]
-    text = f"; it began with {shown!r}" if shown else ""
+    text = f"; it starts with {shown!r}" if shown else ""
     calls = ", ".join(call.name for call in reply.tool_calls)
     not_called = f"; not called: {calls}" if calls else ""
     return f", and nothing of it was used{text}{not_called}"

@@ -78,7 +78,7 @@ def whole(completion: Any, price: Price | None) -> Reply:
             model=completion.model or "",
         )
     except (AttributeError, IndexError, TypeError) as error:
-        raise Malformed(f"{error}; it began with {str(completion)[:80]!r}") from None
+        raise Malformed(f"{error}; it starts with {str(completion)[:80]!r}") from None
 
 
 def _usage(used: Any, price: Price | None) -> Any:
@@ -128,7 +128,7 @@ class Pieces:
     def reply(self) -> Reply:
         """The whole, or Malformed if it broke off."""
         if not self._finish:
-            raise Malformed("the stream ended before the answer did")
+            raise Malformed("the stream ended before the reply was complete")
         calls = (ToolRequest(*self._calls[index]) for index in sorted(self._calls))
         return Reply(
             text="".join(self._text),

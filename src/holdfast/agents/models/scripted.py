@@ -40,7 +40,7 @@ class ScriptedModel:
 
     def __init__(self, *lines: Line, tokens_per_turn: int = 0) -> None:
         if not lines:
-            raise InvalidInput("ScriptedModel needs at least one line to say")
+            raise InvalidInput("ScriptedModel needs at least one reply")
         self._lines = lines
         self._usage = Usage(tokens_per_turn, 0)
 
@@ -51,7 +51,7 @@ class ScriptedModel:
         """The line of this turn."""
         if prompt.turn > len(self._lines):
             raise ModelRefused(
-                f"the script has {len(self._lines)} lines and was asked for line {prompt.turn}; "
+                f"the script has {len(self._lines)} replies, and reply {prompt.turn} was requested; "
                 "end it with a text, which is the agent's answer"
             )
         line = self._lines[prompt.turn - 1]

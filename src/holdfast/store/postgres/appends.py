@@ -112,7 +112,7 @@ class Appends:
                 if error is None and not there
             ]
         raise StoreUnavailable(
-            f"{self._route.url}: other writers were faster {REFUSALS_MAX} times in a row"
+            f"{self._route.url}: other writers were first {REFUSALS_MAX} times in a row"
         )
 
     def _write_all(self, db: Connection, works: Sequence[Append]) -> bool:
@@ -294,7 +294,7 @@ class _OpenAppend:
     def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement with parameters; its rows."""
         if self.done:
-            raise StoreError("this transaction is over: its receipt has been written")
+            raise StoreError("this transaction has ended: its receipt was written")
         if _ends_transaction(sql):
             raise StoreError(
                 "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"

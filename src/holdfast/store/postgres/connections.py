@@ -202,8 +202,8 @@ class Route:
                 told(now)
             if self.require_fsync and fsync != "on":
                 raise UnsafeStore(
-                    f"{self.url} runs with fsync={fsync}: a power cut can lose what it acknowledged, or all of "
-                    "it. Set fsync=on; for a database that may be lost, open the store with require_fsync=False"
+                    f"{self.url} runs with fsync={fsync}: a power failure can lose acknowledged data, or all of "
+                    "it. Set fsync=on; if the data may be lost, open the store with require_fsync=False"
                 )
             self.met(connection)
         except BaseException:  # also an interrupt: no connection stays open that nobody has
@@ -224,7 +224,7 @@ class Route:
         where = self.describe(error)
         if code == "53100":
             return StorageFull(
-                f"{where}. Nothing was written; make room on the server and resume the run"
+                f"{where}. Nothing was written; free space on the server and resume the run"
             )
         if code == "25006":
             return ReadOnlyStore(
@@ -232,7 +232,7 @@ class Route:
             )
         if code == "42501":
             return ReadOnlyStore(
-                f"{where}. The role {self.user!r} lacks rights; grant it the tables of the schema"
+                f"{where}. The role {self.user!r} lacks permissions; grant it access to the tables of the schema"
             )
         if code in ("42P01", "3F000", "42883", "42703"):
             return SchemaMismatch(
@@ -389,7 +389,7 @@ class Link:
 
     def _unavailable(self, error: psycopg.Error, unsure: bool) -> StoreUnavailable:
         outcome = (
-            "What was being written may or may not be there; read it before deciding"
+            "What was being written may or may not be stored; read it before deciding"
             if unsure
             else "Nothing was written"
         )
@@ -410,7 +410,7 @@ class Pool:
         if not self._free.acquire(timeout=self._route.patience):
             raise StoreUnavailable(
                 f"{self._route.url}: all {self._size} connections stayed busy for {self._route.patience:g} s; "
-                "open the store with a larger pool_size, or let fewer tools hold a transaction at once"
+                "open the store with a larger pool_size, or let fewer tools keep a transaction open at once"
             )
         try:
             try:

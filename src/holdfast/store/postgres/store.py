@@ -53,7 +53,7 @@ from holdfast.store.postgres.connections import Connection, Link, Pool, Route
 from holdfast.store.postgres.create import Creating
 from holdfast.store.postgres.listen import Listener
 from holdfast.store.postgres.migrate import Schema
-from holdfast.store.postgres.schedules import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.schedules import PostgresAgents, PostgresLimits, PostgresSchedules
 from holdfast.store.postgres.timeline import History
 from holdfast.store.wakeups import ANY, Bell
 
@@ -95,7 +95,7 @@ class PostgresStore:
     ) -> None:
         if not _SCHEMA_NAME.fullmatch(schema):
             raise InvalidInput(
-                f"{schema!r} is not a schema name: use up to 40 small letters, digits and _, not beginning with pg_"
+                f"{schema!r} is not a schema name: use up to 40 lower-case letters, digits and _, not starting with pg_"
             )
         self._dsn, self._clock = dsn, clock
         self._options: dict[str, Any] = {"patience": patience, "require_fsync": require_fsync}
@@ -109,6 +109,7 @@ class PostgresStore:
         self._schema = Schema(schema, self._q, steps)
         self._left_behind: list[object] = []
         self._closed = False
+        self.agents = PostgresAgents(self._run, self._q)
         self.schedules = PostgresSchedules(
             self._run, self._q, self._fixed_now, lambda: self._say("schedules")
         )
@@ -432,7 +433,7 @@ class PostgresStore:
                 db.begin()
                 found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
                 if found is None:
-                    raise NotFound(f"there is no run {run_id!r}")
+                    raise NotFound(f"no run {run_id!r}")
                 db.execute(self._q["save_snapshot"], (*found, *snapshot))
                 db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation})
                 db.execute("COMMIT")
@@ -535,12 +536,12 @@ class PostgresStore:
                     "this is a standby: it can be read, but no worker can use it"),
             Finding("rights", "read" if self._readonly else "read, write", not self._readonly,
                     "this role cannot write; workers need INSERT, UPDATE and DELETE"),
-            Finding("fsync", fsync, fsync == "on", "a power cut can lose everything; set fsync=on"),
+            Finding("fsync", fsync, fsync == "on", "a power failure can lose everything; set fsync=on"),
             Finding("full_page_writes", pages, pages == "on",
-                    "a power cut can tear pages, unless the file system never does; set it on"),
+                    "a power failure can tear pages, unless the file system prevents it; set it on"),
             Finding("synchronous_commit", f"{commit}, on for our transactions" if weak else commit, True),
             Finding("data_checksums", checksums, checksums == "on",
-                    "a damaged page is noticed late; enable with pg_checksums"),
+                    "a damaged page is detected late; enable with pg_checksums"),
         ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class History:
         with self._mutex:
             if self._timeline and timeline != self._timeline:
                 _log.warning(
-                    "the database began a new timeline (%s): a failover, or a restore", timeline
+                    "the database started a new timeline (%s): a failover, or a restore", timeline
                 )
                 self._compare(db)
                 self._changed_at = time.monotonic()
@@ -98,7 +98,7 @@ class History:
         lost = [run_id for run_id, k in known.items() if k.seq >= 0 and run_id not in there]
         db.change(self._q["raise_epochs"], (ids, [k.epoch for k in known.values()]))
         for run_id, _, head, *_ in db.rows(self._q["standing"], (lost,)):
-            why = f"the database went back in time: event {known[run_id].seq} had been there"
+            why = f"the database went back in time: event {known[run_id].seq} is missing"
             self.lost[run_id] = LogRegressed(run_id, head + 1, why)
             db.change(self._q["set_aside"], (str(self.lost[run_id]), run_id))
             _log.error("%s", self.lost[run_id])

@@ -224,7 +224,7 @@ class _OpenAppend:
 
     def _refuse_if_over(self) -> None:
         if self.done:
-            raise StoreError("this transaction is over: its receipt has been written")
+            raise StoreError("this transaction has ended: its receipt was written")
         if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
             raise InvalidInput(
                 "a statement of the tool rolled its transaction back; nothing was written"

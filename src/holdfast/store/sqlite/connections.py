@@ -205,8 +205,8 @@ class Connections:
             # After a failed fsync the kernel may have dropped the pages it could not write, so a
             # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
             self._broken = StoreBroken(
-                f"{meaning} The disk failed, so this process writes no more; open the store again "
-                "once the disk is well, and run `holdfast doctor`"
+                f"{meaning} The disk failed, so this process does not write any more; open the store again "
+                "once the disk works, and run `holdfast doctor`"
             )
             return self._broken
         return meaning
@@ -283,7 +283,7 @@ class Connections:
         if not self._fork_is_safe:
             self._broken = StoreBroken(
                 f"{self.path}: this process was forked in the middle of a transaction; "
-                "use the store in its parent, or start the process in another way (spawn)"
+                "use the store in its parent, or start the process with spawn"
             )
         self._in_child()
 

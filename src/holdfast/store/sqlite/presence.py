@@ -67,7 +67,7 @@ class Presence:
         except OSError as error:
             raise self._replaced(f"{self.path} is gone ({error.strerror})") from None
         if (found.st_dev, found.st_ino) != self._main:
-            raise self._replaced(f"another file has taken the place of {self.path}")
+            raise self._replaced(f"{self.path} was replaced by another file")
         return found
 
     def check_all(self) -> None:
@@ -87,8 +87,8 @@ class Presence:
 
     def _replaced(self, what: str) -> StoreReplaced:
         return StoreReplaced(
-            f"{what} while this process had the store open. What it was about to write is not acknowledged, "
-            "and it writes no more; restore the files (from a backup, if they are lost), then restart it"
+            f"{what} while this process had the store open. Pending writes are not acknowledged, "
+            "and it stops writing; restore the files (from a backup, if they are lost), then restart it"
         )
 
 
@@ -107,8 +107,8 @@ def refuse_emptied(path: str) -> None:
             state = "empty" if database.exists() else "missing"
             raise StoreDamaged(
                 f"{path} is {state}, but {witness.name} next to it shows that it was a store. Restore it from "
-                f"a backup; to begin with a new, empty store instead, delete {witness} (and other files "
-                f"whose names begin with {database.name}-). Nothing was changed"
+                f"a backup; to start with a new, empty store instead, delete {witness} (and other files "
+                f"whose names start with {database.name}-). Nothing was changed"
             )
 
 

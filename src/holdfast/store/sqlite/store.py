@@ -53,7 +53,7 @@ from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
-from holdfast.store.sqlite.schedules import SQLiteLimits, SQLiteSchedules
+from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
 from holdfast.store.wakeups import ANY, Bell
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class SQLiteStore:
         self._reading = self._connections.reading
         has_room = not (self._connections.in_memory or self._connections.readonly)
         self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
+        self.agents = SQLiteAgents(self._transaction, self._reading)
         self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
         self.limits = SQLiteLimits(self._transaction, clock)
         self._set_out()
@@ -176,7 +177,9 @@ class SQLiteStore:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
         row = RunRow(*found)
         if row.status not in STATUSES or not _reads_as(found, _ROW_TYPES):
-            raise StoreDamaged(f"{self.path}: the row of run {row.id!r} does not read. {DAMAGED}")
+            raise StoreDamaged(
+                f"{self.path}: the row of run {row.id!r} cannot be decoded. {DAMAGED}"
+            )
         return row
 
     def append(self, work: Append) -> None:
@@ -312,7 +315,7 @@ class SQLiteStore:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
         for row in found:
             if not _reads_as(row, (str, int)):
-                raise StoreDamaged(f"{self.path}: the end of a log does not read. {DAMAGED}")
+                raise StoreDamaged(f"{self.path}: the end of a log cannot be decoded. {DAMAGED}")
         return dict(found)
 
     def last_restart(self, run_id: str) -> int:
@@ -364,7 +367,7 @@ class SQLiteStore:
         with self._reading() as db:
             found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
         if found and not _reads_as(found[0], (str, int)):
-            raise StoreDamaged(f"{self.path}: the row of key {key!r} does not read. {DAMAGED}")
+            raise StoreDamaged(f"{self.path}: the row of key {key!r} cannot be decoded. {DAMAGED}")
         return (found[0][0], found[0][1]) if found else None
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
@@ -380,7 +383,7 @@ class SQLiteStore:
         with self._transaction() as db:
             key = db.execute(_Q["run_key"], (run_id,)).get
             if key is None:
-                raise NotFound(f"there is no run {run_id!r}")
+                raise NotFound(f"no run {run_id!r}")
             db.execute(_Q["save_snapshot"], (key, *snapshot))
             live = snapshot.code_version.startswith(LIVE)
             rotation = rotation_of(live, keep, max_age_us, self.now())
