@@ -328,7 +328,7 @@ def test_a_patch_that_no_longer_fits_is_told_and_changes_nothing(hf: Holdfast) -
     hf.signal("r", "go")
 
     assert "g" == hf.resume("r").goal
-    assert any("was not taken in" in line.text for line in hf.get("r").lines)
+    assert any("was not applied" in line.text for line in hf.get("r").lines)
 
 
 class Scored(AgentState, frozen=True, omit_defaults=True):
@@ -357,7 +357,7 @@ def test_a_patch_from_outside_reaches_the_fields_that_a_subclass_adds(hf: Holdfa
     last = hf.resume("r")
 
     assert (1.5, ("a", "b")) == (last.score, last.tags)
-    told = [line.text for line in hf.get("r").lines if "was not taken in" in line.text]
+    told = [line.text for line in hf.get("r").lines if "was not applied" in line.text]
     assert ["Expected `str`, got `int`" in told[0], "no field /nothing" in told[1]] == [True, True]
     assert hf.replay("r").reached_end
 

@@ -207,7 +207,7 @@ def test_a_provider_that_stays_away_fails_the_run_and_resume_asks_again(
 
 @each_client
 @pytest.mark.parametrize(
-    ("fault", "says"), [("400", "request itself is wrong"), ("401", "_API_KEY"), ("404", "name right")]
+    ("fault", "says"), [("400", "request is invalid"), ("401", "_API_KEY"), ("404", "name right")]
 )  # fmt: skip
 def test_what_will_not_pass_fails_at_once_with_what_to_do(
     kind: str, fault: str, says: str, provider: Provider, hf: Holdfast
@@ -224,7 +224,7 @@ def test_what_will_not_pass_fails_at_once_with_what_to_do(
 def test_a_quota_that_is_used_up_is_not_waited_for(provider: Provider, hf: Holdfast) -> None:
     model, name = model_of("openai", provider)
     provider.fail(name, "quota")
-    with pytest.raises(RunFailed, match="quota is used up"):
+    with pytest.raises(RunFailed, match="quota is exhausted"):
         hf.run(agent_of(model), "Full", id="r")
 
     assert 1 == len(provider.requests(name))

@@ -187,7 +187,7 @@ def test_the_same_id_with_another_input_is_refused(shell: Shell) -> None:
 
     result = shell.run("recap", "r1", "to=ann", code=1)
 
-    assert "exists with another input" in result.stderr
+    assert "exists with a different input" in result.stderr
     assert before == shell.log("r1")
 
 
@@ -322,7 +322,7 @@ def test_a_resume_that_a_check_refuses_says_which_and_goes_on_with_override(shel
 
     refused = shell("resume", "versions.py", "r1", code=1).stderr
 
-    assert "the check of its version failed: it was begun with version '1' of asking" in refused
+    assert "the version check failed: it was started with version '1' of asking" in refused
     assert "holdfast resume FILE r1 --override version" in refused
     shell("resume", "versions.py", "r1", "--override", "luck", code=2)
     assert "7\n" == shell("resume", "versions.py", "r1", "--override", "version").stdout

@@ -551,7 +551,7 @@ def test_rerun_begins_the_code_anew_with_its_state_kept(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["rerun", "recap.py", "nobody", "--yes"], "there is no run 'nobody'"),
+    [(["rerun", "recap.py", "nobody", "--yes"], "no run 'nobody'"),
      (["rerun", "other.py", "r", "--yes"], "which is not in other.py")],
 )  # fmt: skip
 def test_rerun_refuses_what_it_cannot_do(folder: Folder, words: list[str], says: str) -> None:

@@ -341,7 +341,7 @@ class Verb:
 CASES = {
     "run": Verb("run agents.py:recap -p to=sam --id new", Ran,
                 ("run agents.py:typed -p n=fast", "n='fast' is not int"),
-                ("run agents.py:recap -p to=ann --id done", "exists with another input")),
+                ("run agents.py:recap -p to=ann --id done", "exists with a different input")),
     "resume": Verb("resume agents.py failed", Ran, ("resume agents.py failed --lease soon", "not a valid float"),
                    ("resume other.py failed", "which is not in other.py"), exit_code=1),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
@@ -367,7 +367,7 @@ CASES = {
                  ("diff done 1 7", "has no step 7"), only_looks=True),
     "verify": Verb("verify done", Verdict, ("verify", "Missing argument"), only_looks=True),
     "approve": Verb("approve approval --yes --by ann", Did, ("approve --yes", "Missing argument"),
-                    ("approve question --yes", "does not wait for an approval; it waits for an answer")),
+                    ("approve question --yes", "is not waiting for an approval; it is waiting for an answer")),
     "reject": Verb("reject approval --yes", Did, ("reject --yes", "Missing argument"),
                    ("reject done --yes", "is completed")),
     "answer": Verb("answer question red --yes", Did, ("answer question --yes", "Missing argument 'VALUE'"),
@@ -377,7 +377,7 @@ CASES = {
     "patch": Verb("patch signal --state colour=red --yes", Did, ("patch signal --yes", "use --state KEY=VALUE"),
                   ("patch done --state colour=red --yes", "is completed")),
     "resolve": Verb("resolve doubt 2 --done charged --yes", Did, ("resolve doubt 2 --yes", "use exactly one of"),
-                    ("resolve done 2 --retry --yes", "there is no doubt about it")),
+                    ("resolve done 2 --retry --yes", "not in doubt")),
     "pause": Verb("pause signal", Did, ("pause", "Missing argument"), ("pause done", "is completed")),
     "cancel": Verb("cancel signal --yes", Did, ("cancel --yes", "Missing argument"),
                    ("cancel done --yes", "is completed")),
@@ -450,9 +450,7 @@ def test_an_unknown_run_is_refused(verb: str, world: Path) -> None:
     at = next(n for n, word in enumerate(words) if n and word in known)
     line = " ".join([*words[:at], "no-such", *words[at + 1 :]])
 
-    assert refused(world, line, 1).startswith(
-        "there is no run 'no-such' in this store; `holdfast list`"
-    )
+    assert refused(world, line, 1).startswith("no run 'no-such' in this store; `holdfast list`")
 
 
 @pytest.mark.parametrize("verb", [verb for verb, case in CASES.items() if case.wrong_state])

@@ -144,8 +144,18 @@ REFUSED: dict[str, tuple[Any, Any, int, str]] = {
     "a sign": ([1, 2], [{"op": "remove", "path": "/+1"}], 0, "no index"),
     "a foreign digit": ([1, 2], [{"op": "remove", "path": "/١"}], 0, "no index"),
     "a huge index": ([1], [{"op": "remove", "path": "/" + "9" * 5000}], 0, "beyond the array"),
-    "into a text": ({"a": "b"}, [{"op": "add", "path": "/a/b", "value": 1}], 0, "no object or arr"),
-    "through a text": ({"a": "b"}, [{"op": "remove", "path": "/a/b/c"}], 0, "no object or array"),
+    "into a text": (
+        {"a": "b"},
+        [{"op": "add", "path": "/a/b", "value": 1}],
+        0,
+        "not an object or arr",
+    ),
+    "through a text": (
+        {"a": "b"},
+        [{"op": "remove", "path": "/a/b/c"}],
+        0,
+        "not an object or array",
+    ),
     "moving into its own child": (
         {"a": {"b": {}}},
         [{"op": "move", "from": "/a", "path": "/a/b"}],

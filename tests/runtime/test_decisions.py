@@ -341,7 +341,7 @@ def test_what_is_said_of_a_call_that_is_over_is_the_same_after_a_long_time(
     clock.advance(1)
     waits_on(hf)
 
-    with pytest.raises(NotNow, match="step 3, look, is done; there is no doubt about it"):
+    with pytest.raises(NotNow, match="step 3, look, is done, not in doubt"):
         hf.resolve("r", 3, done=1)
     with pytest.raises(NotNow, match="step 1, look, is done"):
         hf.resolve("r", "look", done=1)

@@ -102,7 +102,7 @@ def refuse_unreadable(records: Sequence[log.Record]) -> None:
             raise InvalidInput(f"nothing was recorded: {error}") from None
 
 
-def refuse_ended(row: RunRow, what: str) -> None:
+def refuse_ended(row: RunRow) -> None:
     if row.status in TERMINAL_STATUSES:
         raise NotNow(f"run {row.id!r} is already {row.status}")
 

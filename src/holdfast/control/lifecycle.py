@@ -24,7 +24,7 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Stop the run at its next call, until somebody resumes it."""
 
     def decide(_: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a pause")
+        refuse_ended(row)
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is already paused")
         live = row.is_live(store.now())
@@ -120,7 +120,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     asked = e.CancelRequested(by=by, why=why)
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a cancellation")
+        refuse_ended(row)
         if state.cancel_requested:
             return Act()
         if row.status in ("paused", "quarantined"):

@@ -41,7 +41,7 @@ def patch(store: Store, run_id: str, changes: Patch, *, delete: Sequence[str] = 
         event = replace(event, operations=_small(values.encode(changes)))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a patch")
+        refuse_ended(row)
         if event.operations is not None:
             _try_out(state, changes)
         return Act([event])

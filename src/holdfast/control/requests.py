@@ -33,7 +33,7 @@ def signal(
     wrapped, blob = log.wrap(values.encode(value))
 
     def decide(_: RunState, row: RunRow) -> Act:
-        refuse_ended(row, f"the signal {name!r}")
+        refuse_ended(row)
         event = e.SignalReceived(
             id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
         )
@@ -73,7 +73,7 @@ def _decide_approval(
     store: Store, run_id: str, request: str, approved: bool, by: str, why: str, digest: str
 ) -> None:
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a decision")
+        refuse_ended(row)
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
             raise NotNow(
@@ -110,7 +110,7 @@ def answer(
     wrapped, blob = log.wrap(values.encode(value))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "an answer")
+        refuse_ended(row)
         wait = _pending(state, "answer", request)
         _refuse_expired(store, run_id, wait)
         if wait.options and value not in wait.options:
