@@ -162,7 +162,7 @@ def test_doctor_refuses_a_store_of_a_newer_holdfast_and_leaves_it_alone(own_worl
         done.stdout,
         json.loads(done.stderr)["error"],
     )
-    assert "this Holdfast reads" in json.loads(done.stderr)["message"]
+    assert "this Holdfast supports" in json.loads(done.stderr)["message"]
     assert before == everything(own_world / "runs.db")
 
 
