@@ -1,5 +1,5 @@
 """What a fleet does: runs and steps a second with 1, 2 and 4 workers, how soon a killed worker's run
-goes on elsewhere, and what an idle worker asks of the database. PostgreSQL, beside other queues.
+continues elsewhere, and what an idle worker asks of the database. PostgreSQL, beside other queues.
 
 Every engine has its own database on one server, and workers that execute ten runs at once. An engine's
 own way to notice new work is left as it is shipped. What is known is kept after each figure.
@@ -30,7 +30,7 @@ LOG_SETTINGS: Final = {"log_statement": "all", "log_line_prefix": "%d "}
 
 
 class Contender:
-    """One engine on a database of its own."""
+    """One engine on its own database."""
 
     def __init__(self, name: str, server: Any) -> None:
         self.name, self.server = name, server
@@ -54,7 +54,7 @@ class Contender:
 
     @contextmanager
     def workers(self, count: int, **environment: str) -> Iterator[list[subprocess.Popen[str]]]:
-        """Workers that have said that they are ready, and wait for a line to begin."""
+        """Workers that have said that they are ready, and wait for a line to start."""
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", "bench.queues", self.name, "work", self.url], cwd=ROOT,

@@ -1,6 +1,6 @@
 """A journey in nine steps, and nothing left behind when the last one fails.
 
-Every booking says how it is undone. When a later step fails for good, what was booked is taken back,
+Every booking says how it is undone. When a later step fails for good, what was booked is undone,
 newest first, each once, also if the process dies in the middle of that.
 
     python examples/booking.py
@@ -36,7 +36,7 @@ def still_booked() -> list[str]:
 
 
 def cancel(item: str, idempotency_key: str) -> None:
-    """An undo is given the arguments of the call it takes back, and a key of its own."""
+    """An undo is given the arguments of the call it undoes, and its own key."""
     write("cancel", item, idempotency_key)
 
 

@@ -1,7 +1,7 @@
-"""A deployment that waits for a person.
+"""A deployment that is waiting for a person.
 
 Building and testing need nobody. Deploying is an external action, and this agent may not take one
-without approval: the run leaves memory and waits in the log, for minutes or for weeks. What the person
+without approval: the run is suspended and waits in the log, for minutes or for weeks. What the person
 approves is exactly what will be called, and her yes counts once.
 
     python examples/deploy.py            # somebody says yes

@@ -1,7 +1,7 @@
 """A research loop: plan, search, reflect, and once more until enough is known.
 
 The state is a value: every iteration takes one and returns a new one, and it is committed before the next
-begins. Here the process "dies" in the middle; another one goes on from the last committed state, without
+starts. Here the process "dies" in the middle; another one continues from the last committed state, without
 doing the earlier iterations again.
 
     python examples/research.py

@@ -16,9 +16,9 @@ HoldfastError                        something Holdfast refuses or cannot do
 ├── RunFailed                        the run ended with an error (carries the failure)
 │   ├── DeadlineExceeded             it ran out of time
 │   ├── BudgetExceeded               it ran out of budget
-│   ├── IterationsExceeded           a loop came round too often
+│   ├── IterationsExceeded           a loop ended an iteration too often
 │   └── RunCancelled                 somebody cancelled it
-├── RunWaiting                       the run cannot go on here and now; says on what it waits
+├── RunWaiting                       the run cannot continue here and now; says on what it waits
 │   └── RunBusy                      another worker is executing it
 ├── AgentFailed                      a loop's state says that its goal cannot be reached
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
@@ -46,7 +46,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
-├── Diverged                         the code asks for something else than the log holds
+├── Diverged                         the code asks for something other than the log contains
 ├── LogDamaged                       a run's log does not verify (names the run and the event)
 │   ├── ArtifactDamaged              a value stored outside its event is missing or damaged (names it)
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
@@ -56,9 +56,9 @@ HoldfastError                        something Holdfast refuses or cannot do
 NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
 
 Signal (BaseException)               not errors: they unwind an agent, and `except Exception` lets them pass
-├── Suspend                          the run waits; it leaves memory until then
+├── Suspend                          the run waits; it is suspended until then
 ├── Stop                             the run ends here: deadline, budget or cancellation
-└── Abandon                          this worker must not go on with the run (carries the error)
+└── Abandon                          this worker must not continue with the run (carries the error)
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class RunCancelled(RunFailed):
 
 
 class RunWaiting(HoldfastError):
-    """The run cannot go on here and now. It costs a row until what it waits for has come."""
+    """The run cannot continue here and now. It costs a row until what it is waiting for has come."""
 
     def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
         self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
@@ -262,7 +262,7 @@ class RunBusy(RunWaiting):
 class CallFailed(HoldfastError):
     """A step or tool failed. The same error is raised at the same place on every replay.
 
-    It stands in for the tool's own exception, which is never rebuilt from the log by name.
+    It is in for the tool's own exception, which is never rebuilt from the log by name.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class CallFailed(HoldfastError):
         )
         self.step = step
         self.also: tuple[int, ...] = ()
-        """Other steps that failed beside this one, in other branches."""
+        """Other steps that failed next to this one, in other branches."""
         tries = "" if attempts == 1 else f" after {attempts} attempts"
         super().__init__(f"{name} failed{tries}: {error_type}: {message}")
 
@@ -431,7 +431,7 @@ class StoreRefused(StoreUnavailable):
 
 
 class StoreBroken(StoreUnavailable):
-    """This process must not use the store any more (a disk failed under it); one that opens it anew may."""
+    """This process must not use the store any more (a disk failed under it); one that opens it again may."""
 
 
 class StoreReplaced(StoreBroken):
@@ -495,7 +495,7 @@ class LogRegressed(LogDamaged):
 
 
 class Diverged(HoldfastError):
-    """The code asks for something else than the log holds. Nothing new has been executed."""
+    """The code asks for something other than the log contains. Nothing new has been executed."""
 
     def __init__(
         self,
@@ -537,7 +537,7 @@ class Diverged(HoldfastError):
 
 
 class NotRecorded(UserWarning):
-    """A step or tool was called outside a run while one is under way: perhaps in a thread of its agent."""
+    """A step or tool was called outside a run while one is in progress: perhaps in a thread of its agent."""
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────
@@ -548,7 +548,7 @@ class Signal(BaseException):
 
 
 class Suspend(Signal):
-    """The run waits for something and leaves memory until it comes."""
+    """The run is waiting for something and is suspended until it comes."""
 
     def __init__(self, waiting_for: str, how: str, *, wake_at: int | None = None) -> None:
         self.waiting_for, self.how, self.wake_at = waiting_for, how, wake_at
@@ -556,7 +556,7 @@ class Suspend(Signal):
 
 
 class Abandon(Signal):
-    """This worker must not go on with the run: its lease is lost, its code diverged, its store failed."""
+    """This worker must not continue with the run: its lease is lost, its code diverged, its store failed."""
 
     def __init__(self, cause: HoldfastError) -> None:
         self.cause = cause

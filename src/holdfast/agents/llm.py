@@ -250,7 +250,7 @@ class LLMAgent:
 
     def _question(self, run: RunBase) -> Callable[..., Any]:
         """The step that asks the model. Its identity is the turn, and not what it is told: with better
-        instructions or another model a run goes on where it is, and what was answered stays answered."""
+        instructions or another model a run continues where it is, and what was answered stays answered."""
         declared = step(name="model", retry=self._retry)
         model: Any = self._model
         if self._model_is_async:
@@ -373,14 +373,14 @@ def _message(reply: Reply) -> Message:
 
 
 def _with_state(message: Message, run: RunBase) -> Message:
-    """Instructions that name the state, with the state as it is now; those that the run began with."""
+    """Instructions that name the state, with the state as it is now; those that the run started with."""
     metadata = message.metadata if message.role == Role.SYSTEM else None
     template = metadata.get("template") if isinstance(metadata, dict) else None
     return replace(message, content=run.format(template)) if isinstance(template, str) else message
 
 
 def _arguments(text: str) -> Any:
-    """The arguments that a model wrote; its text, if that is no JSON object."""
+    """The arguments that a model wrote; its text, if that is not a JSON object."""
     try:
         read = values.decode(text.encode())
     except (NotStorable, UnicodeEncodeError):

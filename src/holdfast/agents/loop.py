@@ -1,6 +1,6 @@
 """`@loop`: an agent as a function from state to state, applied until its state is done.
 
-Each iteration ends with one event that holds what it changed. A loop that goes on takes its last committed
+Each iteration ends with one event that holds what it changed. A loop that continues takes its last committed
 state and calls its function again: earlier iterations are not replayed, so an iteration costs the same
 whether it is the tenth or the hundred-thousandth. Calls inside an iteration are journaled as everywhere.
 
@@ -197,7 +197,7 @@ class _Loop:
             )
         session.check_alive()
         if root.waiting is not None:
-            raise root.waiting  # the code caught it and went on
+            raise root.waiting  # the code caught it and continued
         if not isinstance(raw, self.states.kind):
             raise InvalidInput(
                 f"loop {self.spec.name} must return a {self.states.kind.__name__}, not {raw!r} "
@@ -207,7 +207,7 @@ class _Loop:
         return (yield from self._end(state, returned, durations))
 
     def _comes_again(self) -> bool:
-        """Whether the code of this iteration comes to what the log holds: to its calls, or to the failure for
+        """Whether the code of this iteration comes to what the log contains: to its calls, or to the failure for
         which the run is being undone, which only the code itself can say."""
         session, root = self.session, self.root
         journal, is_first, self.has_begun = session.journal, not self.has_begun, True
@@ -245,7 +245,7 @@ class _Loop:
     def _replayed(
         self, before: AgentState, recorded: e.IterationEnded, returned: AgentState
     ) -> AgentState:
-        """The state that the log holds; Diverged if the code now makes another one of it."""
+        """The state that the log contains; Diverged if the code now makes another one of it."""
         if recorded.delta is None:
             raise self.session.diverged("the end of an iteration", "no state", "a loop")
         document = jsonpatch.apply(values.decode(before.stored()), plain(recorded.delta))

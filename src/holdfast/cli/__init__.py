@@ -1,7 +1,7 @@
 """The command line: `holdfast run`, `show`, `approve` and the rest, each loaded when it is used.
 
 This module knows the verbs' names and nothing of what they do, so that `holdfast --version` and
-`--help` start at once. A verb lives in the module that VERBS names; what one refuses comes out as
+`--help` start at once. A verb is in the module that VERBS names; what one refuses comes out as
 one message on stderr (with --json as one line of JSON) and an exit code, never as a traceback.
 """
 

@@ -210,7 +210,7 @@ def _doomed(store: Store, before: int, keep: int) -> list[RunRow]:
 
 
 def _is_needed(store: Store, row: RunRow) -> bool:
-    """A child's result may still be asked for, as long as its parent goes on."""
+    """A child's result may still be asked for, as long as its parent continues."""
     parent = store.get(row.parent) if row.parent else None
     return parent is not None and parent.status not in TERMINAL_STATUSES
 

@@ -2,7 +2,7 @@
 
     {"format": "holdfast run", "version": 1, "id": …}      the first line
     {"seq": 0, "time": …, "epoch": …, "kind": …, "data": "…", "hash": "…"}   one for each event
-    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept beside the log
+    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept next to the log
 
 A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
 checked before anything is written, what the first line claims is taken from the log instead, and a
@@ -202,7 +202,7 @@ def _status(records: list[Record]) -> str:
 
 def take_in(store: Store, packed: Packed) -> str:
     """Write the run into a store; the status it has there."""
-    # Claimed while it is written, so that no worker takes it up in between.
+    # Claimed while it is written, so that no worker claims it in between.
     run = packed.run
     signals = [(r.seq, r.event) for r in packed.records if r.kind == e.SignalReceived.stored_as]
     row, fresh = store.create(

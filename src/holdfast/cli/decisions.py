@@ -43,7 +43,7 @@ def _open_request(store: Store, run_id: str, kind: str, request: str) -> Waiting
 
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
-    """What was done, and how the run goes on."""
+    """What was done, and how the run continues."""
     status = views.standing(views.row_of(store, run_id), store.now())
     data = {"run": run_id, "did": did, "status": status}
     lines = [f"{run_id}: {did}"]
@@ -118,7 +118,7 @@ def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decide
 def signal(
     run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, decider: Decider
 ) -> None:
-    """Send a signal to a run. It is kept until the run waits for it."""
+    """Send a signal to a run. It is kept until the run is waiting for it."""
     content = value if value is None or as_text else json_or_text(value)
     with existing_store(decider.url) as store:
         control.signal(

@@ -78,7 +78,7 @@ def _environment(calendar: str, more: dict[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _calendar(folder: Path, quiet: bool) -> Iterator[Stage]:
-    """The calendar, in a process of its own, as long as the demo lasts."""
+    """The calendar, in its own process, as long as the demo lasts."""
     ledger = folder / "calendar.jsonl"
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, str(HERE / "demo_calendar.py"), str(ledger)],

@@ -1,4 +1,4 @@
-"""A run in words: its position, what it waits for, and the commands with which it goes on.
+"""A run in words: its position, what it is waiting for, and the commands with which it continues.
 
 Only words; printing is up to the verbs. Nothing here needs the agent's code.
 """
@@ -25,7 +25,7 @@ OVERDUE_US = 60 * MICROSECONDS
 
 
 def content(store: Store, run_id: str, value: Value | None) -> Any:
-    """What a Value holds, fetched if it is kept beside the log."""
+    """What a Value holds, fetched if it is kept next to the log."""
     return None if value is None else values.decode(read_value(store, run_id, value))
 
 
@@ -55,7 +55,7 @@ def _family(store: Store, state: RunState) -> Iterator[RunState]:
 
 
 def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
-    """The commands with which a run goes on."""
+    """The commands with which a run continues."""
     go_on = command(url, "resume", file, state.id)
     match state.status:
         case "completed" | "cancelled" | "running":
@@ -87,7 +87,7 @@ def _ways(asked: Asked, url: str | None) -> list[str]:
 
 
 def _doubts(state: RunState, url: str | None) -> list[str]:
-    # A call that is safe to repeat settles itself on resume; these are for people.
+    # A call that is safe to repeat resolves itself on resume; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
     return [
         command(url, "resolve", state.id, call.step, "--done", "…")
@@ -97,7 +97,7 @@ def _doubts(state: RunState, url: str | None) -> list[str]:
 
 
 def waits_for(state: RunState, row: RunRow, now: int) -> str:
-    """What the run waits for, in words; empty if it does not wait."""
+    """What the run is waiting for, in words; empty if it does not wait."""
     if state.status == "interrupted":
         return f"a worker (lease of {visible(row.owner)} expired){_overdue(row, now)}"
     if state.status == "running":
@@ -114,7 +114,7 @@ def waits_for(state: RunState, row: RunRow, now: int) -> str:
 
 
 def a_worker(row: RunRow, now: int) -> str:
-    """Whom a run waits for that is due or soon will be; and since when in vain, if that is long."""
+    """Whom a run is waiting for that is due or soon will be; and since when without effect, if that is long."""
     return f"a worker{_overdue(row, now)}"
 
 

@@ -78,7 +78,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
 
 
 def _waits_for(row: RunRow, now: int) -> str:
-    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    """What the row says that it is waiting for; once that is decided, only a worker is missing."""
     if standing(row, now) in ("pending", "interrupted"):
         return describe.a_worker(row, now)
     return text.visible(row.waiting_for)
@@ -90,7 +90,7 @@ def _fields(row: RunRow) -> dict[str, Any]:
 
 def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | None
           ) -> tuple[list[RunRow], int | None]:  # fmt: skip
-    """Up to `limit` runs, and where the next page begins. The store does not tell `interrupted` from
+    """Up to `limit` runs, and where the next page starts. The store does not tell `interrupted` from
     `running`, as only the lease does; so pages are read until there are enough."""
     asked = "running" if status == "interrupted" else status
     found: list[RunRow] = []
@@ -248,7 +248,7 @@ def _outcome(call: Call) -> str:
 
 
 def _story(call: Call) -> list[str]:
-    """What the table has no room for: failed attempts, doubt, and how it was settled."""
+    """What the table has no room for: failed attempts, doubt, and how it was resolved."""
     lines = []
     for attempt in call.attempts:
         if attempt.error is None and attempt.ended_at is None and attempt is not call.attempts[-1]:

@@ -56,7 +56,7 @@ def counted(things: Iterable[T], what: str) -> Iterator[T]:
 
 @contextmanager
 def said(what: str) -> Iterator[None]:
-    """While it lasts, a terminal says what goes on; at the end that is gone."""
+    """While it lasts, a terminal says what continues; at the end that is gone."""
     watched = sys.stderr.isatty()
     if watched:
         click.echo(f"{ERASE}{what} …", nl=False, err=True)

@@ -55,7 +55,7 @@ def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
 
 @contextmanager
 def _terminate_like_ctrl_c() -> Iterator[None]:
-    """A service manager's SIGTERM leaves the run as Ctrl-C does: given back at once."""
+    """A service manager's SIGTERM leaves the run as Ctrl-C does: released at once."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`holdfast test`: play the specs beside an agent, run its pytest functions, crash it everywhere.
+"""`holdfast test`: play the specs next to an agent, run its pytest functions, crash it everywhere.
 
 What a spec means is `holdfast.testing`; here its files are found and its verdicts printed.
 """
@@ -157,7 +157,7 @@ def _chosen(loaded: Loaded) -> Callable[..., Any] | None:
 
 
 def _test_files(path: Path, names: dict[str, Any], module: str) -> list[Path]:
-    """The file itself if it has test functions, and test_NAME.py beside it."""
+    """The file itself if it has test functions, and test_NAME.py next to it."""
     own = [
         name for name, value in names.items()
         if name.startswith(("test_", "Test")) and getattr(value, "__module__", "") == module
@@ -265,7 +265,7 @@ def _what_happened(outcome: Outcome) -> None:
 
 
 def _pytest(files: list[Path], tally: Tally, only: str) -> None:
-    """Hand test functions over to pytest, in a process of its own."""
+    """Hand test functions over to pytest, in its own process."""
     if find_spec("pytest") is None:
         raise InvalidInput(
             f"{files[0]} has test functions, and pytest is not installed: pip install pytest"

@@ -98,7 +98,7 @@ class Told:
 
 
 class Watch:
-    """A worker in a thread of its own, and this one free for signals."""
+    """A worker in its own thread, and this one free for signals."""
 
     def __init__(self, hands: Worker, told: Told, *, once: bool) -> None:
         self._hands, self._told = hands, told

@@ -114,7 +114,7 @@ def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
 
 
 def _waits_to_begin_again(kept: Sequence[Event], lineage: ForkAncestry) -> set[tuple[str, int]]:
-    """Open waits that name the run: a fork begins them itself, under its own id. (Nobody would send it a
+    """Open waits that name the run: a fork starts them itself, under its own id. (Nobody would send it a
     signal whose name has the other run's id.) Those of one choice stay together."""
     ended = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitEnded)}
     still_open = [
@@ -139,7 +139,7 @@ def _belongs(
     asked_again: set[tuple[str, int]],
 ) -> bool:
     """Whether a fork inherits this: facts, and calls and waits that were over. Not decisions about
-    calls that had not begun: a fork asks anew."""
+    calls that had not started: a fork asks again."""
     if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
                   | e.RunFailed | e.CallEvidence | e.RunCompleted | e.RunCancelled):  # fmt: skip
         return False

@@ -35,7 +35,7 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
 
 def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Let a failed, paused or quarantined run go on; one that waits is looked at again."""
+    """Let a failed, paused or quarantined run continue; one that waits is looked at again."""
 
     def decide(_: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
@@ -45,7 +45,7 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             anew = f"hf.rerun({run_id!r}) starts over"
             raise NotResumable(run_id, "status", "it was undone", anew)
         if row.status == "quarantined":
-            whole_state(store, run_id)  # it may have been set aside because of its log
+            whole_state(store, run_id)  # it may have been quarantined because of its log
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
             return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
@@ -53,7 +53,7 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
-        return  # it goes on by itself: its log, which may be long, need not be read for that
+        return  # it continues by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)
     act(store, run_id, decide)
@@ -81,7 +81,7 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
 
 
 def _failed_children(store: Store, run_id: str) -> list[str]:
-    """The child runs whose failure a failed run has failed by: they go on before it does."""
+    """The child runs whose failure a failed run has failed by: they continue before it does."""
     row = store.get(run_id)
     if row is None or row.status != "failed":
         return []
@@ -92,7 +92,7 @@ def _failed_children(store: Store, run_id: str) -> list[str]:
 
 
 def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Begin the run's code at its first line again, with its state kept: guards still hold."""
+    """Start the run's code at its first line again, with its state kept: guards still hold."""
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.is_live(store.now()):
@@ -116,7 +116,7 @@ def _acts(call: Call) -> bool:
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """End the run and its child runs, each at its next call. A call that is under way is not interrupted."""
+    """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
 
     def decide(state: RunState, row: RunRow) -> Act:

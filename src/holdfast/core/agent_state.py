@@ -41,7 +41,7 @@ from holdfast.errors import InvalidInput, InvalidTransition, NotStorable
 
 
 class Phase(enum.StrEnum):
-    """Where an agent stands in its loop."""
+    """Where an agent is in its loop."""
 
     IDLE = "idle"
     PLANNING = "planning"
@@ -59,7 +59,7 @@ ALLOWED: Final[Mapping[Phase, tuple[Phase, ...]]] = {
     Phase.DONE: (),
     Phase.ERROR: (Phase.PLANNING,),
 }
-"""Which phases may follow which. After an error one may plan anew; done is done."""
+"""Which phases may follow which. After an error one may plan again; done is done."""
 
 
 class WorkingMemory(Part, frozen=True, omit_defaults=True):
@@ -110,7 +110,7 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class AgentState(Part, frozen=True, omit_defaults=True):
-    """Everything an agent needs to go on. Immutable: each method returns a new state."""
+    """Everything an agent needs to continue. Immutable: each method returns a new state."""
 
     goal: str = ""
     phase: Phase = Phase.IDLE
@@ -174,7 +174,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return self._with(phase=phase, **changes)
 
     def to_planning(self: A) -> A:
-        """Plan, or plan anew; after an error this clears it."""
+        """Plan, or plan again; after an error this clears it."""
         return self._to(Phase.PLANNING, error=None)
 
     def to_executing(self: A) -> A:
@@ -182,7 +182,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return self._to(Phase.EXECUTING)
 
     def to_reflecting(self: A) -> A:
-        """Look at what came of it."""
+        """Look at its outcome."""
         return self._to(Phase.REFLECTING)
 
     def to_done(self: A, answer: Any = None) -> A:
@@ -225,7 +225,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         raise InvalidInput(f"{name!r} is not in the plan, which has {known}")
 
     def record(self: A, what: ToolCall | Any, *, name: str = "", arguments: Any = None) -> A:
-        """Keep a tool call, or any result as one: what was called, with what, and what came of it.
+        """Keep a tool call, or any result as one: what was called, with what, and its outcome.
 
         The dialogue gets the answer, and before it the call, unless the assistant has asked for it there. A loop
         fills in when it was, and how long the step or tool of this name took.
@@ -346,7 +346,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     # ── as JSON ──────────────────────────────────────────────────────────────────────────
 
     def to_json(self) -> bytes:
-        """The state as canonical JSON, with the fields of its own beside it; `from_json` reads it back."""
+        """The state as canonical JSON, with the fields of its own next to it; `from_json` reads it back."""
         stored = values.decode(self.stored())
         return values.encode(canonical_state.outside(stored, _added_names(type(self))))
 
@@ -387,7 +387,7 @@ _FIELDS: Final[tuple[tuple[str, type], ...]] = (
 
 @functools.lru_cache(maxsize=64)
 def _added_fields(kind: type[AgentState]) -> tuple[tuple[str, Any], ...]:
-    """What a subclass has beside the fields of every AgentState."""
+    """What a subclass has next to the fields of every AgentState."""
     own = AgentState.__struct_fields__
     return tuple((f.name, f.type) for f in msgspec.structs.fields(kind) if f.name not in own)
 

@@ -26,7 +26,7 @@ Shape = Literal["openai", "anthropic"]
 KEEP_LAST: Final = 6
 KEEP_LEAST: Final = 4
 MESSAGE_TOKENS: Final = 8
-"""What a message, and each tool call in it, costs beside its text."""
+"""What a message, and each tool call in it, costs next to its text."""
 UNANSWERED: Final = "no result of this call was recorded"
 BEGIN: Final = "(the dialogue begins)"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -123,7 +123,7 @@ class Inherited(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Base of all facts. `kind` and `version` name the JSON form; both are stored beside it."""
+    """Base of all facts. `kind` and `version` name the JSON form; both are stored next to it."""
 
     kind: ClassVar[str] = ""
     version: ClassVar[int] = 1
@@ -166,17 +166,17 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
 
 
 class RunClaimed(Event, frozen=True, omit_defaults=True):
-    """A worker took the run up (again)."""
+    """A worker claimed the run (again)."""
 
     worker: str
     code_version: str = ""
 
 
 class RunSuspended(Event, frozen=True, omit_defaults=True):
-    """The run left memory until something comes, or until `wake_at`.
+    """The run was suspended until something comes, or until `wake_at`.
 
-    `open_since` says when the oldest of all that is still open began: requests, and calls without a receipt.
-    So whoever asks what is open need not read what stands before. None: it is not known.
+    `open_since` says when the oldest of all that is still open started: requests, and calls without a receipt.
+    So whoever asks what is open need not read what is before. None: it is not known.
     """
 
     waiting_for: str
@@ -195,7 +195,7 @@ class RunFailed(Event, frozen=True, omit_defaults=True):
     error: ErrorInfo
     reason: str = "error"
     step: int = 0
-    also: tuple[int, ...] = ()  # other steps that failed beside it, in other branches
+    also: tuple[int, ...] = ()  # other steps that failed next to it, in other branches
 
 
 class RunCancelled(Event, frozen=True, omit_defaults=True):
@@ -206,14 +206,14 @@ class RunCancelled(Event, frozen=True, omit_defaults=True):
 
 
 class RunReopened(Event, frozen=True, omit_defaults=True):
-    """A failed, paused or quarantined run may go on from where it stopped."""
+    """A failed, paused or quarantined run may continue from where it stopped."""
 
     by: str = ""
     why: str = ""
 
 
 class RunRestarted(Event, frozen=True, omit_defaults=True):
-    """The code begins at its first line again, with the state kept: guards still hold."""
+    """The code starts at its first line again, with the state kept: guards still hold."""
 
     by: str = ""
     why: str = ""
@@ -232,7 +232,7 @@ class RunPaused(Event, frozen=True, omit_defaults=True):
 
 
 class RunQuarantined(Event, frozen=True, omit_defaults=True):
-    """The run is set aside: it killed its workers, or its log does not verify."""
+    """The run is quarantined: it killed its workers, or its log does not verify."""
 
     reason: str
 
@@ -255,7 +255,7 @@ class UndoRequested(Event, frozen=True, omit_defaults=True):
 
 
 class CallStarted(Event, frozen=True, omit_defaults=True):
-    """Intent: this call is about to begin. Durable before its effect."""
+    """Intent: this call is about to start. Durable before its effect."""
 
     index: int
     step: int
@@ -316,7 +316,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
 
 
 def args_digest(receipt: CallSucceeded | CallFailed) -> str:
-    """The name of a call's arguments, by its receipt; empty if they stand in its intent."""
+    """The name of a call's arguments, by its receipt; empty if they are in its intent."""
     if receipt.args is None:
         return receipt.digest
     return receipt.digest or values.digest(bytes_of(receipt.args.json))
@@ -334,7 +334,7 @@ class CallDoubted(Event, frozen=True, omit_defaults=True):
 
 
 class CallResolved(Event, frozen=True, omit_defaults=True):
-    """A doubt is settled by a person, a check or a policy: `how` is done, failed or retry."""
+    """A doubt is resolved by a person, a check or a policy: `how` is done, failed or retry."""
 
     index: int
     step: int
@@ -365,7 +365,7 @@ class CallEvidence(Event, frozen=True, omit_defaults=True):
 
 
 class IterationEnded(Event, frozen=True, omit_defaults=True):
-    """The code has come round: what stands before this need not be replayed when a loop goes on.
+    """The code has ended an iteration: what is before this need not be replayed when a loop continues.
 
     A loop's state is here whole (`state`, the first time) or as what changed since the last iteration
     (`delta`, a JSON Patch). `taken` names the patches from outside that it holds, `refused` says why
@@ -406,7 +406,7 @@ class WaitBegan(Event, frozen=True, omit_defaults=True):
 class WaitEnded(Event, frozen=True, omit_defaults=True):
     """What came. `source` is the seq of the event that ended the wait.
 
-    It is 0 if none did, and `outcome` then says what else: `time`; `lost`, as another wait beside it ended
+    It is 0 if none did, and `outcome` then says what else: `time`; `lost`, as another wait next to it ended
     first; `cut`, as the code stopped waiting. (A signal's outcome is its name, which may be any word.)
     """
 
@@ -487,7 +487,7 @@ class StateChanged(Noted, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ValueRecorded(Noted, frozen=True, omit_defaults=True, kw_only=True):
-    """Time, chance or a marker, read once and then the same for ever."""
+    """Time, randomness or a marker, read once and then the same forever."""
 
     name: str
     value: Value
@@ -572,7 +572,7 @@ class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A tool call inside a message: what a model asked for, and what came of it."""
+    """A tool call inside a message: what a model asked for, and its outcome."""
 
     id: str
     name: str

@@ -84,7 +84,7 @@ _lists_of: Final = attrgetter(*_LISTS)
 
 
 class Draft:
-    """A fold that can go on: apply events one by one, freeze when a RunState is wanted.
+    """A fold that can continue: apply events one by one, freeze when a RunState is wanted.
 
     With `keep_calls=False` finished calls are forgotten, so that a live run of any length needs no
     more memory than what its agent can still read.
@@ -170,7 +170,7 @@ class Draft:
             self._flag_pressure()
 
     def _flag_pressure(self) -> None:
-        """Raise the flag when the budget runs low, by what the log holds: the same on every replay."""
+        """Raise the flag when the budget runs low, by what the log contains: the same on every replay."""
         elapsed = self.updated_at - self.created_at
         use = budget_use(self.budget, steps=self.steps, elapsed_us=elapsed, usage=self.usage)
         if use.pressure:
@@ -227,7 +227,7 @@ class Draft:
         self._line(self.updated_at, "accept", x.by, x.why, "new steps of the code were accepted")
 
     def _restarted(self, x: e.RunRestarted) -> None:
-        """The code begins anew: earlier calls are history (index −1), and the state stays."""
+        """The code starts over: earlier calls are history (index −1), and the state stays."""
         time = self.updated_at
         parts = self.open
         past = [msgspec.structs.replace(c, index=-1) for c in parts.calls.values()]
@@ -297,7 +297,7 @@ class Draft:
         return self.open.calls.get((branch, index))
 
     def _receipt(self, x: e.CallSucceeded | e.CallFailed) -> Call:
-        """The call that a receipt belongs to; it begins here when it had no intent."""
+        """The call that a receipt belongs to; it starts here when it had no intent."""
         seq, time = self.seq, self.updated_at
         before = self._call(x.branch, x.index)
         self._count(x.step)

@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 
 class Blob(NamedTuple):
-    """Bytes kept by their hash, beside the log."""
+    """Bytes kept by their hash, next to the log."""
 
     hash: str
     data: bytes
@@ -145,7 +145,7 @@ def read_event(run_id: str, record: Record) -> Event:
 
 
 def wrap(data: bytes) -> tuple[Value, Blob | None]:
-    """Encoded bytes as a Value, and the artifact to keep beside the event when they are big."""
+    """Encoded bytes as a Value, and the artifact to keep next to the event when they are big."""
     if len(data) <= SPILL_BYTES:
         return Value(json=Raw(data)), None
     blob = Blob(digest(data), data)

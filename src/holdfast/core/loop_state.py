@@ -50,7 +50,7 @@ def _compare(
 
 @functools.lru_cache(maxsize=64)
 def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Remembered, because msgspec evaluates all annotations of the class anew each time."""
+    """Remembered, because msgspec evaluates all annotations of the class again each time."""
     return msgspec.structs.fields(kind)
 
 
@@ -150,7 +150,7 @@ def _operated(
     state: AgentState, ops: Any, added: Mapping[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
     """The state after a JSON Patch, which sees it whole: also the fields that have their default, and what
-    was `added` beside them; and what is beside them then."""
+    was `added` next to them; and what is next to them then."""
     shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
     shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}

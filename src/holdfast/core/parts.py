@@ -43,7 +43,7 @@ def kept(value: Any, what: str = "value") -> Any:
 
 
 def text(value: Any, what: str) -> str:
-    """A text as it is kept, or InvalidInput: what is no text would be written, and then not be read."""
+    """A text as it is kept, or InvalidInput: what is not a text would be written, and then not be read."""
     if type(value) is str:
         return value
     if isinstance(value, str):
@@ -157,7 +157,7 @@ class Role(enum.StrEnum):
 
 
 class ToolCall(Part, frozen=True, omit_defaults=True):
-    """A tool call that a model asked for, and what came of it. `duration` is in seconds, `time` when it was
+    """A tool call that a model asked for, and its outcome. `duration` is in seconds, `time` when it was
     recorded.
 
     `arguments` are what the model sent: a dict, or its text when that was no JSON object.
@@ -259,7 +259,7 @@ def plan_of(steps: Iterable[str | PlanStep], what: str = "plan") -> tuple[PlanSt
     return each(found, PlanStep, what)
 
 
-# ── values that live beside the log ──────────────────────────────────────────────────────────
+# ── values that live next to the log ──────────────────────────────────────────────────────────
 
 _REFERENCE, _ESCAPED = "$blob", "$dict"
 

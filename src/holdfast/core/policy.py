@@ -1,6 +1,6 @@
 """May this call go now? Retry, deadline, budget and what a parent requires of its children, as pure decisions.
 
-Time comes in as an argument and chance from a seed in the log, so a replay decides the same.
+Time comes in as an argument and randomness from a seed in the log, so a replay decides the same.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `count` calls begin within any `per` seconds, over all workers of a store.
+    """At most `count` calls start within any `per` seconds, over all workers of a store.
 
     Tools that name the same limit share it, as those of one provider; by default each has its own.
     """
@@ -182,7 +182,7 @@ class Rate:
 
     @property
     def slack_us(self) -> int:
-        """How late a call may begin after its turn; the windows are made longer by it."""
+        """How late a call may start after its turn; the windows are made longer by it."""
         return min(MICROSECONDS, microseconds(self.per, "Rate.per") // 10)
 
 

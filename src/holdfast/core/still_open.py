@@ -25,7 +25,7 @@ Found = Callable[[Record], bool]
 
 
 def open_since(draft: Draft) -> int:
-    """When the oldest of what is open began, for `RunSuspended`; the time of the last event if nothing is."""
+    """When the oldest of what is open started, for `RunSuspended`; the time of the last event if nothing is."""
     begun = [wait.since for wait in draft.open.waits.values()]
     begun += [c.started_at for c in draft.open.calls.values() if c.status in UNSETTLED]
     return min(begun, default=draft.updated_at)

@@ -1,4 +1,4 @@
-"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed neighbour, a lost race.
+"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed alternative, a lost race.
 (`waits.py` sees to waits that it gave up.)
 
 Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
@@ -23,7 +23,7 @@ from holdfast.store.cancel import cancel_tree
 def record_cut(
     asked: Asked, cut: CutOff, number: int, step: int, started: int | None = None
 ) -> Never:
-    """Record it, and tell the code. A child run that nobody waits for any longer is cancelled."""
+    """Record it, and tell the code. A child run that nobody is waiting for any longer is cancelled."""
     spec, session = asked.spec, asked.session
     error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
     receipt = failed_receipt(
@@ -51,7 +51,7 @@ def cancel_child(asked: Asked, step: int) -> Flow:
     inside = Inside(spec.name, spec.effect, session.run_id)
     told = False
     while not told:
-        with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
+        with contextlib.suppress(CutOff):  # cancelled once more: the child is told anyway
             yield Invoke(session, ask_to_cancel, child, inside, False)
             told = True
 

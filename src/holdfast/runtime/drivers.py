@@ -66,7 +66,7 @@ async def drive_async(flow: Flow) -> Any:
     """Run a flow to its end on this event loop.
 
     A cancellation that comes during a commit is told to the flow before its next effect: so a tool whose
-    intent was on its way does not begin. An outcome that is being recorded is not taken back by it: the code
+    intent was on its way does not start. An outcome that is being recorded is not undone by it: the code
     gets it, and is cancelled at its next await.
     """
     answer: Any = None
@@ -134,7 +134,7 @@ def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
         raise effect.signal
     elif isinstance(effect, Pause):
         effect.session.sleep(effect.seconds)
-    return None  # a thread hands over what it has, and begins what it likes
+    return None  # a thread hands over what it has, and starts what it likes
 
 
 def persist(effect: StoreEffect) -> Batch:
@@ -348,7 +348,7 @@ class _Uncancelled(asyncio.Future[None]):
 
 
 async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
-    """See `persist`. By the time its caller hears of a cancellation, the batch is settled."""
+    """See `persist`. By the time its caller hears of a cancellation, the batch is resolved."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
         session.point("before commit ", effect.label)

@@ -1,6 +1,6 @@
 """Notice event loops that stand still because code on them blocks, and say whose code it is.
 
-Nothing is lost by it (`lease.py` has a thread of its own), but no other run on that loop goes on, and
+Nothing is lost by it (`lease.py` has its own thread), but no other run on that loop continues, and
 nobody would know why. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
@@ -77,7 +77,7 @@ class Stalls:
 
 
 def _warn(asked: _Question, roots: Collection[Branch]) -> None:
-    """What stands in the way, as far as it can be seen from outside: the run whose task is being
+    """What is in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
     lines = next(root.session.lines for root in roots if root.session.lines is not None)
     frame = sys._current_frames().get(lines.thread)

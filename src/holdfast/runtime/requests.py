@@ -21,7 +21,7 @@ from holdfast.runtime.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the code waits for."""
+    """What the code is waiting for."""
 
     wait: str
     name: str = ""
@@ -95,7 +95,7 @@ def question(prompt: str, options: Iterable[str], timeout: float | None) -> Requ
 def any_of(
     waits: Sequence[str | Approval | Question | Timer], timeout: float | None
 ) -> list[Request]:
-    """Each thing as a request of its own; signals are one request together."""
+    """Each thing as its own request; signals are one request together."""
     names = [x for x in waits if isinstance(x, str)]
     if len(waits) == len(names):
         return [signals(names, timeout)]
@@ -145,7 +145,7 @@ def choice_of(
 
 
 def _signal_name(session: Session, asked: Request, came: str) -> str:
-    """The signal that came, by the name that the code waits for: a fork may have inherited it under a
+    """The signal that came, by the name that the code is waiting for: a fork may have inherited it under a
     name with the id of the run that it was forked from."""
     lineage = session.journal.lineage
     same = (name for name in asked.of if lineage.is_same_text(came, name))

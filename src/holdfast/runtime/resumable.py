@@ -1,10 +1,10 @@
-"""What is checked before a run is gone on with: its status, its age, the version of its code.
+"""What is checked before a run is continued with: its status, its age, the version of its code.
 
 Each check that fails says which it was and how to override it. The chain of the log is not checked here but
 where the log is read, and cannot be overridden.
 
 A run's age counts from when it was last heard of: written to, woken, or due by itself (a timer is not late
-because it is long). A run that was never begun has no age: it is not resumed, but started.
+because it is long). A run that was never started has no age: it is not resumed, but started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check(
     *,
     reopens: bool = False,
 ) -> None:
-    """Whether a run, whose row was not claimed yet, may be gone on with; else NotResumable.
+    """Whether a run, whose row was not claimed yet, may be continued with; else NotResumable.
 
     `reopens` says that a failed one will be, so that it is checked too; otherwise its failure is told.
     """
@@ -59,10 +59,10 @@ def check(
 def check_claimed(
     store: Store, row: RunRow, spec: AgentSpec, due_at: Iterable[int | None] = ()
 ) -> None:
-    """The same for one that a worker has claimed: only of a status and version that it may go on with.
+    """The same for one that a worker has claimed: only of a status and version that it may continue with.
 
     A claim overwrites when the row was last written, but the log has it. `due_at` is when the run's time
-    is up, whatever it waits for.
+    is up, whatever it is waiting for.
     """
     if spec.checkpoint.max_age_us is None or row.epoch <= 1:
         return

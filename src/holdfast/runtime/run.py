@@ -1,7 +1,7 @@
 """The run, from inside the agent: `run.state`, `run.stage`, `run.approve` and the rest.
 
 Everything here either notes a fact (kept with the next commit; noted once, however often the code
-runs again) or waits. `Run` is for plain functions, `AsyncRun` for `async def`: they differ only in
+runs again) or waits. `Run` is for sync functions, `AsyncRun` for `async def`: they differ only in
 what must be awaited.
 
 Not here: the agent's memory and dialogue (`memory.py`), what may be waited for (`requests.py`).
@@ -241,7 +241,7 @@ class RunBase(Place):
 
         Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
         this step (by default the last), the newest facts, then other artifacts by their summary. Of a
-        loop also what its state held when the iteration began. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
+        loop also what its state held when the iteration started. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
         sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
         if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
@@ -270,7 +270,7 @@ class RunBase(Place):
         return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
 
     def _loop_state(self) -> AgentState:
-        """What a loop's state was at the beginning of this iteration; an empty one if there is no loop."""
+        """What a loop's state was at the beginning of this iteration; an empty one if there is not a loop."""
         document = self._session.draft.loop.frozen()
         for ended in self._session.pending(e.IterationEnded):  # not committed yet
             if ended.state is not None:
@@ -328,7 +328,7 @@ class RunBase(Place):
         given = None if created is None else values.decode(self._session.unwrap(created.input))
         return given if isinstance(given, dict) else {}
 
-    # ── time and chance ──────────────────────────────────────────────────────────────────
+    # ── time and randomness ──────────────────────────────────────────────────────────────────
 
     def _drawn(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
@@ -381,7 +381,7 @@ class RunBase(Place):
 
 
 class Run(RunBase):
-    """A run, as its agent (a plain function) sees it."""
+    """A run, as its agent (a sync function) sees it."""
 
     def _wait(self, request: Request) -> e.WaitEnded:
         return self._first([request])[1]
@@ -397,7 +397,7 @@ class Run(RunBase):
         drive_here(here, end_iteration(here, self._iteration))
 
     def sleep(self, seconds: float) -> None:
-        """Wait for a time. A far one leaves memory and survives any restart."""
+        """Wait for a time. A far one is suspended and survives any restart."""
         self._wait(requests.timer(seconds))
 
     def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
@@ -431,7 +431,7 @@ class Run(RunBase):
     ) -> list[T]:
         """Call `fn` for each item, in parallel; results in the order of the items.
 
-        Each item is a branch of its own, so that on replay each finds its own calls, in whatever
+        Each item is its own branch, so that on replay each finds its own calls, in whatever
         order the branches finish.
         """
         here = self._here
@@ -476,7 +476,7 @@ class AsyncRun(RunBase):
         await drive_async_here(here, end_iteration(here, self._iteration))
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for a time. A far one leaves memory and survives any restart."""
+        """Wait for a time. A far one is suspended and survives any restart."""
         await self._wait(requests.timer(seconds))
 
     async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:

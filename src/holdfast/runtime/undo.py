@@ -1,7 +1,7 @@
-"""Compensation: take back what a run did, newest first, each undo a durable call of its own.
+"""Compensation: undo what a run did, newest first, each undo a durable call of its own.
 
-A call in doubt is settled first, never guessed. What was undone is in the log, so a crash in the
-middle goes on with the next one.
+A call in doubt is resolved first, never guessed. What was undone is in the log, so a crash in the
+middle continues with the next one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _learn_calls(session: Session, names: set[str]) -> Flow:
 
 
 def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
-    """Ask a child run to take back what it did. Its row; None if there is nothing (more) to undo."""
+    """Ask a child run to undo what it did. Its row; None if there is nothing (more) to undo."""
     while (row := store.get(run_id)) is not None:
         records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
         ended = row.status in TERMINAL_STATUSES
@@ -91,7 +91,7 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
 
 
 def _did_something(call: Call) -> bool:
-    """Whether there may be something to take back. A child run may have done a lot before it failed."""
+    """Whether there may be something to undo. A child run may have done a lot before it failed."""
     return call.status == "done" or bool(call.child)
 
 
@@ -112,7 +112,7 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
     undo = spec.undo
     assert undo is not None
     declared = spec_of(undo)
-    if isinstance(declared, CallSpec):  # a tool that takes back another keeps what it declares
+    if isinstance(declared, CallSpec):  # a tool that undoes another keeps what it declares
         return dataclasses.replace(declared, name=f"undo {spec.name}")
     return _declared(
         spec.name,

@@ -1,6 +1,6 @@
 """Blocking work of an async caller that is never left half done.
 
-A task may be cancelled at any await (a client disconnects). What it had a thread do goes on meanwhile: a run is
+A task may be cancelled at any await (a client disconnects). What it had a thread do continues meanwhile: a run is
 claimed, a session opened, and no one is left to release it. So such work is awaited to its end, and what it
 brought is disposed of, before the cancellation is passed on.
 """

@@ -10,7 +10,7 @@ A store keeps runs: for each a row (who owns it, when it is due) and a log (what
 A store does not know what events mean. `holdfast.testing.check_store` says in tests what this
 module says in words; a store is done when it passes.
 
-Not here: what all stores do alike, and a new one need not write anew: what they refuse to be given
+Not here: what all stores do alike, and a new one need not write again: what they refuse to be given
 (`checks.py`), the rule of the fence (`fence.py`), how concurrent appends form batches (`group.py`).
 """
 
@@ -37,14 +37,14 @@ UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
 PRIORITIES: Final = range(-10, 11)
 PRIORITY_US: Final = 60 * MICROSECONDS
 """A point of priority counts like so much waiting: a run is served in the order of
-`due_at - priority * PRIORITY_US`. So what is urgent comes first, and nothing waits for ever."""
+`due_at - priority * PRIORITY_US`. So what is urgent comes first, and nothing waits forever."""
 _clock_ns: Final = time.clock_gettime_ns
 """Kept from before any user's code was loaded: there are tools that replace what `time` holds."""
 RESERVED: Final = "\x1f"
-"""Keys that begin so are Holdfast's own; a caller's idempotency key may not."""
+"""Keys that start so are Holdfast's own; a caller's idempotency key may not."""
 NO_PROGRESS: Final = ("run_claimed", "call_started", "call_doubted", "call_resolved")
-"""A log that grew only by events of these kinds since a run was claimed has not got on: they are written
-by a worker that takes the run up, before it does anything that could kill it."""
+"""A log that grew only by events of these kinds since a run was claimed has not made progress: they are written
+by a worker that claims the run, before it does anything that could kill it."""
 
 
 def system_clock() -> int:
@@ -65,7 +65,7 @@ class NewRun:
 
 
 class Creation(msgspec.Struct, eq=False):
-    """A run to be created with its first records, and what came of it."""
+    """A run to be created with its first records, and its outcome."""
 
     run: NewRun
     records: Sequence[Record]
@@ -124,7 +124,7 @@ class RunRow:
 class RowChange(msgspec.Struct, frozen=True):
     """How a run's row changes together with an append.
 
-    A worker *settles* a run with a new status, which ends its lease; anybody may *wake* a run that
+    A worker *resolves* a run with a new status, which ends its lease; anybody may *wake* a run that
     waits. `wakes` names other runs to wake in the same transaction (a parent, when its child ends).
     """
 
@@ -173,7 +173,7 @@ class Filter(NamedTuple):
 class Wanted(NamedTuple):
     """Runs that a worker may take: of one agent, recorded under one version of its code.
 
-    `max_running` is how many runs of the agent may be under way at once, over all workers and versions.
+    `max_running` is how many runs of the agent may be in progress at once, over all workers and versions.
     """
 
     agent: str
@@ -214,7 +214,7 @@ class RegisteredAgent(NamedTuple):
 
 
 LIVE: Final = "live:"
-"""The snapshots whose `code_version` begins so are a family of their own: what a loop goes on from."""
+"""The snapshots whose `code_version` starts so are their own family: what a loop continues from."""
 
 
 def rotation_of(live: bool, keep: int, max_age_us: int | None, now: int) -> dict[str, int | bool]:
@@ -304,8 +304,8 @@ class Limits(Protocol):
     def take_turn(
         self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
     ) -> int | None:
-        """None: the holder may begin now, and its turn is used. Else when its turn is: it is kept until
-        then, and for `slack_us` more. At most `count` holders begin within any `per_us`."""
+        """None: the holder may start now, and its turn is used. Else when its turn is: it is kept until
+        then, and for `slack_us` more. At most `count` holders start within any `per_us`."""
         ...
 
     def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
@@ -398,7 +398,7 @@ class Store(Protocol):
     ) -> RunRow | None:
         """Take a run that has no live owner and is not at an end, due or not; None if impossible.
 
-        With `within`, which names the run's agent, only if fewer than its `max_running` are under way.
+        With `within`, which names the run's agent, only if fewer than its `max_running` are in progress.
         """
         ...
 
@@ -433,7 +433,7 @@ class Store(Protocol):
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
-        """Newest first. The last row's `cursor` is where the next page begins."""
+        """Newest first. The last row's `cursor` is where the next page starts."""
         ...
 
     def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:

@@ -23,7 +23,7 @@ from holdfast.store.tail import newest_first
 
 LATELY: Final = 100
 """How far back a cancellation is looked for. One that is not carried out yet is among the last events: a worker
-that knows of one begins nothing new."""
+that knows of one starts nothing new."""
 PAGE: Final = 1000
 REASONS: Final = ("deadline", "budget")
 """A run that fails for one of these ends its children for the same reason."""

@@ -54,7 +54,7 @@ def refusals(
         if work.epoch is not None and work.epoch != epoch:
             refused.append(LeaseLost(run_id, work.epoch, epoch))
         elif work.after != head or (work.before and end and work.before != end):
-            refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
+            refused.append(Conflict(run_id, work.after, head))  # not chained to what is there
         elif work.change is not None and not _may_settle(work.change, woken + wakes.get(run_id, 0)):
             refused.append(Woken(run_id))
         elif work.claims_key and claim_key and (error := claim_key(work)):

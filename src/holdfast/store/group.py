@@ -48,7 +48,7 @@ CommitBatch = Callable[[Sequence[W]], Sequence[Exception | None]]
 
 
 class _Ticket(msgspec.Struct, Generic[W], eq=False):
-    """One append on its way. `turn` is released when it is settled, or when its caller must lead.
+    """One append on its way. `turn` is released when it is resolved, or when its caller must lead.
 
     (A Struct, because one is made for every append, and C makes it.)
     """
@@ -69,7 +69,7 @@ def _durable() -> type[asyncio.Future[None]]:
 
     class Durable(asyncio.Future[None]):
         ticket: _Ticket[Any]
-        """How it stands: settled before the loop hears of it, for a caller that keeps the loop waiting."""
+        """How it stands: resolved before the loop hears of it, for a caller that keeps the loop waiting."""
         push: Callable[[], None]
         """Have it committed now, even if the loop does not turn."""
 
@@ -145,7 +145,7 @@ class GroupCommit(Generic[W]):
             raise StoreUnavailable(_CLOSED)
         loop = asyncio.get_running_loop()
         durable = _durable()(loop=loop)
-        # Without the mutex, which another thread may hold while it waits for the interpreter.
+        # Without the mutex, which another thread may hold while it is waiting for the interpreter.
         turn = self._turn
         try:
             first = turn[-1].loop is not loop
@@ -207,7 +207,7 @@ class GroupCommit(Generic[W]):
     # ── leading ──────────────────────────────────────────────────────────────────────────
 
     def _lead(self, own: _Ticket[W] | None) -> None:
-        """Commit batches until `own` is settled (a thread of ours: until none is left)."""
+        """Commit batches until `own` is resolved (a thread of ours: until none is left)."""
         while own is None or not own.settled:
             if not self._batch:
                 with self._mutex:

@@ -26,7 +26,7 @@ _KEYWORDS: Final = frozenset((
     "sslcert", "sslkey", "sslrootcert", "sslpassword", "channel_binding", "connect_timeout", "options",
     "application_name", "target_session_attrs", "gssencmode", "requiressl",
 ))  # fmt: skip
-"""With one of these a libpq connection string may begin: `host=db dbname=runs user=me`."""
+"""With one of these a libpq connection string may start: `host=db dbname=runs user=me`."""
 _PASSWORD: Final = re.compile(
     r"""(?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
       | (?P<key>\b(?:ssl)?password\s*=\s*)     # password=… in a connection string or a query

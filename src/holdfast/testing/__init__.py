@@ -42,7 +42,7 @@ _HOME_OF = {
     "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",
 }  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
 
     def __getattr__(name: str) -> Any:
         home = _HOME_OF.get(name)

@@ -29,7 +29,7 @@ _NOWHERE: Final = object()
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a dotted path; a number is a place in a list."""
+    """What is at a dotted path; a number is a place in a list."""
     for key in path.split("."):
         if isinstance(value, Mapping) and key in value:
             value = value[key]

@@ -1,4 +1,4 @@
-"""Crash a run everywhere: at every boundary a real SIGKILL, then go on in a new process, and look.
+"""Crash a run everywhere: at every boundary a real SIGKILL, then continue in a new process, and look.
 
 A boundary is the moment before or after a commit or a body. The undisturbed run is played first, and
 passes N of them; then the same play is played N times more, the process killed at the first, the
@@ -6,7 +6,7 @@ second … the N-th, and each time resumed in a fresh process until the run is a
 is the user's own agent: where an effect happens again, where a call stays in doubt, where the code
 does not come back to the place where it was; each with the line, and the declaration that would help.
 
-All of them see the same recorded time, chance and ids (`run.now`, `run.random`, `run.uuid`), so that an
+All of them see the same recorded time, randomness and ids (`run.now`, `run.random`, `run.uuid`), so that an
 agent may branch on those. What it reads elsewhere differs, as it does in life.
 
 What is seen: every body of a step or tool and every mocked function (by the sandbox's journal), and
@@ -117,7 +117,7 @@ def fault_lines(fault: Fault) -> list[str]:
 
 
 class Forked:
-    """Each life in a process of its own, killed at the n-th boundary of the whole performance."""
+    """Each life in its own process, killed at the n-th boundary of the whole performance."""
 
     def __init__(self, kill_at: int | None) -> None:
         self._kill_at = kill_at
@@ -127,7 +127,7 @@ class Forked:
 
 
 def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: int | None) -> int:
-    """Let the run live in a forked process; that process's exit status."""
+    """Let the run are in a forked process; that process's exit status."""
     passed = len(stage.sandbox.journal.read("point"))
     return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
 
@@ -162,7 +162,7 @@ def _child(
             if count == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    random.seed()  # a fork inherits its parent's chance, which a new process would not
+    random.seed()  # a fork inherits its parent's randomness, which a new process would not
     watch(journal)
     try:
         ended = live_here(stage, agent, how, boundary)
@@ -177,7 +177,7 @@ def _in_child(work: Callable[[], None]) -> int:
     sys.stderr.flush()
     gc.freeze()  # what the parent has is not collected, and so not copied, in each child
     with warnings.catch_warnings():
-        # Other threads of this process hold nothing that the child uses: it opens all it needs anew.
+        # Other threads of this process hold nothing that the child uses: it opens all it needs again.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid != 0:
@@ -257,7 +257,7 @@ class _Exploration:
 
     @property
     def _empty(self) -> Path:
-        """A sandbox in which nothing has happened, to be copied: cheaper than making each anew."""
+        """A sandbox in which nothing has happened, to be copied: cheaper than making each again."""
         return self.folder / "empty"
 
     def _performed(self, name: str, kill_at: int | None) -> _Seen:
@@ -439,7 +439,7 @@ def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen
 
 
 def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
-    """Mocked plain functions, and what step bodies and plain code were seen doing, more often than
+    """Mocked sync functions, and what step bodies and plain code were seen doing, more often than
     without a crash."""
     found = []
     now = Counter(

@@ -8,7 +8,7 @@
         "now_in":     lambda city: f"noon in {city}",
     }
 
-A mock says only what comes back. That a call is recorded before it begins, retried, approved and
+A mock says only what comes back. That a call is recorded before it starts, retried, approved and
 recorded when it ends is the real runtime's doing; see `sandbox` for how a mock gets in there.
 """
 
@@ -42,7 +42,7 @@ class MockMissing(BaseException):
 
 
 class Mock(Protocol):
-    """What stands in for one function."""
+    """What is in for one function."""
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         """The answer to the call number `count` (from 0) with these arguments, or its error."""

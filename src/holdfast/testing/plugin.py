@@ -52,7 +52,7 @@ def manual_clock() -> ManualClock:
 
 @pytest.fixture
 def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
-    """A Holdfast on a store of its own; on the manual clock if the test asks for that too."""
+    """A Holdfast on its own store; on the manual clock if the test asks for that too."""
     from holdfast.app import Holdfast
     from holdfast.runtime.engine import Options
     from holdfast.store.sqlite import SQLiteStore

@@ -69,7 +69,7 @@ class Play:
     may_doubt: set[str] = field(default_factory=set)
     strict: bool = False
     module: dict[str, Any] | None = None
-    """The names of the agent's file, where plain functions are mocked; default: where it is written."""
+    """The names of the agent's file, where sync functions are mocked; default: where it is written."""
 
     @property
     def names(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def live_here(stage: Stage, agent: Callable[..., Any], how: How,
 
 
 class Stage:
-    """One performance of a play, in a folder of its own."""
+    """One performance of a play, in its own folder."""
 
     def __init__(
         self, folder: Path, play: Play, live: Life = live_here, *, settles_doubt: bool = False
@@ -150,7 +150,7 @@ class Stage:
         return self.ends[-1]
 
     def _go(self, agent: Callable[..., Any], how: How) -> Ended:
-        """Bring the run on until it ends, or waits for what nobody gives it."""
+        """Bring the run on until it ends, or is waiting for what nobody gives it."""
         for _ in range(LIVES_MAX):
             self.sandbox.journal.add("life")
             ended = self._live(self, agent, how)
@@ -200,7 +200,7 @@ class Stage:
                     raise InvalidInput(f"nothing is waiting for this {answer.kind}")
 
     def _supply(self, agent: Callable[..., Any]) -> bool:
-        """Give the run what it waits for, if there is something to give."""
+        """Give the run what it is waiting for, if there is something to give."""
         with self.sandbox.holdfast(agent) as hf:
             for run_id in _family(hf.store, RUN_ID):
                 state = hf.get(run_id)

@@ -93,7 +93,7 @@ class Cast:
 
 
 def spec_in(file: Path, names: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The text of SPEC in a loaded Python file, and the line of the file where it begins."""
+    """The text of SPEC in a loaded Python file, and the line of the file where it starts."""
     text = names.get("SPEC")
     if text is None:
         return None
@@ -222,7 +222,7 @@ def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
 
 
 def _block(argument: Any) -> Any:
-    """What stands below a sentence: a table as rows of texts, a doc string as JSON or text."""
+    """What is below a sentence: a table as rows of texts, a doc string as JSON or text."""
     if argument is None:
         return None
     if "docString" in argument:
@@ -232,7 +232,7 @@ def _block(argument: Any) -> Any:
 
 def _unknown(said: str, known: list[Sentence]) -> str:
     texts = [sentence.text for sentence in known]
-    # Compared by their words: what stands in a placeholder's place is anybody's guess.
+    # Compared by their words: what is in a placeholder's place is anybody's guess.
     close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {text}" for text in close)
     if not hint:
@@ -324,7 +324,7 @@ def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
 
 
 def _may_be_elsewhere(name: str, cast: Cast) -> bool:
-    """The undo of a known tool, or a tool of an agent that was imported or is no plain function."""
+    """The undo of a known tool, or a tool of an agent that was imported or is not a sync function."""
     if name.startswith("undo ") and name[5:] in cast.tools:
         return True
     own = cast.names.get("__name__")
@@ -348,7 +348,7 @@ def fresh_folder() -> Iterator[Path]:
 
 
 def play_scenario(scenario: Scenario, cast: Cast, live: Life = live_here) -> Verdict:
-    """Play a scenario once in a folder of its own, and ask its sentences."""
+    """Play a scenario once in its own folder, and ask its sentences."""
     try:
         play = play_of(scenario, cast)
     except SpecError as error:
@@ -384,7 +384,7 @@ def judge(scenario: Scenario, outcome: Outcome) -> Verdict:
 
 
 def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
-    """The run as it stands at the end of a performance."""
+    """The run as it is at the end of a performance."""
     store = stage.sandbox.store()
     try:
         run = views.get(store, RUN_ID)

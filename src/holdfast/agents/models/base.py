@@ -1,7 +1,7 @@
 """What an agent asks of a model, and what a model answers: values, and a protocol of one method.
 
 An answer is kept in the log as it is, so everything here has a JSON form. Who sends it where is the
-affair of the modules beside this one.
+affair of the modules next to this one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the models behind an official client share: connecting, asking, reading an answer in pieces.
 
 Both official clients are made by the same generator and are used alike. What differs is said by the
-modules beside this one: the request, and what an answer looks like.
+modules next to this one: the request, and what an answer looks like.
 """
 
 from __future__ import annotations

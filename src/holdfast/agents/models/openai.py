@@ -14,7 +14,7 @@ from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue
 
 REFUSAL: Final = "refusal"
-"""OpenAI reports a refusal in a field of its own, with the finish reason `stop`."""
+"""OpenAI reports a refusal in its own field, with the finish reason `stop`."""
 
 
 class OpenAIModel(ClientModel):

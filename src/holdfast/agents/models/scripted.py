@@ -1,6 +1,6 @@
 """A model that says what it is told to: for tests, examples and demos. No key, no network.
 
-What it says depends only on the turn, so a run that goes on in another process hears the same.
+What it says depends only on the turn, so a run that continues in another process hears the same.
 """
 
 from __future__ import annotations

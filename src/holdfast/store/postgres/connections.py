@@ -76,7 +76,7 @@ _RETRIED: Final = {
     "57P03",  # the server is starting up
 }
 _STRANGER: Final = "invalid response"
-"""In libpq's words of whoever is no PostgreSQL: while that restarts, somebody else may have its port."""
+"""In libpq's words of whoever is not a PostgreSQL: while that restarts, somebody else may have its port."""
 # What a server says to a client whose request can never succeed. Its code does not reach us.
 _HOPELESS: Final = (
     "authentication failed",
@@ -99,7 +99,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self.set_up_transaction(idle_seconds_max=idle_seconds_max)
 
     def set_up_transaction(self, *, idle_seconds_max: int = 15) -> None:
-        """Settings for the rest of this transaction; 0 seconds is for ever."""
+        """Settings for the rest of this transaction; 0 seconds is forever."""
         self.execute(_TRANSACTION_SETTINGS, (f"{idle_seconds_max}s",))
 
     def change(self, query: str, params: Params = None) -> list[tuple[Any, ...]]:
@@ -337,7 +337,7 @@ class Link:
         self._route.unwatch(self)
 
     def break_if_stuck(self) -> None:
-        """Break the connection if its answer is overdue; the thread that waits for it then sees so."""
+        """Break the connection if its answer is overdue; the thread that is waiting for it then sees so."""
         with self._guard:
             connection, since = self._connection, self._busy_since
             if (
@@ -357,7 +357,7 @@ class Link:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Around what must not wait for ever: see `break_if_stuck`."""
+        """Around what must not wait forever: see `break_if_stuck`."""
         with self._guard:
             self._busy_since = time.monotonic()
         try:

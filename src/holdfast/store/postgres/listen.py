@@ -64,7 +64,7 @@ class Listener:
 
     def _serve(self) -> None:
         while not self._stopped.is_set():
-            # Whatever fails here, polling goes on; the next attempt comes soon.
+            # Whatever fails here, polling continues; the next attempt comes soon.
             with contextlib.suppress(psycopg.Error, StoreError, OSError):
                 self._listen()
             self._stopped.wait(RECONNECT_SECONDS)

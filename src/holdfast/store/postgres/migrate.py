@@ -1,6 +1,6 @@
 """Bringing a PostgreSQL schema up to date, whoever comes first.
 
-Steps are numbered files; which ones a database has stands in its table `schema_steps`. When it is up
+Steps are numbered files; which ones a database has is in its table `schema_steps`. When it is up
 to date nothing is written and nothing locked. Otherwise all missing steps are one transaction, under
 a lock that ends with it: of several processes that start at once, one migrates and the others find
 it done. A database that a newer Holdfast has migrated is refused, and left alone.

@@ -509,7 +509,7 @@ class PostgresStore:
                     pause = IDLE_SECONDS_MAX
                 if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
                     if time.monotonic() >= end:
-                        return False  # whoever goes on waiting looks at once: one look, not two
+                        return False  # whoever continues waiting looks at once: one look, not two
                     pause = min(pause * 1.5, DEAF_SECONDS_MAX)
                 rung.clear()
 

@@ -1,11 +1,11 @@
 """Notice that the server has gone back in time, and stop the runs of which it lost something.
 
-A failover to a standby that lagged, or a restore, can take back commits that were acknowledged. The
-log of a run is then shorter than what was done in its name, and whoever took it up would do some of
-it again. PostgreSQL begins a new timeline at each such moment, so on a new one this process compares
+A failover to a standby that lagged, or a restore, can undo commits that were acknowledged. The
+log of a run is then shorter than what was done in its name, and whoever claimed it would do some of
+it again. PostgreSQL starts a new timeline at each such moment, so on a new one this process compares
 the newest things it was told (events, epochs) with what is there now, before it does anything else:
 
-- a run whose acknowledged events are missing is set aside, with a reason, for a person to look at;
+- a run whose acknowledged events are missing is quarantined, with a reason, for a person to look at;
 - an epoch that is smaller than one we know is raised, so that no epoch is given to two owners.
 
 Other processes do the same with what they know. So that they can, nobody claims due runs for one
@@ -58,7 +58,7 @@ class History:
         self._timeline = ""
         self._changed_at: float | None = None
         self.lost: dict[str, LogRegressed] = {}
-        """Runs that were set aside, and why."""
+        """Runs that were quarantined, and why."""
 
     def remember(
         self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None

@@ -101,7 +101,7 @@ class Connections:
 
     @property
     def db(self) -> apsw.Connection:
-        """The write connection; its user holds `write`. It is opened anew after a fork."""
+        """The write connection; its user holds `write`. It is opened again after a fork."""
         if self.in_memory and os.getpid() != self._pid:
             raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
         if self._connection is None:
@@ -128,7 +128,7 @@ class Connections:
                 connection.close()
 
     def ready(self) -> apsw.Connection:
-        """The write connection, fit to begin a transaction; its user holds `write`."""
+        """The write connection, fit to start a transaction; its user holds `write`."""
         if self._broken is not None:
             self._refuse_if_broken()
         db = self._connection
@@ -144,7 +144,7 @@ class Connections:
         return db
 
     def begin(self, db: apsw.Connection) -> None:
-        """Begin to write, and see whether anybody else has since we last did.
+        """Start to write, and see whether anybody else has since we last did.
 
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
@@ -166,7 +166,7 @@ class Connections:
             self.others += 1
 
     def commit(self, db: apsw.Connection) -> None:
-        """Make durable what was written since `begin`, in files that others can still open."""
+        """Make durable what was written since `start`, in files that others can still open."""
         db.execute("COMMIT")
         if not self.in_memory:
             try:
@@ -276,7 +276,7 @@ class Connections:
             self.write.release()
 
     def after_fork_in_child(self) -> None:
-        """Nobody but the forking thread lives on here: locks and queues of others begin anew."""
+        """Nobody but the forking thread is on here: locks and queues of others start over."""
         self.write = threading.RLock()
         self._reading_ended = threading.Condition()
         self._readings = 0

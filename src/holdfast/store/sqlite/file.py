@@ -41,14 +41,14 @@ NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Reserve:
-    """Space held back beside the database, so that a receipt can be written when the disk is full."""
+    """Space held back next to the database, so that a receipt can be written when the disk is full."""
 
     def __init__(self, path: Path, *, active: bool) -> None:
         self._path, self._active = path, active
         self._fd = -1
 
     def hold(self) -> None:
-        """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
+        """Have the reserve, or StorageFull: no effect starts whose receipt might find no room."""
         if not self._active:
             return
         if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile

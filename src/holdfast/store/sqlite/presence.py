@@ -1,6 +1,6 @@
 """Whether the files of an open store are still the ones that were opened.
 
-SQLite keeps its files open. If somebody deletes, renames or replaces them, this process would go on
+SQLite keeps its files open. If somebody deletes, renames or replaces them, this process would continue
 writing where no other process can read, and the next one would start from nothing and repeat every
 effect. So the names are compared with what was opened: at the beginning of each transaction, and after
 its COMMIT, before anything is acknowledged.

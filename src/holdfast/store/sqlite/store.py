@@ -405,7 +405,7 @@ class SQLiteStore:
         with self._reading() as db:
             newest = 2**62 if at_most is None else at_most
             found: Rows = db.execute(_Q["snapshot"], (run_id, newest, live)).fetchall()
-        # A damaged one is no snapshot: a cache is done without.
+        # A damaged one is not a snapshot: a cache is done without.
         return Snapshot(*found[0]) if found and _reads_as(found[0], _SNAPSHOT_TYPES) else None
 
     def delete(self, run_id: str) -> bool:
