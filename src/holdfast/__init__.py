@@ -1,4 +1,4 @@
-"""Holdfast keeps an agent's run in a log outside the process, so that a crash becomes a pause.
+"""Holdfast makes AI agents durable: a run is a log outside the process, so a crash becomes a pause.
 
 The names here are the public surface; everything else has its own module. Each name is loaded
 when it is first used, so that `import holdfast` costs nothing and the command line starts at once.

@@ -318,7 +318,7 @@ class ModelRefused(ModelError):
 class ModelDeclined(ModelRefused):
     """The model refused to answer (`category` "refused"), or a filter blocked the answer ("filtered").
 
-    `usage` is what the provider charged for it.
+    `usage` is what the provider charged uses it.
     """
 
     def __init__(

@@ -2,15 +2,15 @@
 
     model → tool calls → model → … → answer
 
-A question to the model is a step: its answer is recorded once, and a crash before that repeats the
-question only. Tools are called as the recorded answer says, through the same call flow as everywhere,
-so intents, keys, approvals, doubts, budgets and replay are what they always are. What a model gets wrong
-becomes an observation that it can learn from; what an agent may not do ends or suspends the run.
+A model call is a step: its reply is recorded once, and a crash before that repeats only the
+model call. Tools are called as the recorded reply says, through the same call flow as everywhere,
+so intents, keys, approvals, doubt, budgets and replay work as usual. A model's mistake
+becomes an observation that it can react to; what an agent may not do ends or suspends the run.
 
-A turn that called tools is an iteration: `checkpoint="every_iteration"` commits at its end. An effect rests on
-a recorded answer under every strategy, because its intent takes along everything that waits.
+A turn that called tools is an iteration: `checkpoint="every_iteration"` commits at its end. An effect depends on
+a recorded reply with every strategy, because its intent is committed with everything that is buffered.
 
-The loop is written once, as a generator; a small sync and a small async driver do what it asks for.
+The loop is written once, as a generator; a small sync and a small async driver execute it.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ MODEL_RETRY: Final = Retry(attempts=6, initial=1.0, max_delay=60.0, retry_on=(Mo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Ask:
-    """Ask the model, for the n-th time."""
+    """Call the model, in turn n."""
 
     turn: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Act:
-    """Do what the model asked for, all at the same time."""
+    """Call the tools that the model requested, in parallel."""
 
     calls: tuple[ToolRequest, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Observed:
-    """What the model is told of a tool call."""
+    """The result of a tool call, as the model gets it."""
 
     text: str
     failed: bool = False
@@ -87,23 +87,23 @@ class _Observed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _EndTurn:
-    """What the tools answered has been said: an iteration is over."""
+    """All tool results are in the dialogue: an iteration ends."""
 
 
 _Loop = Generator[_Ask | _Act | _EndTurn, Any, str]
 
 
 class LLMAgent:
-    """An agent that a model drives.
+    """An agent that is driven by a model.
 
         devops = LLMAgent("devops", model=OpenAIModel("…"), instructions="…", tools=[check_disk, clean_logs])
         hf.run(devops, "I'm out of disk space. Fix it.")
 
     It runs, resumes and is approved like any `@agent`; inside another agent it is a child run. With an
-    async tool or model it is an async agent. A tool that fails, or that a person rejects, is told to the
-    model (`on_reject="fail"`: a rejection ends the run). `instructions` and `message` (the user's first
-    message) are templates: `{input.goal}`, `{state.key}`, `{run.id}`; `{{` is a brace. The goal is not one. `on_text` is given the model's words while they
-    come, and never on replay; after a stream that broke they come again from the beginning.
+    async tool or model it is an async agent. A tool that fails, or that a person rejects, is reported to the
+    model (`on_reject="fail"`: a rejection fails the run). `instructions` and `message` (the user's first
+    message) are templates: `{input.goal}`, `{state.key}`, `{run.id}`; `{{` is a brace. The goal is not one. `on_text` receives the model's text while it
+    streams, and never on replay; after an interrupted stream it starts again from the beginning.
     """
 
     def __init__(

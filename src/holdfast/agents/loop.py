@@ -1,8 +1,8 @@
 """`@loop`: an agent as a function from state to state, applied until its state is done.
 
-Each iteration ends with one event that holds what it changed. A loop that continues takes its last committed
+Each iteration ends with one event that contains what it changed. A resumed loop loads its last committed
 state and calls its function again: earlier iterations are not replayed, so an iteration costs the same
-whether it is the tenth or the hundred-thousandth. Calls inside an iteration are journaled as everywhere.
+whether it is the tenth or the hundred-thousandth. Calls inside an iteration are recorded as everywhere.
 
 This module declares loops and drives them through the flow of `runtime`; it does no I/O of its own.
 """
@@ -62,12 +62,12 @@ def loop(
 ) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
     """A function from state to state, applied until the state is done (or failed).
 
-    `hf.run(researcher, "the question")` makes the first state; a state may be given instead. The result is
-    the last state. After `max_iterations` the run fails with IterationsExceeded. `budget` is looked at before
-    each call; a budget that the state holds, before each iteration.
+    `hf.run(researcher, "the question")` creates the first state; you can pass a state instead. The result is
+    the last state. After `max_iterations` the run fails with IterationsExceeded. `budget` is checked before
+    each call; a budget in the state, before each iteration.
 
-    The state may also be a dataclass, a msgspec Struct or a pydantic model: then the first one is given, and
-    `until` says when one is the last.
+    The state may also be a dataclass, a msgspec Struct or a pydantic model: then pass the first one, and
+    `until` recognises the last one.
     """
     _check_limit(max_iterations)
     options = {

@@ -1,7 +1,7 @@
-"""What a model is told of a tool: a JSON Schema made from the function's signature and docstring.
+"""A tool's description for a model: a JSON Schema from the function's signature and docstring.
 
-What the runtime fills in (`idempotency_key`, `tx`, an agent's `run`) is not told, and a model that
-gives it anyway is refused like any other unknown argument.
+What the runtime fills in (`idempotency_key`, `tx`, an agent's `run`) is not in it, and a model that
+passes it anyway is refused like any other unknown argument.
 """
 
 from __future__ import annotations

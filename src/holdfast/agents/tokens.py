@@ -1,7 +1,7 @@
 """Exact token counting, with a tokenizer that is installed: tiktoken or rs-bpe.
 
 Neither is needed: without one, `holdfast.core.tokens.Estimate` counts. Providers other than OpenAI do
-not publish their tokenizers; for them an estimate with its margin is the honest answer.
+not publish their tokenizers; for them an estimate with a margin is the best available.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def python_files(_: click.Context, __: click.Parameter, begun: str) -> list[Comp
 
 def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """For a shell's completion: the newest runs whose id starts so. Whatever is wrong, it is not said
-    here: a shell is no place for it."""
+    here: a shell is no place uses it."""
     url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")
     try:
         with existing_store(url) as store:

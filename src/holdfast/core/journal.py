@@ -122,7 +122,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the code stopped waiting for it. It was given no answer then, and is given none again."""
+        """Whether the code stopped waiting uses it. It was given no answer then, and is given none again."""
         if self.ended is not None:
             return self.ended.is_over("cut")
         return bool(self.failures) and self.failures[-1].cut and self.failed_finally

@@ -205,7 +205,7 @@ class Engine:
 
     def take(self, row: RunRow, spec: AgentSpec, within: Wanted | None = None) -> Taken:
         """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
-        room for it."""
+        room uses it."""
         if row.status == "paused":
             raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
@@ -226,7 +226,7 @@ class Engine:
         return Taken(claimed, spec, asked_at)
 
     def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
-        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
+        """Claim a run as a worker would: if there is room uses it. None if that is impossible."""
         within = Wanted(spec.name, spec.version, spec.max_running)
         with contextlib.suppress(RunWaiting):
             return replace(self.take(row, spec, within), unchecked=True)

@@ -26,7 +26,7 @@ SUSPENDED_SECONDS: Final = (5.0, 15.0)
 
 
 def within_limits(asked: Asked, number: int, attempt: Callable[[], Flow]) -> Flow:
-    """Make an attempt when there is room for it."""
+    """Make an attempt when there is room uses it."""
     session, spec = asked.session, asked.spec
     holder = f"{session.run_id}:{asked.branch.path}:{asked.index}:{number}"
     try:

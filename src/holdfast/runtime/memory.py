@@ -53,7 +53,7 @@ class Place:
 
 
 class State:
-    """The agent's explicit memory. `run.state.x` is None if never set, so a guard reads like a sentence."""
+    """The agent's explicit memory. `run.state.x` is None if it was never set."""
 
     __slots__ = ("_fields", "_place")
 

@@ -1,8 +1,8 @@
-"""The ready sentences: input, mocks, people and signals in Given; running in When; calls, state, stages,
+"""The built-in sentences: input, mocks, people and signals in Given; running in When; calls, state, stages,
 output, decisions, status and budget in Then.
 
-What a sentence is, `sentences` says. Each function here is one, and nothing else: the table of what a
-spec can say is this file, read from top to bottom.
+`step_matcher` defines what a sentence is. Each function here is one: the list of what a
+spec can contain is this file, read from top to bottom.
 """
 
 from __future__ import annotations

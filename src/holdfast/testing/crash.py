@@ -1,13 +1,13 @@
-"""Crash a run everywhere: at every boundary a real SIGKILL, then continue in a new process, and look.
+"""Crash a run everywhere: kill it with SIGKILL at every boundary, resume it in a new process, and compare.
 
-A boundary is the moment before or after a commit or a body. The undisturbed run is played first, and
-passes N of them; then the same play is played N times more, the process killed at the first, the
-second … the N-th, and each time resumed in a fresh process until the run is at rest. What is reported
-is the user's own agent: where an effect happens again, where a call stays in doubt, where the code
-does not come back to the place where it was; each with the line, and the declaration that would help.
+A boundary is the moment before or after a commit or a body. The run is executed without kills first, and
+passes N of them; then the same scenario is executed N times more, the process killed at the first, the
+second … the N-th, and each time resumed in a new process until the run is at rest. What is reported
+is about the user's agent: where an effect happens again, where a call stays in doubt, where the code
+diverges; each with the line, and the declaration that would help.
 
 All of them see the same recorded time, randomness and ids (`run.now`, `run.random`, `run.uuid`), so that an
-agent may branch on those. What it reads elsewhere differs, as it does in life.
+agent may branch on those. What it reads elsewhere differs, as it does in production.
 
 What is seen: every body of a step or tool and every mocked function (by the sandbox's journal), and
 what step bodies and plain code do to the world (by `watch`). What is not: effects through connections
@@ -51,7 +51,7 @@ Check = Callable[[Outcome], str]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that a crash would do to this agent, in plain words."""
+    """One problem that a crash would cause, described for people."""
 
     kind: str
     """repeats, in doubt, diverges, ends otherwise, differs, breaks, or (not a fault) look."""
@@ -77,7 +77,7 @@ class Report:
     boundaries: int
     faults: tuple[Fault, ...] = ()
     looks: tuple[Fault, ...] = ()
-    """What runs again after a crash and may be harmless: only its author can say."""
+    """What runs again after a crash and may be harmless: the author must decide."""
     problem: str = ""
     seconds: float = 0.0
 
@@ -127,7 +127,7 @@ class Forked:
 
 
 def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: int | None) -> int:
-    """Let the run are in a forked process; that process's exit status."""
+    """Let the run execute in a forked process; that process's exit status."""
     passed = len(stage.sandbox.journal.read("point"))
     return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
 

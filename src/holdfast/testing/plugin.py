@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CrashEverywhere(Protocol):
-    """What the fixture `crash_everywhere` is."""
+    """The type of the fixture `crash_everywhere`."""
 
     def __call__(
         self,
@@ -38,13 +38,13 @@ class CrashEverywhere(Protocol):
         **input: Any,
     ) -> Report:
         """Run the agent with this input, killed at every boundary; AssertionError says what a crash
-        would do to it. `check` asks the run at rest, with asserts, after every crash."""
+        would do to it. `check` makes assertions about the final run, after every crash."""
         ...
 
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock that stands still until the test moves it; the fixture `holdfast` goes by it."""
+    """A clock that moves only when the test moves it; the fixture `holdfast` uses it."""
     from holdfast.testing.clock import ManualClock
 
     return ManualClock()

@@ -1,4 +1,4 @@
-"""A scenario that can be played: an agent, its input, mocks, and what people do while it runs.
+"""A scenario: an agent, its input, mocks, and what people do while it runs.
 
 `Play` says what happens; `Stage` makes it happen in a sandbox, one life (one process's share of the
 run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
@@ -31,7 +31,7 @@ How = Literal["run", "resume", "rerun"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What comes when the run waits: yes or no to an approval, the answer to a question, a signal.
+    """A reaction to a waiting run: an approval or rejection, the answer to a question, or a signal.
 
     `about` narrows it to one tool, prompt, question or signal; empty is any.
     """
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that happens: the run is brought on, or something comes from outside."""
+    """One action: the run is executed, or something arrives from outside."""
 
     what: Literal["go", "signal", "time", "cancel", "decide"]
     how: How = "run"
@@ -59,7 +59,7 @@ class Act:
 
 @dataclass(slots=True)
 class Play:
-    """All that a scenario says before it is judged."""
+    """Everything that a scenario sets up before it is checked."""
 
     agent: Callable[..., Any]
     input: dict[str, Any] = field(default_factory=dict)

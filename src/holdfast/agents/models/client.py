@@ -22,10 +22,10 @@ class Pieces(Protocol):
     """An answer that comes in pieces."""
 
     def take(self, piece: Any) -> str:
-        """One more piece; the text in it."""
+        """Add a chunk; returns the text in it."""
 
     def reply(self) -> Reply:
-        """The whole, or Malformed if it broke off."""
+        """The complete reply, or Malformed if it was interrupted."""
 
 
 class ClientModel(ABC):

@@ -1,6 +1,6 @@
-"""Why a model stopped, and whether its answer may be used.
+"""Why a model stopped, and whether its reply may be used.
 
-Providers name the same reasons differently. Only an answer that ended by itself is complete; of every other one
+Providers use different names for the same reasons. Only a reply that ended normally is complete; of any other one
 nothing is used, and none of its tool calls is executed. A reason that is not listed here counts as incomplete.
 """
 

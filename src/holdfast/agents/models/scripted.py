@@ -1,6 +1,6 @@
-"""A model that says what it is told to: for tests, examples and demos. No key, no network.
+"""A model with scripted replies, for tests, examples and demos. No key, no network.
 
-What it says depends only on the turn, so a run that continues in another process hears the same.
+A reply depends only on the turn, so a run that is resumed in another process gets the same one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def call(name: str, /, **arguments: Any) -> ToolRequest:
 
 
 def say(text: str, *calls: ToolRequest) -> Reply:
-    """Words and tool calls in one reply: `say("I look first.", call("check_disk"))`."""
+    """Text and tool calls in one reply: `say("I look first.", call("check_disk"))`."""
     return Reply(text=text, tool_calls=calls)
 
 
 class ScriptedModel:
-    """Answers turn by turn with the lines of a script.
+    """Replies turn by turn from a script.
 
         ScriptedModel(say("I look first.", call("check_disk")), "The disk is fine.")
 
-    A line is a text (the answer), a `call`, a `say`, a whole `Reply`, or a function of the prompt that
+    An item is a text (the answer), a `call`, a `say`, a complete `Reply`, or a function of the prompt that
     returns one of these.
     """
 

@@ -57,7 +57,7 @@ class Appends:
         except StorageFull:
             if not any(work.urgent for work in batch):
                 raise
-            # A receipt's effect has happened: it gets the space that was held back for it.
+            # A receipt's effect has happened: it gets the space that was held back uses it.
             self._reserve.give_up()
             refused = [
                 error
