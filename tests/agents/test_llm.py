@@ -289,7 +289,7 @@ def test_budget_and_deadline_end_it_as_they_end_any_run(hf: Holdfast) -> None:
         hf.run(devops(*lines, deadline=0), "Go", id="d")
     paid = LLMAgent("paid", model=ScriptedModel(*lines, tokens_per_turn=40), tools=[look],
                     budget=Budget(max_llm_tokens=100))  # fmt: skip
-    with pytest.raises(BudgetExceeded, match="max_llm_tokens is 100, and 120 is used"):
+    with pytest.raises(BudgetExceeded, match="max_llm_tokens is 100, and 120 are used"):
         hf.run(paid, "Go", id="t")
 
 

@@ -94,7 +94,7 @@ def test_a_signal_carries_json_and_counts_once_by_its_id(shell: Shell) -> None:
 
     assert 1 == sum(record.kind == "signal_received" for record in shell.log("r1"))
     assert {"got": {"euro": 5}} == shell.json("resume", "agents.py", "r1")["result"]
-    assert "not empty" in shell("signal", "r1", " ", code=1).stderr
+    assert "non-empty" in shell("signal", "r1", " ", code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_pause_holds_a_run_until_it_is_resumed(shell: Shell) -> None:
     shell("signal", "r1", "payment", "5")
 
     assert {"executed": 0} == shell.json("worker", "agents.py", "--once")
-    assert "paused already" in shell("pause", "r1", code=1).stderr
+    assert "already paused" in shell("pause", "r1", code=1).stderr
     assert {"got": 5} == shell.json("resume", "agents.py", "r1")["result"]
 
 

@@ -320,12 +320,12 @@ def test_of_several_calls_in_doubt_somebody_has_to_say_which(home: Any, clock: A
     with pytest.raises(KeyboardInterrupt):
         hf.run(main, id="r")
     clock.advance(60)
-    with pytest.raises(InvalidInput, match="say which step"):
+    with pytest.raises(InvalidInput, match="choose a step"):
         hf.resolve("r", "ring_together", done=1)
-    with pytest.raises(InvalidInput, match="say which step"):
+    with pytest.raises(InvalidInput, match="choose a step"):
         hf.resolve("r", done=1)
     waits(hf, main)
-    with pytest.raises(InvalidInput, match="say which step"):
+    with pytest.raises(InvalidInput, match="choose a step"):
         hf.resolve("r", done=1)
     for call in hf.get("r").in_doubt:
         hf.resolve("r", call.step, done=call.step)

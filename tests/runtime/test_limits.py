@@ -584,7 +584,7 @@ def test_a_waiting_run_that_is_paused_does_not_go_on_when_its_signal_comes(home:
     with pytest.raises(RunWaiting):
         hf.run(main, id="r")
     hf.pause("r")
-    with pytest.raises(NotNow, match="paused already"):
+    with pytest.raises(NotNow, match="already paused"):
         hf.pause("r")
     hf.signal("r", "go", 5)
     assert hf.worker().run(once=True) == 0

@@ -145,10 +145,10 @@ def test_a_signal_needs_a_name(home: Any, bad: str) -> None:
         run.wait_for(bad)
 
     hf = home.open()
-    with pytest.raises(RunFailed, match="a signal needs a name"):
+    with pytest.raises(RunFailed, match="a signal needs a non-empty name"):
         hf.run(main, id="r")
     waits(hf, one_signal, "other")
-    with pytest.raises(InvalidInput, match="a signal needs a name"):
+    with pytest.raises(InvalidInput, match="a signal needs a non-empty name"):
         hf.signal("other", bad)
 
 
