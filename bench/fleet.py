@@ -177,7 +177,7 @@ def _left_out(report: Report, name: str) -> bool:
 def _throughput(
     report: Report, progress: Progress, contenders: list[Contender], workers: int, rounds: int, quick: bool
 ) -> None:  # fmt: skip
-    """Runs and steps a second. Neighbours are given fewer runs, so that it ends the same day."""
+    """Runs and steps a second. Alternatives get fewer runs, so that it ends the same day."""
     n = 3 if quick else 5
     figures = {c.name: Series(c.name, "steps/s") for c in contenders}
     failed: dict[str, str] = {}

@@ -23,7 +23,7 @@ from bench.charts import chart
 from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
 
 ALTERNATIVE_ROUNDS: Final = 3
-"""Neighbours are slow enough that a round costs minutes; beyond this their figures hardly move."""
+"""Alternatives are slow enough that a round costs minutes; beyond this their figures hardly change."""
 CLAIM_ENDS_SECONDS: Final = 1.5
 STEP_BYTES: Final = 1099
 """A step of this work as Holdfast stores it: the raw database writes rows of that size."""

@@ -85,7 +85,7 @@ def main() -> None:
         assert failure is not None
         tries = len(next(call for call in state.calls if call.step == failure.step).attempts)
         print(f"Step {failure.step}, {failure.tool}, failed after {tries} attempts.")
-        print("Taken back, newest first:")
+        print("Undone, newest first:")
         for call in state.calls:
             if call.undoes:
                 print(f"  step {call.undoes}: {hf.value('lisbon', call.args)['item']}")

@@ -85,7 +85,7 @@ class Engine(Protocol):
         ...
 
     def resume(self, n: int) -> None:
-        """Go on with that run, until its first new step is reached."""
+        """Resume that run, until its first new step is reached."""
         ...
 
     def conversation(self, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Every error and signal of Holdfast, as one tree. Each message says what to do next.
+"""Every error and control-flow signal of Holdfast, as one tree. Each message says what to do next.
 
 HoldfastError                        something Holdfast refuses or cannot do
 ├── InvalidInput                     a value, name or option is wrong; nothing has happened yet
@@ -12,53 +12,53 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── NoSuchRun                    the store has no run of this id
 ├── NotNow                           the run's status does not allow it
 │   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
-│   └── AlreadyDecided               somebody else's decision came first
+│   └── AlreadyDecided               another decision came first
 ├── RunFailed                        the run ended with an error (carries the failure)
 │   ├── DeadlineExceeded             it ran out of time
 │   ├── BudgetExceeded               it ran out of budget
-│   ├── IterationsExceeded           a loop ended an iteration too often
-│   └── RunCancelled                 somebody cancelled it
-├── RunWaiting                       the run cannot continue here and now; says on what it waits
+│   ├── IterationsExceeded           a loop reached max_iterations
+│   └── RunCancelled                 it was cancelled
+├── RunWaiting                       the run is waiting; says what for, and how to continue
 │   └── RunBusy                      another worker is executing it
 ├── AgentFailed                      a loop's state says that its goal cannot be reached
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
-│   └── Rejected                     a person said no
+│   └── Rejected                     a person rejected it
 ├── ModelError                       a model's provider did not answer with a reply
-│   ├── ModelUnavailable             busy, down, too slow or cut off: trying again may help
-│   ├── ModelRefused                 the request or the key is wrong: trying again will not help
+│   ├── ModelUnavailable             busy, down, too slow or interrupted: a retry may help
+│   ├── ModelRefused                 the request or the key is wrong: a retry will not help
 │   │   └── ModelDeclined            the model refused to answer, or a filter blocked the answer
-│   └── ModelIncomplete              an answer came that is not complete; nothing of it was used
-│       ├── ModelCutOff              it was cut off by its length limit
+│   └── ModelIncomplete              the reply is not complete; nothing of it was used
+│       ├── ModelCutOff              it was truncated by its length limit
 │       ├── ModelContextFull         the dialogue fills the model's context window
 │       └── ModelEmpty               it had neither text nor tool calls
-├── OutOfTurns                       a model did not come to an answer in the turns it had
-├── StoreError                       the place where the log lives
+├── OutOfTurns                       a model did not finish within its turns
+├── StoreError                       the store
 │   ├── Conflict                     the log has grown since it was read
 │   ├── LeaseLost                    another worker owns the run now
 │   ├── KeyTaken                     a caller's own idempotency key belongs to another call
 │   ├── StorageFull                  no space left; nothing was written
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
-│   │   ├── StoreRefused             it answers, and will not have us: trying again will not help
+│   │   ├── StoreRefused             it refuses the connection: a retry will not help
 │   │   ├── StoreBroken              this process must not use it any more; a new one may
 │   │   │   └── StoreReplaced        its files were deleted, renamed or replaced while they were open
 │   │   └── StoreDamaged             the database itself is damaged: restore it from a backup
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
-├── Diverged                         the code asks for something other than the log contains
+├── Diverged                         the code makes a call that differs from the recorded one
 ├── LogDamaged                       a run's log does not verify (names the run and the event)
 │   ├── ArtifactDamaged              a value stored outside its event is missing or damaged (names it)
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
-│   └── LogRegressed                 the store has forgotten events it had acknowledged
+│   └── LogRegressed                 the store has lost acknowledged events
 └── NotDurable                       durability would silently be off
 
 NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
 
-Signal (BaseException)               not errors: they unwind an agent, and `except Exception` lets them pass
-├── Suspend                          the run waits; it is suspended until then
+Signal (BaseException)               not errors: they unwind an agent, and `except Exception` does not catch them
+├── Suspend                          the run is suspended until something arrives
 ├── Stop                             the run ends here: deadline, budget or cancellation
-└── Abandon                          this worker must not continue with the run (carries the error)
+└── Abandon                          this worker must stop executing the run (carries the error)
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class NotResumable(NotNow):
 
 
 class AlreadyDecided(NotNow):
-    """Somebody else's decision came first."""
+    """Another decision came first."""
 
 
 class RunFailed(HoldfastError):
@@ -237,7 +237,7 @@ class IterationsExceeded(RunFailed):
 
 
 class RunCancelled(RunFailed):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
     def _text(self) -> str:
         return (
@@ -248,7 +248,7 @@ class RunCancelled(RunFailed):
 
 
 class RunWaiting(HoldfastError):
-    """The run cannot continue here and now. It costs a row until what it is waiting for has come."""
+    """The run is waiting and cannot continue here. It costs a row until what it is waiting for has arrived."""
 
     def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
         self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
@@ -286,7 +286,7 @@ class CallTimeout(CallFailed, TimeoutError):
 
 
 class Rejected(CallFailed):
-    """A person said no to a call that needed approval."""
+    """A person rejected a call that needed approval."""
 
 
 class AgentFailed(HoldfastError):
@@ -294,7 +294,7 @@ class AgentFailed(HoldfastError):
 
 
 class ModelError(HoldfastError):
-    """A model's provider did not answer with a reply. `status` is what HTTP said, if it did."""
+    """A model's provider did not return a reply. `status` is the HTTP status, if there was one."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         self.status = status
@@ -302,7 +302,7 @@ class ModelError(HoldfastError):
 
 
 class ModelUnavailable(ModelError):
-    """Busy, down, too slow or cut off. `retry_after` is how many seconds the provider asks us to wait."""
+    """Busy, down, too slow or interrupted. `retry_after` is how many seconds the provider asks us to wait."""
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after: float | None = None
@@ -318,7 +318,7 @@ class ModelRefused(ModelError):
 class ModelDeclined(ModelRefused):
     """The model refused to answer (`category` "refused"), or a filter blocked the answer ("filtered").
 
-    `usage` is what the provider charged uses it.
+    `usage` is what the provider charged for it.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class ModelDeclined(ModelRefused):
 
 
 class ModelIncomplete(ModelError):
-    """An answer came that is not complete: nothing of it was used, and none of its tools was called.
+    """The reply is not complete: nothing of it was used, and none of its tools was called.
 
     `finish` is the reason that the provider gave, `text` what the model had said, `usage` what was charged.
     """
@@ -348,7 +348,7 @@ class ModelIncomplete(ModelError):
 
 
 class ModelCutOff(ModelIncomplete):
-    """The answer was cut off by its length limit: raise max_output_tokens and resume the run."""
+    """The reply was truncated by its length limit: raise max_output_tokens and resume the run."""
 
 
 class ModelContextFull(ModelIncomplete):
@@ -360,7 +360,7 @@ class ModelEmpty(ModelIncomplete):
 
 
 class OutOfTurns(HoldfastError):
-    """A model did not come to an answer in the turns it had."""
+    """A model did not finish within its turns."""
 
     def __init__(self, agent: str, max_turns: int) -> None:
         self.agent, self.max_turns = agent, max_turns
@@ -378,7 +378,7 @@ class NotDurable(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """Base of what can go wrong where the log lives."""
+    """Base of all errors of the store."""
 
 
 class Conflict(StoreError):
@@ -427,11 +427,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The server will not have us: a wrong password, no such database. Trying again will not help."""
+    """The server refuses the connection: a wrong password, no such database. A retry will not help."""
 
 
 class StoreBroken(StoreUnavailable):
-    """This process must not use the store any more (a disk failed under it); one that opens it again may."""
+    """This process must not use the store any more (the disk failed); a new process may."""
 
 
 class StoreReplaced(StoreBroken):
@@ -485,7 +485,7 @@ class UnknownEvent(LogDamaged):
 
 
 class LogRegressed(LogDamaged):
-    """The store has forgotten events that it had acknowledged."""
+    """The store has lost events that it had acknowledged."""
 
     says = (
         "run {run_id!r}: the store has lost acknowledged events, from event {seq} on: {what}. "
@@ -495,7 +495,7 @@ class LogRegressed(LogDamaged):
 
 
 class Diverged(HoldfastError):
-    """The code asks for something other than the log contains. Nothing new has been executed."""
+    """The code makes a call that differs from the recorded one. Nothing new has been executed."""
 
     def __init__(
         self,
@@ -544,11 +544,11 @@ class NotRecorded(UserWarning):
 
 
 class Signal(BaseException):
-    """Unwinds an agent. Not an `Exception`, so that a tool's `except Exception` lets it pass."""
+    """Unwinds an agent. Not an `Exception`, so that `except Exception` in a tool does not catch it."""
 
 
 class Suspend(Signal):
-    """The run is waiting for something and is suspended until it comes."""
+    """The run has to wait, and is suspended until then."""
 
     def __init__(self, waiting_for: str, how: str, *, wake_at: int | None = None) -> None:
         self.waiting_for, self.how, self.wake_at = waiting_for, how, wake_at
@@ -564,7 +564,7 @@ class Abandon(Signal):
 
 
 class Stop(Signal):
-    """The run ends here, whatever its code would like: deadline, budget or cancellation."""
+    """The run ends here: deadline, budget or cancellation."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason, self.message = reason, message

@@ -1,4 +1,4 @@
-"""The verbs that keep house: doctor, gc, export, import."""
+"""The commands that maintain the store: doctor, gc, export, import."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def python_files(_: click.Context, __: click.Parameter, begun: str) -> list[Comp
 
 def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """For a shell's completion: the newest runs whose id starts so. Whatever is wrong, it is not said
-    here: a shell is no place uses it."""
+    here: completion must not print errors."""
     url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")
     try:
         with existing_store(url) as store:
@@ -141,8 +141,8 @@ class Decider:
     as_json: bool
 
     def confirm(self, question: str | Callable[[], str]) -> None:
-        """Go on only if a person says yes, or has said so beforehand. A question that has to be found out
-        first is not, if nobody is asked."""
+        """Continue only if a person confirms, or has passed --yes. A question that has to be computed
+        first is not computed with --yes."""
         if not self.yes:
             confirm(question if isinstance(question, str) else question(), yes=False)
 
@@ -163,7 +163,7 @@ def decision_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if a person says yes."""
+    """Continue only if a person confirms."""
     if yes:
         return
     try:

@@ -118,7 +118,7 @@ def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decide
 def signal(
     run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, decider: Decider
 ) -> None:
-    """Send a signal to a run. It is kept until the run is waiting uses it."""
+    """Send a signal to a run. It is kept until the run is waiting for it."""
     content = value if value is None or as_text else json_or_text(value)
     with existing_store(decider.url) as store:
         control.signal(

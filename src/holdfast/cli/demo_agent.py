@@ -2,7 +2,7 @@
 
 An ordinary agent file; `holdfast run` runs it like any other. The calendar that it books with is
 another process, reached over HTTP, and now and then it answers 503. The only unusual line is the one
-that kills this process when the demo asks uses it.
+that kills this process when the demo asks for it.
 """
 
 import json

@@ -41,7 +41,7 @@ def show_request(store: Store, run_id: str, wait: Waiting) -> None:
 
 
 def ask_on_the_spot(store: Store, run_id: str) -> bool:
-    """Ask whoever sits at the terminal for all that the run is waiting for. Whether anything was decided."""
+    """Ask the person at the terminal for everything that the run is waiting for. Returns whether anything was decided."""
     decided = False
     for asked in requests(store, views.get(store, run_id)):
         if asked.wait.wait in ("approval", "answer"):

@@ -85,7 +85,7 @@ class Job:
 
     @property
     def asks(self) -> bool:
-        """Whether somebody sits at a terminal who can be asked on the spot."""
+        """Whether a person at a terminal can be asked right away."""
         return not self.as_json and not self.wait and sys.stdin.isatty() and sys.stderr.isatty()
 
     def carry(self, go: Callable[[], Any]) -> None:

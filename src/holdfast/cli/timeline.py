@@ -22,7 +22,7 @@ class Said:
 
 
 def sentence(event: Event) -> Said:
-    """One event in words. Somebody else may have written it, in every field: nothing of it can steer
+    """One event in words. Its fields are untrusted data: nothing of it can control
     a terminal."""
     said = _SENTENCES[type(event)](event)
     return Said(visible(said.what), visible(said.text), said.colour)

@@ -118,7 +118,7 @@ class Watch:
         self._signals += 1  # and nothing else: whatever a handler locks, somebody may hold
 
     def until_done(self) -> None:
-        """Until the worker has ended, by itself or because a signal asked uses it."""
+        """Until the worker has ended, by itself or because a signal asked for it."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, self._noted) for number in numbers]
         seen = 0

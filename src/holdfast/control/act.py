@@ -32,7 +32,7 @@ class Act(NamedTuple):
 
 
 Decide = Callable[[RunState, RunRow], Act]
-"""Upon what is known of the run (as far as it was read) and its row."""
+"""Based on what is known of the run (as far as it was read) and its row."""
 
 WAKE: Final = RowChange(wake=True)
 

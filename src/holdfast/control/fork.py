@@ -114,7 +114,7 @@ def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
 
 
 def _waits_to_begin_again(kept: Sequence[Event], lineage: ForkAncestry) -> set[tuple[str, int]]:
-    """Open waits that name the run: a fork starts them itself, under its own id. (Nobody would send it a
+    """Open waits that name the run: a fork starts them itself, under its own id. (No process would send it a
     signal whose name has the other run's id.) Those of one choice stay together."""
     ended = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitEnded)}
     still_open = [

@@ -133,7 +133,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Take back what the run did, newest first. A worker with the agent's code does it."""
+    """Undo what the run did, newest first. A worker with the agent's code executes it."""
 
     def decide(state: RunState, row: RunRow) -> Act:
         if row.is_live(store.now()):

@@ -67,7 +67,7 @@ def _small(data: bytes) -> e.Value:
     wrapped, blob = log.wrap(data)
     if blob is not None:
         raise InvalidInput(
-            f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}"
+            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(blob.data):,}"
         )
     return wrapped
 

@@ -176,7 +176,7 @@ class RunSuspended(Event, frozen=True, omit_defaults=True):
     """The run was suspended until something comes, or until `wake_at`.
 
     `open_since` says when the oldest of all that is still open started: requests, and calls without a receipt.
-    So whoever asks what is open need not read what is before. None: it is not known.
+    So a reader that wants to know what is open need not read earlier events. None: unknown.
     """
 
     waiting_for: str

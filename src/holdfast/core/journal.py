@@ -1,7 +1,7 @@
 """Match what the code asks for with what the log contains.
 
 An agent that resumes runs its code again from the first line. Each call or wait it makes has a place:
-its branch, and its position within the branch. The log holds, for every place it has reached, an
+its branch, and its position within the branch. The log contains, for every place it has reached, an
 `Entry`: what was asked there, and its outcome. So a request is one of
 
 - *recorded*: the same request, with an outcome: the outcome is returned, nothing is executed;
@@ -16,7 +16,7 @@ A person may *accept new steps*: then what was recorded before binds by name and
 the code asks for that has no namesake in it is made, at a place beside.
 
 One thing may rightly differ without that: a run that failed is resumed, and its failed call succeeds. What the code
-did after the failure (told somebody, cleaned up) then is in the log at places where it now does
+did after the failure (notified somebody, cleaned up) is then in the log at places where it now does
 something else. So after a call that was *retried*, what was recorded before the resumption binds only
 as far as the code asks for the same; where it first asks for something else, it leaves that path and
 continues at places behind it. What it had finished there is still never done again.
@@ -122,7 +122,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the code stopped waiting uses it. It was given no answer then, and is given none again."""
+        """Whether the code stopped waiting for it. It was given no answer then, and is given none again."""
         if self.ended is not None:
             return self.ended.is_over("cut")
         return bool(self.failures) and self.failures[-1].cut and self.failed_finally
@@ -321,7 +321,7 @@ class Journal:
         return None
 
     def feed_own(self, seq: int, time: int, epoch: int, event: Event) -> None:
-        """Take in an event that was written here. The end of a wait is given to the code by whoever wrote it."""
+        """Take in an event that was written here. The end of a wait is delivered to the code by its writer."""
         if isinstance(event, e.TimeoutFired):
             return  # the code has been told
         self.feed(seq, time, epoch, event)

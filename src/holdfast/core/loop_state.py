@@ -104,7 +104,7 @@ def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
     """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, once the patches that wait
     for it are taken in.
 
-    Nobody here knows the fields that a subclass has added: the loop judges them when it takes the patch in.
+    The fields that a subclass has added are unknown here: the loop validates them when it applies the patch.
     """
     state = msgspec.convert(document, AgentState)
     added = {k: v for k, v in document.items() if k not in AgentState.__struct_fields__}
@@ -170,7 +170,7 @@ def _operated(
 
 
 class Document:
-    """A loop's state as plain JSON. It is copied only when somebody asks for it after a change."""
+    """A loop's state as plain JSON. It is copied only when it is read after a change."""
 
     def __init__(self, frozen: Any) -> None:
         self._frozen = frozen

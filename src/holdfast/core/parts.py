@@ -2,9 +2,9 @@
 
 One `Message` is the same value in `run.messages`, in an `AgentState` and in front of a model. All of them
 are frozen to the bottom: the lists and dicts inside are made read-only when a part is made, so nothing
-that was handed out can be changed behind anybody's back.
+that was returned can be changed later.
 
-Times are microseconds since 1970; 0 means that nobody has stamped the part yet. Pure values: what they
+Times are microseconds since 1970; 0 means that the time is not set yet. Pure values: what they
 add up to is `state.py`.
 """
 
@@ -71,7 +71,7 @@ def each(items: Iterable[Any], kind: type[P], what: str) -> tuple[P, ...]:
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of the parts. `_user_values` names the fields that hold whatever the user likes.
 
-    Whoever makes one gets an error for what could be written but not be read again.
+    Creating one raises an error for values that could be written but not be read again.
     """
 
     @classmethod

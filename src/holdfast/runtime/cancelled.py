@@ -23,7 +23,7 @@ from holdfast.store.cancel import cancel_tree
 def record_cut(
     asked: Asked, cut: CutOff, number: int, step: int, started: int | None = None
 ) -> Never:
-    """Record it, and tell the code. A child run that nobody is waiting for any longer is cancelled."""
+    """Record it, and tell the code. A child run that is no longer awaited is cancelled."""
     spec, session = asked.spec, asked.session
     error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
     receipt = failed_receipt(
@@ -57,5 +57,5 @@ def cancel_child(asked: Asked, step: int) -> Flow:
 
 
 def ask_to_cancel(store: Store, run_id: str) -> None:
-    """Let a child run, and what is below it, end at its next call, whoever executes it."""
+    """Let a child run, and what is below it, end at its next call, in any process."""
     cancel_tree(store, run_id, e.CancelRequested(why="its parent stopped waiting for it"))

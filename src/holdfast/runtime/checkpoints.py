@@ -82,7 +82,7 @@ def _is_snapshot_due(session: Session) -> bool:
 
 
 def save(session: Session) -> None:
-    """Leave a snapshot, if an iteration has just ended and nobody has asked for anything else."""
+    """Leave a snapshot, if an iteration has just ended and the code has made no call since."""
     journal, draft = session.journal, session.draft
     if not journal.restarted == draft.seq == session.read_to:
         return

@@ -133,7 +133,7 @@ def _refuse(
 
 
 def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
-    """We lost the run while the call was in progress; what we know may help whoever decides."""
+    """We lost the run while the call was in progress; what we know may help the person who decides."""
     session = asked.session
     if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
         return
@@ -170,7 +170,7 @@ def wait_until(session: Session, place: Place, at: int, what: str) -> Flow:
         if left <= 0:
             return
         if left > session.patience_us:
-            signal = Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
+            signal = Suspend(what, "a worker resumes it when it is due", wake_at=at)
             yield from park(session, OpenWait(place, "timer", at), signal)
         yield Pause(session, left / MICROSECONDS)
         session.check_lease()

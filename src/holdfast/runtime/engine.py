@@ -205,7 +205,7 @@ class Engine:
 
     def take(self, row: RunRow, spec: AgentSpec, within: Wanted | None = None) -> Taken:
         """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
-        room uses it."""
+        room for it."""
         if row.status == "paused":
             raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
@@ -218,7 +218,7 @@ class Engine:
             now = self.store.get(row.id)
             if within is not None and now is not None and not now.is_live(self.store.now()):
                 room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
-                raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
+                raise RunWaiting(row.id, room, "a worker resumes it when it is due")
             owner = now.owner if now else "another worker"
             raise RunBusy(
                 row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
@@ -226,7 +226,7 @@ class Engine:
         return Taken(claimed, spec, asked_at)
 
     def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
-        """Claim a run as a worker would: if there is room uses it. None if that is impossible."""
+        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
         within = Wanted(spec.name, spec.version, spec.max_running)
         with contextlib.suppress(RunWaiting):
             return replace(self.take(row, spec, within), unchecked=True)

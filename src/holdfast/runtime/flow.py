@@ -519,7 +519,7 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
 
 
 def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
-    """An attempt, when there is room uses it."""
+    """An attempt, when there is room for it."""
     if not asked.spec.is_limited:
         return _attempt(asked, number, step, approval, tries)
     return within_limits(asked, number, partial(_attempt, asked, number, step, approval, tries))

@@ -26,7 +26,7 @@ SUSPENDED_SECONDS: Final = (5.0, 15.0)
 
 
 def within_limits(asked: Asked, number: int, attempt: Callable[[], Flow]) -> Flow:
-    """Make an attempt when there is room uses it."""
+    """Make an attempt when there is room for it."""
     session, spec = asked.session, asked.spec
     holder = f"{session.run_id}:{asked.branch.path}:{asked.index}:{number}"
     try:
@@ -56,7 +56,7 @@ def _seat(asked: Asked, holder: str, most: int) -> Flow:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
             signal = Suspend(
                 f"room for {spec.name}, of which {most} may be under way at once",
-                "it goes on by itself when a worker is running",
+                "a worker resumes it when it is due",
                 wake_at=now + wait_us,
             )
             yield from park(session, OpenWait(asked.place, "timer", now + wait_us), signal)

@@ -652,7 +652,7 @@ class Lines:
         )
         only_replay = self.session.only_replay
         if only_replay is not None and (cut is not None or timeout is not None):
-            # Its timer may be long: a mere replay does not wait uses it.
+            # Its timer may be long: a mere replay does not wait for it.
             self._after_patience(lambda: self._stop(Abandon(only_replay)))
         elif timeout is not None:
             self._after_patience(
@@ -712,7 +712,7 @@ class Lines:
                     await waiter
                     break
                 except asyncio.CancelledError:
-                    # A call in doubt holds its line, even if the code no longer waits uses it.
+                    # A call in doubt holds its line, even if the code no longer waits for it.
                     if wait.kind != "decision" or session.is_ending:
                         raise
                     is_cancelled = True

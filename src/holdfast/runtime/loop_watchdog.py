@@ -1,7 +1,7 @@
 """Notice event loops that stand still because code on them blocks, and say whose code it is.
 
 Nothing is lost by it (`lease.py` has its own thread), but no other run on that loop continues, and
-nobody would know why. A loop is asked now and then to call back; while it does not, the thread that it
+the reason would be invisible. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
 Not here: who looks, and when (`watcher.py`).

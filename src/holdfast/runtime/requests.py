@@ -63,7 +63,7 @@ class Timer:
 def timer(seconds: float) -> Request:
     return Request(
         "timer", seconds_us=microseconds(seconds, "run.sleep"), says="a timer",
-        how="it goes on by itself when a worker is running",
+        how="a worker resumes it when it is due",
     )  # fmt: skip
 
 

@@ -180,7 +180,7 @@ class RunBase(Place):
         value, blob = log.wrap(data)
         if blob is not None:
             raise InvalidInput(
-                f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
+                f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
                 "store large values with run.artifact"
             )
         here = self._here

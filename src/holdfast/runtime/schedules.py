@@ -1,4 +1,4 @@
-"""Schedules: define them, and create the runs that are due. One run for each time, whoever comes first.
+"""Schedules: define them, and create the runs that are due. One run for each time, with any number of workers.
 
 A run's id is made of the schedule's id and the time it stands for, so that two workers that see the same
 time due create the same run; a worker that dies between creating a run and advancing its schedule leaves

@@ -180,7 +180,7 @@ class Session:
         self.show(head.seq)
 
     def load(self, saved: Saved | None = None) -> None:
-        """Read the first page; the rest follows as the code asks uses it.
+        """Read the first page; the rest follows as the code asks for it.
 
         Of a loop only what follows its last iteration is history: everything is read, from where a
         snapshot ends, and all of it but that is shown and forgotten.

@@ -178,7 +178,7 @@ def _suspended(session: Session, requests: Sequence[Request], until: int | None)
 
 
 def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]) -> Flow:
-    """Nobody waits here any longer: a person who has yet to decide is no longer asked, and a signal that
+    """The wait has ended: a person who has yet to decide is no longer asked, and a signal that
     comes is for the next wait."""
     ends = [wait_ended(at, entry, CUT) for at, entry in zip(places, entries, strict=True)]
     yield from commit(session, ends, is_outcome=True)

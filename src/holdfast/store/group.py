@@ -1,6 +1,6 @@
 """Group commit: appends of many runs share one transaction, one fsync, one round trip.
 
-There is no waiting room and no timer. The first caller to arrive finds nobody committing and commits
+There is no delay and no timer. The first caller finds that no commit is running and commits
 at once, on its own thread. Those who arrive meanwhile form the next batch, which one of them commits
 for all. Callers on an event loop cannot do that work themselves; a thread of ours does it for them,
 started at the end of the loop's turn so that everything appended in that turn goes together.
@@ -171,7 +171,7 @@ class GroupCommit(Generic[W]):
     # ── waiting ──────────────────────────────────────────────────────────────────────────
 
     def _stand_in_line(self, ticket: _Ticket[W]) -> None:
-        """Lead if nobody does. Not before: a caller that is interrupted until now must not be leading."""
+        """Lead if no other caller does. Not before: a caller that is interrupted until now must not be leading."""
         with self._mutex:
             if ticket.settled:
                 return
@@ -193,7 +193,7 @@ class GroupCommit(Generic[W]):
                 return
 
     def _leave(self, ticket: _Ticket[W]) -> None:
-        """Take an interrupted caller out of the queue; if it was leading, somebody else does."""
+        """Take an interrupted caller out of the queue; if it was leading, another one does."""
         with self._mutex:
             if ticket in self._queue:
                 self._queue.remove(ticket)
@@ -270,7 +270,7 @@ class GroupCommit(Generic[W]):
                 continue  # the loop was closed meanwhile; nobody is waiting there any more
 
     def _hand_over(self) -> None:
-        """Give the lead to somebody who waits, or lay it down."""
+        """Hand the lead to a waiter, or give it up."""
         with self._mutex:
             if not self._queue:
                 self._leader = None

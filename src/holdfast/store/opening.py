@@ -1,6 +1,6 @@
 """Which store a URL or a path names, and the store itself, opened.
 
-The engine of a store is imported when one of its kind is opened: nobody pays for the other.
+The engine of a store is imported when one of its kind is opened; the other is not loaded.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SEEDS = ("1", "2")
 
 
 def serve(fd: int, play_of: Callable[[int], Play]) -> None:
-    """Fork a life for every order that comes, until nobody asks any more."""
+    """Fork a process for every request, until there are no more."""
     with socket.socket(fileno=fd) as asked, asked.makefile("rwb") as orders:
         os.set_inheritable(fd, False)
         _say(orders, {"ready": True})

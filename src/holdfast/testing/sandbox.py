@@ -58,9 +58,7 @@ from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.mocks import Mock, MockMissing, Mocks
 
 ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
-LEASE_SECONDS: Final = (
-    3600.0  # the dead are known to be dead here: nobody is waiting for a lease to end
-)
+LEASE_SECONDS: Final = 3600.0  # dead processes are known to be dead here: no lease has to expire
 
 _OURS: Final = str(Path(holdfast.__file__).parent)
 _LIBRARIES: Final = tuple(

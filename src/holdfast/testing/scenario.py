@@ -150,7 +150,7 @@ class Stage:
         return self.ends[-1]
 
     def _go(self, agent: Callable[..., Any], how: How) -> Ended:
-        """Bring the run on until it ends, or is waiting for what nobody gives it."""
+        """Bring the run on until it ends, or is waiting for something that the scenario does not provide."""
         for _ in range(LIVES_MAX):
             self.sandbox.journal.add("life")
             ended = self._live(self, agent, how)

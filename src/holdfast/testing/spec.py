@@ -1,7 +1,7 @@
-'''Specs beside an agent: Gherkin text in `SPEC = """…"""` or in a `.feature` file, read and played.
+'''Specs next to an agent: Gherkin text in `SPEC = """…"""` or in a `.feature` file, read and played.
 
 The parser is Cucumber's own (`gherkin-official`), so Background, Rule, Scenario Outline, tables and doc
-strings mean what they mean everywhere. A sentence that nobody knows is an error before anything runs,
+strings mean what they mean everywhere. An unknown sentence is an error before anything runs,
 with its line and the sentences that come closest.
 '''
 
@@ -179,7 +179,7 @@ def _locations(node: Any) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first_line: int) -> None:
-    """A misspelt keyword below a headline makes Gherkin take a sentence for prose; nobody means that."""
+    """A misspelt keyword below a headline makes Gherkin take a sentence for prose, which is never intended."""
     for node in _nodes(parsed):
         for offset, said in enumerate(str(node.get("description") or "").splitlines(), 1):
             word, _, rest = said.strip().partition(" ")
@@ -232,7 +232,7 @@ def _block(argument: Any) -> Any:
 
 def _unknown(said: str, known: list[Sentence]) -> str:
     texts = [sentence.text for sentence in known]
-    # Compared by their words: what is in a placeholder's place is anybody's guess.
+    # Compared by their words: placeholders are ignored.
     close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {text}" for text in close)
     if not hint:

@@ -44,7 +44,7 @@ def _row_and_state(store: Store, run_id: str) -> tuple[RunRow, RunState]:
 
 
 def _with_dialogue(state: RunState) -> RunState:
-    """A loop's dialogue is in its own state; whoever looks at the run finds it with the run's messages."""
+    """A loop's dialogue is in its own state; here it is shown with the run's messages."""
     own = state.agent_state
     if own is None or not own.messages:
         return state
@@ -65,7 +65,7 @@ def pending(store: Store, run_id: str) -> RunState:
 def folded(store: Store, run_id: str) -> RunState:
     """The fold of the whole log, started at a snapshot if there is a good one.
 
-    Whoever has folded a long log leaves a snapshot for the next. It saves time and nothing else: a
+    A reader that has folded a long log saves a snapshot for the next one. It only saves time: a
     snapshot that does not fit the log exactly is not used.
     """
     start, head = _from_snapshot(store, run_id)

@@ -72,7 +72,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def cleaned(reply: Reply) -> Reply:
-    """The reply with U+FFFD in place of lone surrogates. A model that is cut off in the middle of a
+    """The reply with U+FFFD in place of lone surrogates. A model whose reply is truncated in the middle of a
     character, or streams its halves apart, sends them; no store can keep them."""
     calls = tuple(
         ToolRequest(clean(c.id), clean(c.name), _clean_json(c.arguments)) for c in reply.tool_calls

@@ -1,6 +1,6 @@
 """What the models behind an official client share: connecting, asking, reading an answer in pieces.
 
-Both official clients are made by the same generator and are used alike. What differs is said by the
+Both official clients are made by the same generator and are used alike. What differs is in the
 modules next to this one: the request, and what an answer looks like.
 """
 

@@ -266,7 +266,7 @@ class Appends:
 
     def _was_stored(self, work: Append) -> bool:
         """How a transaction ended whose answer was lost. It held the run's lock until its end, so
-        whoever gets the lock now sees the end."""
+        the next holder of the lock sees the end."""
 
         def look(db: Connection, _unsure: bool) -> bool:
             with db.pipeline():

@@ -76,7 +76,7 @@ _RETRIED: Final = {
     "57P03",  # the server is starting up
 }
 _STRANGER: Final = "invalid response"
-"""In libpq's words of whoever is not a PostgreSQL: while that restarts, somebody else may have its port."""
+"""What libpq reports of a server that is not PostgreSQL: during a restart, another process may use its port."""
 # What a server says to a client whose request can never succeed. Its code does not reach us.
 _HOPELESS: Final = (
     "authentication failed",
@@ -320,7 +320,7 @@ class Link:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Connection]:
-        """The connection itself, for a transaction with somebody else's statements in it."""
+        """The connection itself, for a transaction with a tool's statements in it."""
         with self._using:
             try:
                 yield self._ready()
@@ -397,7 +397,7 @@ class Link:
 
 
 class Pool:
-    """A few links for whoever needs one. Appends and leases have their own and never queue here."""
+    """A few shared connections. Appends and leases have their own and never queue here."""
 
     def __init__(self, route: Route, size: int) -> None:
         self._route = route

@@ -1,7 +1,7 @@
 """Being woken when another process changes a run: through LISTEN/NOTIFY.
 
 A note is a hint. Behind a transaction pooler none arrive, and one may be lost with its connection;
-whoever waits also looks for himself now and then.
+waiters also poll now and then.
 
 Not here: those who wait, and how this process wakes them (`wakeups.py`).
 """

@@ -1,4 +1,4 @@
-"""Bringing a PostgreSQL schema up to date, whoever comes first.
+"""Bringing a PostgreSQL schema up to date; the first process does it.
 
 Steps are numbered files; which ones a database has is in its table `schema_steps`. When it is up
 to date nothing is written and nothing locked. Otherwise all missing steps are one transaction, under

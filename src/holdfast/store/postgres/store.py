@@ -490,7 +490,7 @@ class PostgresStore:
         timeout: float,
         or_when: Callable[[], bool] | None = None,
     ) -> bool:
-        """Asks again whenever somebody rings and when the next timer ends; and now and then, the longer
+        """Checks again at each notification and when the next timer ends; and now and then, the longer
         nothing happens the less often. Notes that surely arrive allow for long pauses."""
         end = time.monotonic() + timeout
         pause = POLL_SECONDS_MIN

@@ -1,14 +1,14 @@
 """Notice that the server has gone back in time, and stop the runs of which it lost something.
 
 A failover to a standby that lagged, or a restore, can undo commits that were acknowledged. The
-log of a run is then shorter than what was done in its name, and whoever claimed it would do some of
+log of a run is then shorter than what was done in its name, and a worker that claimed it would do some of
 it again. PostgreSQL starts a new timeline at each such moment, so on a new one this process compares
 the newest things it was told (events, epochs) with what is there now, before it does anything else:
 
 - a run whose acknowledged events are missing is quarantined, with a reason, for a person to look at;
 - an epoch that is smaller than one we know is raised, so that no epoch is given to two owners.
 
-Other processes do the same with what they know. So that they can, nobody claims due runs for one
+Other processes do the same with what they know. So that they can, no worker claims due runs for one
 lease time after the change.
 
 Not known here, and so not noticed: what processes knew that are gone by then, and a server that
@@ -71,7 +71,7 @@ class History:
             self._known.pop(next(iter(self._known)), None)
 
     def meet(self, db: Connection) -> None:
-        """A new connection: if it leads to another timeline, compare before anybody uses it."""
+        """A new connection: if it leads to another timeline, compare before it is used."""
         timeline = _timeline_of(db)
         if not timeline:
             return

@@ -57,7 +57,7 @@ class Appends:
         except StorageFull:
             if not any(work.urgent for work in batch):
                 raise
-            # A receipt's effect has happened: it gets the space that was held back uses it.
+            # A receipt's effect has happened: it gets the space that was held back for it.
             self._reserve.give_up()
             refused = [
                 error
@@ -119,7 +119,7 @@ class Appends:
     def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
         """Where each log stands now, inside the transaction.
 
-        What this connection wrote last is remembered; if anybody else may have written since, everything
+        What this connection wrote last is remembered; if another process may have written since, everything
         is read again. What is given out is forgotten until it is committed, however the transaction ends.
         """
         ends = self._ends

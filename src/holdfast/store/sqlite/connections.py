@@ -47,7 +47,7 @@ class Connections:
         self.path, self.synchronous = path, synchronous
         self.in_memory = path == ":memory:"
         self.write = threading.RLock()
-        """Held by whoever uses the write connection."""
+        """Held while the write connection is used."""
         self._in_child = in_child
         self._pid = os.getpid()
         self._broken: StoreBroken | None = None
@@ -144,7 +144,7 @@ class Connections:
         return db
 
     def begin(self, db: apsw.Connection) -> None:
-        """Start to write, and see whether anybody else has since we last did.
+        """Start to write, and see whether another process has since we last did.
 
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
@@ -157,9 +157,7 @@ class Connections:
                 self._broken = replaced
                 raise
         db.execute("BEGIN IMMEDIATE")
-        if (
-            written
-        ):  # by a checkpoint; or somebody has copied a file over it, and all we know is void
+        if written:  # by a checkpoint; or a file was copied over it, and all we know is void
             db.release_memory()
             self.others += 1
         elif db.data_version() != self._version:
@@ -276,7 +274,7 @@ class Connections:
             self.write.release()
 
     def after_fork_in_child(self) -> None:
-        """Nobody but the forking thread is on here: locks and queues of others start over."""
+        """Only the forking thread exists here: locks and queues of others start over."""
         self.write = threading.RLock()
         self._reading_ended = threading.Condition()
         self._readings = 0

@@ -1,6 +1,6 @@
 """Whether the files of an open store are still the ones that were opened.
 
-SQLite keeps its files open. If somebody deletes, renames or replaces them, this process would continue
+SQLite keeps its files open. If they are deleted, renamed or replaced, this process would continue
 writing where no other process can read, and the next one would start from nothing and repeat every
 effect. So the names are compared with what was opened: at the beginning of each transaction, and after
 its COMMIT, before anything is acknowledged.
@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.errors import StoreDamaged, StoreReplaced
 
 COMPANIONS: Final = ("-wal", "-shm")
-"""SQLite's write-ahead log and its index. Nobody may delete them while the store is open, either."""
+"""SQLite's write-ahead log and its index. They must not be deleted while the store is open, either."""
 WAL_HEADER_BYTES: Final = 32
 
 _stat: Final = os.stat
@@ -51,7 +51,7 @@ class Presence:
 
     def check(self) -> bool:
         """StoreReplaced if another file, or none, has the store's name; else whether the file was written
-        to since the last check. (That is rare: by a checkpoint, or by somebody who copies over it.)"""
+        to since the last check. (That is rare: by a checkpoint, or by a copy over it.)"""
         found = self.check_identity()
         if found is None:
             return False

@@ -234,7 +234,9 @@ class SQLiteStore:
         if limit <= 0:
             return []
         asked = self._wanted(wanted)
-        with self._reading() as db:  # a look without the write lock: an idle worker disturbs nobody
+        with (
+            self._reading() as db
+        ):  # without the write lock: an idle worker disturbs no other process
             if not self._due(db, asked, 1, but):
                 return []
         with self._transaction() as db:
