@@ -189,7 +189,7 @@ class LLMAgent:
         for turn in range(1, self._max_turns + 1):
             reply: Reply = yield _Ask(turn)
             if reply.tool_calls:
-                check_complete(reply)  # versions before 0.2 recorded answers that were cut off
+                check_complete(reply)  # versions before 0.2 recorded truncated replies
             said.add(_message(reply))
             if reply.estimated:
                 run.log(

@@ -180,7 +180,7 @@ class _Loop:
             said = f"not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
             raise session.stop(Stop("iterations", said))
         if not self._comes_again():
-            gate(session)  # a loop without calls must end when it is told to
+            gate(session)  # a loop without calls must also end when it is cancelled
             session.check_lease()
             check_budget(session, state.budget.limits())
         require_approvals(session, self.declared, state.required_approvals)

@@ -36,7 +36,7 @@ class Tiktoken:
         self._encoding = encoding
 
     def count(self, text: str) -> int:
-        # A text that spells a special token is text: nobody should make the count fail with it.
+        # A text that spells a special token is still text: it must not make the count fail.
         return len(self._encoding.encode(text, disallowed_special=()))
 
 

@@ -40,7 +40,7 @@ COLOURS = {
 
 
 class Told:
-    """What a worker did, for whoever watches: lines and a count on a terminal, lines in a log, or
+    """Reports what a worker did: lines and a count on a terminal, lines in a log, or
     JSON lines for programs; all on stderr."""
 
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
@@ -142,7 +142,7 @@ class Watch:
         under_way = self._hands.under_way
         if signals > 1:
             self._hands.grace = 0.0
-        self._hands.stop()  # and then say so: whoever reads it may count on it
+        self._hands.stop()  # and then report it: a reader may rely on it
         if signals > 1:
             click.echo("releasing all runs now", err=True)
         elif under_way:

@@ -49,7 +49,7 @@ def the_end(store: Store, run_id: str) -> list[Record]:
 
 
 def lately(store: Store, run_id: str) -> list[Record]:
-    """The last events. A cancellation that is not carried out yet is among them: whoever knows of one starts
+    """The last events. A cancellation that is not carried out yet is among them: a process that knows of one starts
     nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
     return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
 

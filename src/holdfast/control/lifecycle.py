@@ -39,11 +39,11 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     def decide(_: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
-            anew = f"hf.rerun({run_id!r}) starts over with its state kept"
-            raise NotResumable(run_id, "status", "it was cancelled", anew)
+            restart = f"hf.rerun({run_id!r}) starts over with its state kept"
+            raise NotResumable(run_id, "status", "it was cancelled", restart)
         if row.status == "failed" and _is_undone(whole_state(store, run_id)):
-            anew = f"hf.rerun({run_id!r}) starts over"
-            raise NotResumable(run_id, "status", "it was undone", anew)
+            restart = f"hf.rerun({run_id!r}) starts over"
+            raise NotResumable(run_id, "status", "it was undone", restart)
         if row.status == "quarantined":
             whole_state(store, run_id)  # it may have been quarantined because of its log
         if row.status in ("failed", "paused", "quarantined"):

@@ -378,7 +378,7 @@ class Draft:
         if x.usage is not None:
             self._add_usage(x.usage)
         call = self._receipt(x)
-        self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
+        self.open.waits.pop((x.branch, x.index), None)  # it was rejected, or not decided in time
         last = msgspec.structs.replace(
             call.attempts[-1], ended_at=time, error=x.error, retry_at=x.retry_at
         )

@@ -48,7 +48,7 @@ class FrozenDict(dict[str, Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this dict comes from the run's state and cannot be changed in place;  "
+            "this dict comes from the run's state and cannot be changed in place; "
             "assign a new value (run.state.key = {**old, 'x': 1}) so that the change is recorded"
         )
 
@@ -66,7 +66,7 @@ class FrozenList(list[Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this list comes from the run's state and cannot be changed in place;  "
+            "this list comes from the run's state and cannot be changed in place; "
             "use run.state.append(key, value), or assign a new list, so that the change is recorded"
         )
 
@@ -134,7 +134,7 @@ def encode_struct(value: msgspec.Struct) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} contains a lone surrogate,  which is not valid Unicode",
+            f"its text {error.object[:60]!r} contains a lone surrogate, which is not valid Unicode",
             what=type(value).__name__,
         ) from None
     except TypeError as error:  # a caller gave something else where text or a number belongs
@@ -147,7 +147,7 @@ def encode_parts(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} contains a lone surrogate,  which is not valid Unicode"
+            f"its text {error.object[:60]!r} contains a lone surrogate, which is not valid Unicode"
         ) from None
 
 

@@ -154,7 +154,7 @@ def persist(effect: StoreEffect) -> Batch:
             batch.ticket()
         except StoreError as error:
             writer.refused(batch, error)
-        except BaseException:  # an interrupt: nobody knows what became of it
+        except BaseException:  # an interrupt: the outcome is unknown
             writer.refused(batch, StoreUnavailable("interrupted; the outcome was not seen"))
             raise
         else:

@@ -49,7 +49,7 @@ async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     try:
         entered = lines.call()
         entered.__enter__()
-    except BaseException:  # whatever it is: nobody will run the flow now
+    except BaseException:  # whatever it is: the flow will not run now
         flow.close()
         raise
     try:

@@ -85,7 +85,7 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
             time=store.now(),
         )
         change = RowChange("pending", store.now())
-        with contextlib.suppress(Conflict):  # somebody wrote in between: look at what is true now
+        with contextlib.suppress(Conflict):  # another process wrote in between: read again
             store.append(Append(run_id, last.seq, sealed, None, change))
     return None
 

@@ -131,7 +131,7 @@ class GroupCommit(Generic[W]):
                 self._await_turn(ticket, ticket.turn)
             if not ticket.settled:
                 self._lead(ticket)
-        except BaseException:  # Ctrl-C, at any place: whoever else waits here must not hang
+        except BaseException:  # Ctrl-C, at any place: other waiters must not hang
             self._leave(ticket)
             raise
         if ticket.error is not None:
@@ -188,7 +188,7 @@ class GroupCommit(Generic[W]):
 
     def _await_turn(self, ticket: _Ticket[W], turn: threading.Lock) -> None:
         while not turn.acquire(timeout=TURN_SECONDS_MAX):
-            # Nobody forgets to wake us, unless an interrupt hit him in the middle of it.
+            # Every committer wakes us, unless an interrupt hit it in the middle.
             if ticket.settled or self._leader is ticket:
                 return
 
@@ -216,7 +216,7 @@ class GroupCommit(Generic[W]):
                     break
             batch = self._batch
             if own is not None and batch == [own]:
-                try:  # nobody has to be told but the caller, who is here
+                try:  # only the caller has to be notified, and it is here
                     own.error = self._commit((own.work,))[0]
                 except Exception as error:  # noqa: BLE001 - the caller gets it
                     own.error = error
@@ -267,7 +267,7 @@ class GroupCommit(Generic[W]):
                     _wake, tickets
                 )  # once for all: each call writes to a pipe
             except RuntimeError:
-                continue  # the loop was closed meanwhile; nobody is waiting there any more
+                continue  # the loop was closed meanwhile; no task is waiting there any more
 
     def _hand_over(self) -> None:
         """Hand the lead to a waiter, or give it up."""

@@ -60,7 +60,7 @@ def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfas
     if "manual_clock" in request.fixturenames:
         clock = request.getfixturevalue("manual_clock")
         store = SQLiteStore(tmp_path / "holdfast.db", clock=clock.now)
-        # Nothing sleeps on a clock that stands still: short waits move it.
+        # Nothing sleeps on a manual clock: short waits move it.
         options = Options(sleep=clock.advance, lease_seconds=3600)
     else:
         store, options = SQLiteStore(tmp_path / "holdfast.db"), Options()

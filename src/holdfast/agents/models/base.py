@@ -107,7 +107,7 @@ def _clean_json(text: str) -> str:
     try:
         return json.dumps(_clean_all(json.loads(text)), ensure_ascii=False)
     except (ValueError, RecursionError):
-        return text  # not JSON: the model is told so
+        return text  # not JSON: the model gets an error
 
 
 def _clean_all(value: Any) -> Any:

@@ -206,7 +206,7 @@ class Route:
                     "it. Set fsync=on; if the data may be lost, open the store with require_fsync=False"
                 )
             self.met(connection)
-        except BaseException:  # also an interrupt: no connection stays open that nobody has
+        except BaseException:  # also an interrupt: no connection leaks
             connection.close()
             raise
         return connection
@@ -421,7 +421,7 @@ class Pool:
                 yield link
             finally:
                 self._idle.append(link)
-                if self._route.closed.is_set():  # meanwhile: then nobody else closes it
+                if self._route.closed.is_set():  # meanwhile: then it must be closed here
                     self.close()
         finally:
             self._free.release()

@@ -77,7 +77,7 @@ class Listener:
                     return
                 self._connection = connection
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            self._bell.ring_all()  # for what happened while nobody listened
+            self._bell.ring_all()  # for what happened while we did not listen
             proof = f"hears {secrets.token_hex(8)}"
             self._say(proof)
             for note in connection.notifies():

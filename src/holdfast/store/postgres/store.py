@@ -118,7 +118,7 @@ class PostgresStore:
         self.url = self._route.url
         try:
             self._readonly = self._pool.run(self._prepare)
-        except BaseException:  # also an interrupt: nobody else has it, to close it
+        except BaseException:  # also an interrupt: close it here
             self.close()
             raise
 
@@ -509,7 +509,7 @@ class PostgresStore:
                     pause = IDLE_SECONDS_MAX
                 if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
                     if time.monotonic() >= end:
-                        return False  # whoever continues waiting looks at once: one look, not two
+                        return False  # a caller that keeps waiting checks at once: once, not twice
                     pause = min(pause * 1.5, DEAF_SECONDS_MAX)
                 rung.clear()
 

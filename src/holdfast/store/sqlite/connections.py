@@ -137,7 +137,7 @@ class Connections:
         if self.readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
         if db.in_transaction:
-            # Whoever holds the write lock and finds a transaction has opened it himself, for a tool.
+            # If the holder of the write lock finds a transaction, it has opened it itself, for a tool.
             raise StoreError(
                 "a tool with `tx` cannot write to its run before its receipt is written"
             )

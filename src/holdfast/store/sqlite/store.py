@@ -304,7 +304,7 @@ class SQLiteStore:
             found: Rows = db.execute(
                 _Q["read"], (run_id, after, -1 if limit is None else limit)
             ).fetchall()
-        # A damaged name may be no text any more; its hash then tells, as for other damage.
+        # A damaged name may no longer be text; its hash detects it, as for other damage.
         # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
         new, known = tuple.__new__, _KINDS
         return [
