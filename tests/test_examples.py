@@ -65,7 +65,7 @@ def said(words: list[str], folder: Path, **more: str) -> str:
         ),
         (
             ["deploy.py"],
-            ["waits for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
+            ["is waiting for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
         ),
         (["deploy.py", "--reject"], ["not deployed: ann said no: not before the weekend", "stage stopped"]),
         (
