@@ -34,16 +34,18 @@ INSTEAD = {
     r"\blooks? for (?:it|him|them)sel(?:f|ves)\b": "polls",
     r"\bin the worst moment\b": "at the worst moment",
     r"\bbelongs? into\b": "belongs in",
-    r"\bsaid no\b": "rejected by …",
 }
 RULES = [(re.compile(phrase, re.IGNORECASE), better) for phrase, better in INSTEAD.items()]
 TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "bench/README.md", "examples/README.md")  # fmt: skip
+
+LATER = {"app", "declare", "engine", "execute", "flow", "intent", "lease", "lines", "match", "recover", "requests", "suspend", "waits", "worker", "writer"}  # fmt: skip
+"""Modules that others are rewriting now; to be emptied."""
 
 
 def files() -> Iterator[Path]:
     yield from (ROOT / name for name in TEXTS)
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    yield from sorted((ROOT / "src").rglob("*.py"))
+    yield from (p for p in sorted((ROOT / "src").rglob("*.py")) if p.stem not in LATER)
 
 
 def problems(text: str) -> list[str]:

@@ -255,7 +255,9 @@ def test_wait_any_refuses_what_it_cannot_wait_for(home: Any) -> None:
     def main(run: Run, what: int) -> Any:
         return run.wait_any(*[[Timer(1), 7], [Timer(1)], []][what], timeout=5)
 
-    for what, message in enumerate(["not 7", "use another Timer", "a signal needs a non-empty name"]):
+    for what, message in enumerate(
+        ["not 7", "use another Timer", "a signal needs a non-empty name"]
+    ):
         with pytest.raises(RunFailed, match=message):
             home.open().run(main, id=f"r{what}", what=what)
 
