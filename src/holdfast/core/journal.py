@@ -553,7 +553,7 @@ class Journal:
         entry.resolved = event
         entry.doubted = None
         if event.how == "retry":
-            entry.first_intent_at = 0  # a person decided: the key is used anew
+            entry.first_intent_at = 0  # a person decided: the key is used again
         else:
             self._outcomes.append((seq, (event.branch, event.index)))
 
