@@ -18,6 +18,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
+from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec, agent_spec
@@ -111,22 +112,26 @@ class Holdfast:
     # ── running ──────────────────────────────────────────────────────────────────────────
 
     @overload
-    def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None,
-            wait: bool = False, **input: Any) -> R: ...  # fmt: skip
+    def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None, wait: bool = False,
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
     @overload
     def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
-            **input: Any) -> R: ...  # fmt: skip
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
     def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
-            **input: Any) -> Any:  # fmt: skip
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> Any:  # fmt: skip
         """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing
         executed. Failed: RunFailed. The same id with another input: InputConflict.
 
         RunWaiting is raised when the run cannot continue here and now. With `wait` this blocks instead, and
         executes child runs that the run is waiting for as soon as they are due.
+
+        `deadline` (seconds) and `budget` are limits of a new run, in the place of what its agent declares. They do
+        not change a run that exists: `resume` does.
         """
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
-        made = self.engine.create(spec, run_id, input, args=args)
+        limits = Limits(deadline, budget)
+        made = self.engine.create(spec, run_id, input, args=args, limits=limits)
         if isinstance(made, RunRow):
             check_resumable(self.store, made, spec)
         return self._go_on(made, spec, wait=wait)
@@ -175,19 +180,24 @@ class Holdfast:
                     tree.ended(error)
 
     def start(self, agent: Callable[..., Any] | str, /, *args: Any, id: str | None = None, priority: int = 0,
-              **input: Any) -> Handle:  # fmt: skip
-        """Create the run and leave the work to workers. Returns at once.
+              deadline: float | None = None, budget: Budget | None = None, **input: Any) -> Handle:  # fmt: skip
+        """Create the run and leave the work to workers. Returns at once. Limits are as for `run`.
 
         The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
         if isinstance(agent, str):
             if args:
                 raise InvalidInput(f"to start agent {agent!r} by name, give its input by name too")
+            limits = Limits(deadline, budget)
             return Handle(
-                self, control.start(self.store, agent, input, id=id, priority=priority).id
+                self,
+                control.start(self.store, agent, input, id=id, priority=priority, limits=limits).id,
             )
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
-        self.engine.create(spec, run_id, input, args=args, claim=False, priority=priority)
+        limits = Limits(deadline, budget)
+        self.engine.create(
+            spec, run_id, input, args=args, claim=False, priority=priority, limits=limits
+        )
         return Handle(self, run_id)
 
     def handle(self, run_id: str) -> Handle:
@@ -196,8 +206,12 @@ class Holdfast:
         return Handle(self, run_id)
 
     def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-               override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
+               override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
+               budget: Budget | None = None) -> Any:  # fmt: skip
         """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+
+        `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
+        limits, and those of its open child runs. A run that failed by a limit needs that to continue.
 
         With `accept_new_steps`, calls that the code has added among what the run has done are made, and
         not refused with Diverged. A call that was renamed counts as added.
@@ -208,6 +222,8 @@ class Holdfast:
         row = views.row_of(self.store, run_id)
         spec = self.engine.agent_of(row)
         check_resumable(self.store, row, spec, override, reopens=True)
+        if limits := Limits(deadline, budget):
+            control.set_limits(self.store, run_id, limits, by=by, why=why)
         if accept_new_steps:
             control.accept_new_steps(self.store, run_id, by=by, why=why)
         control.reopen(self.store, run_id, by=by, why=why)
@@ -461,26 +477,32 @@ class AsyncHoldfast:
 
     @overload
     async def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None,
-                  wait: bool = False, **input: Any) -> R: ...  # fmt: skip
+                  wait: bool = False, deadline: float | None = None, budget: Budget | None = None,
+                  **input: Any) -> R: ...  # fmt: skip
     @overload
     async def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
-                  **input: Any) -> R: ...  # fmt: skip
+                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
     async def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
-                  **input: Any) -> Any:  # fmt: skip
+                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> Any:  # fmt: skip
         """Run or resume; see `Holdfast.run`."""
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
-        made = await self.sync.engine.create_async(spec, run_id, input, args=args)
+        limits = Limits(deadline, budget)
+        made = await self.sync.engine.create_async(spec, run_id, input, args=args, limits=limits)
         if isinstance(made, RunRow):
             check_resumable(self.sync.store, made, spec)
         return await self._go_on(made, spec, wait=wait)
 
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-                     override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
+                     override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
+                     budget: Budget | None = None) -> Any:  # fmt: skip
         """Go on with a run; see `Holdfast.resume`."""
         row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
         spec = self.sync.engine.agent_of(row)
         check_resumable(self.sync.store, row, spec, override, reopens=True)
+        if limits := Limits(deadline, budget):
+            change = partial(control.set_limits, self.sync.store, run_id, limits, by=by, why=why)
+            await asyncio.to_thread(change)
         if accept_new_steps:
             accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)
             await asyncio.to_thread(accept)

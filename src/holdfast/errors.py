@@ -24,6 +24,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
 │   └── Rejected                     a person rejected it
+├── InDoubt                          raised by a tool: the call may or may not have happened
 ├── ModelError                       a model's provider did not answer with a reply
 │   ├── ModelUnavailable             busy, down, too slow or interrupted: a retry may help
 │   ├── ModelRefused                 the request or the key is wrong: a retry will not help
@@ -199,7 +200,7 @@ class RunFailed(HoldfastError):
     """The run ended with an error. `hf.resume(id)` tries again from the failed step."""
 
     def __init__(
-        self, run_id: str, error_type: str, message: str, *, reason: str = "error"
+        self, run_id: str, error_type: str, message: str, *, reason: str = "error", root: str = ""
     ) -> None:
         self.run_id, self.error_type, self.message, self.reason = (
             run_id,
@@ -207,6 +208,8 @@ class RunFailed(HoldfastError):
             message,
             reason,
         )
+        self.root = root or run_id
+        """The run whose limits hold for this one: itself, or the run at the top of its tree."""
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -220,9 +223,23 @@ class RunFailed(HoldfastError):
 class DeadlineExceeded(RunFailed):
     """The run's deadline passed before it ended."""
 
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  continue:  hf.resume({self.root!r}, deadline=60) gives it another 60 seconds"
+        )
+
 
 class BudgetExceeded(RunFailed):
     """The run used up its budget."""
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  continue:  hf.resume({self.root!r}, budget=Budget(…)) with a higher limit; what was used counts on"
+        )
 
 
 class IterationsExceeded(RunFailed):
@@ -262,8 +279,11 @@ class RunBusy(RunWaiting):
 class CallFailed(HoldfastError):
     """A step or tool failed. The same error is raised at the same place on every replay.
 
-    It is in for the tool's own exception, which is never rebuilt from the log by name.
+    It replaces the tool's own exception, which is never rebuilt from the log by name.
     """
+
+    may_have_happened = False
+    """Whether the outcome of an attempt is unknown. Only a tool with a key fails so: call it again with its key."""
 
     def __init__(
         self, name: str, error_type: str, message: str, *, attempts: int = 1, step: int = 0
@@ -287,6 +307,13 @@ class CallTimeout(CallFailed, TimeoutError):
 
 class Rejected(CallFailed):
     """A person rejected a call that needed approval."""
+
+
+class InDoubt(HoldfastError):
+    """Raise it in a tool that cannot know whether its effect happened, for example after a lost response.
+
+    What the tool declares decides then: its check is asked, or the run waits for a person.
+    """
 
 
 class AgentFailed(HoldfastError):

@@ -293,7 +293,7 @@ def test_every_kind_of_mock_answers_as_it_says(folder: Folder) -> None:
         '''
 from holdfast import CallFailed, Run, agent, tool
 
-@tool
+@tool(risk="read")
 def look(name: str) -> str:
     return "real"
 

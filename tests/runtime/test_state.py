@@ -21,6 +21,7 @@ from holdfast import (
     Run,
     RunFailed,
     RunWaiting,
+    StatePatch,
     agent,
     step,
     tool,
@@ -880,3 +881,17 @@ def test_a_member_of_an_enum_is_kept_as_its_text(hf: Holdfast) -> None:
         return [run.facts[0].key, run.facts[0].source]
 
     assert ["colour", "colour"] == hf.run(main, id="r")
+
+
+def test_a_patch_of_notes_leaves_a_note_that_is_kept_beside_the_log_as_it_is(home: Any) -> None:
+    @agent
+    def main(run: Run) -> Any:
+        run.note("big", BIG)
+        return run.wait_for("go")
+
+    hf = home.open(main)
+    waits(hf, main)
+    hf.patch("r", StatePatch(notes={"small": 1}))
+
+    notes = hf.get("r").notes
+    assert (BIG, 1) == (hf.value("r", notes["big"]), notes["small"])

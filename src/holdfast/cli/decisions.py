@@ -29,6 +29,7 @@ from holdfast.core import values
 from holdfast.core.state import Call, Waiting
 from holdfast.errors import NotStorable
 from holdfast.store.base import Store
+from holdfast.store.process import is_held
 
 request_option = click.option(
     "--request", default="", metavar="REQUEST", help="Which request, if several are open."
@@ -205,7 +206,7 @@ def pause(run_id: str, decider: Decider) -> None:
     """Pause a run at its next call, until it is resumed."""
     with existing_store(decider.url) as store:
         control.pause(store, run_id, by=decider.by, why=decider.why)
-        live = views.row_of(store, run_id).is_live(store.now())
+        live = is_held(views.row_of(store, run_id), store.now())
         _report(store, run_id, "will pause at its next call" if live else "paused", decider)
         if not decider.as_json:
             click.echo(f"  to continue: {command(decider.url, 'resume', 'FILE', run_id)}")

@@ -14,6 +14,8 @@ from holdfast.cli.common import command
 from holdfast.cli.text import span, visible
 from holdfast.core import values
 from holdfast.core.events import Value
+from holdfast.core.log import root_of
+from holdfast.core.policy import budget_use
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import MICROSECONDS, RunRow, Store
@@ -56,7 +58,7 @@ def _family(store: Store, state: RunState) -> Iterator[RunState]:
 
 def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
     """The commands with which a run continues."""
-    go_on = command(url, "resume", file, state.id)
+    go_on = resume_command(state, url, file)
     match state.status:
         case "completed" | "cancelled" | "running":
             return []
@@ -69,6 +71,30 @@ def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE
             found.append(command(url, "resume", file, member.id))
     worker = command(url, "worker", file)
     return found or [f"{go_on}   (or let a worker resume it when it is due: {worker})"]
+
+
+def resume_command(state: RunState, url: str | None, file: str) -> str:
+    """How a run is resumed. One that failed by a limit needs a higher one, which is that of the whole tree."""
+    limits = higher_limits(state)
+    run_id = root_of(state.id, state.parent) if limits else state.id
+    return command(url, "resume", file, run_id, *limits)
+
+
+def higher_limits(state: RunState) -> list[str]:
+    """What a run that failed by a limit must be resumed with."""
+    reason = state.failure.reason if state.status == "failed" and state.failure else ""
+    if reason == "deadline":
+        return ["--deadline", "60"]
+    if reason == "budget":
+        used = budget_use(
+            state.budget,
+            steps=state.steps + state.child_steps,
+            elapsed_us=state.updated_at - state.created_at,
+            usage=state.usage,
+        )
+        over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+        return [x for name in over for x in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")]
+    return []
 
 
 def _ways(asked: Asked, url: str | None) -> list[str]:
@@ -89,7 +115,12 @@ def _ways(asked: Asked, url: str | None) -> list[str]:
 def _doubts(state: RunState, url: str | None) -> list[str]:
     # A call that is safe to repeat resolves itself on resume; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
-    return [
+    lost = [
+        command(url, "resolve", state.id, c.step, "--done", "…")
+        for c in state.calls
+        if c.unavailable
+    ]
+    return lost + [
         command(url, "resolve", state.id, call.step, "--done", "…")
         + "   (or --failed … or --retry)"
         for call in open_ones

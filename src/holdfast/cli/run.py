@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NoReturn
 
@@ -34,6 +34,7 @@ from holdfast.cli.describe import content, next_steps
 from holdfast.cli.load import Loaded, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
+from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound, RunBusy, RunCancelled, RunFailed, RunWaiting
 from holdfast.runtime.declare import agent_spec
@@ -44,9 +45,33 @@ lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
     help="How long the run stays reserved if this process dies.",
 )  # fmt: skip
-wait_option = click.option(
-    "--wait", is_flag=True, help="Block while the run is waiting for something."
+deadline_option = click.option(
+    "--deadline", type=float, metavar="SECONDS", help="Seconds from now after which the run fails."
 )
+budget_option = click.option(
+    "--budget", "budget", multiple=True, metavar="LIMIT=NUMBER", callback=lambda _ctx, _param, given: _budget(given),
+    help="A limit of the run's budget, such as max_steps=20 or max_cost_usd=0.5.",
+)  # fmt: skip
+wait_option = click.option("--wait", is_flag=True, help="Block while the run is waiting for something.")
+
+
+def _budget(given: tuple[str, ...]) -> Budget | None:
+    """The limits that were typed."""
+    known = {one.name for one in fields(Budget)}
+    found: dict[str, Any] = {}
+    for text_ in given:
+        name, _, number = text_.partition("=")
+        try:
+            found[name] = int(number) if number.isdecimal() else float(number)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text_!r} is not LIMIT=NUMBER, such as max_steps=20"
+            ) from None
+        if name not in known:
+            raise click.BadParameter(
+                f"unknown limit {name!r}; there are {', '.join(sorted(known))}"
+            )
+    return Budget(**found) if found else None
 
 
 def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
@@ -126,9 +151,10 @@ class Job:
                     raise
             go = self.go_on
 
-    def go_on(self, *, accept_new_steps: bool = False) -> Any:
+    def go_on(self, *, accept_new_steps: bool = False, limits: Limits = NO_LIMITS) -> Any:
         return self.hf.resume(
-            self.run_id, wait=self.wait, by=who(), override=self.override, accept_new_steps=accept_new_steps
+            self.run_id, wait=self.wait, by=who(), override=self.override, accept_new_steps=accept_new_steps,
+            deadline=limits.deadline, budget=limits.budget,
         )  # fmt: skip
 
     def _await_lease(self, busy: RunBusy) -> None:
@@ -203,7 +229,8 @@ class Job:
         lines = [f"run {self.run_id} {became}{text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
-            lines.append(f"  try again: {command(self.url, 'resume', self.file, self.run_id)}")
+            how = next_steps(self.hf.store, state, self.url, self.file)
+            lines += [f"  {word:10} {line}" for word, line in zip(_words(how), how, strict=True)]
         click.echo("\n".join(lines), err=True)
         raise click.exceptions.Exit(1)
 
@@ -222,12 +249,14 @@ class Job:
 @click.option(
     "--id", "run_id", metavar="ID", help="The same id resumes the same run; default: a new id."
 )
+@deadline_option
+@budget_option
 @lease_option
 @wait_option
 @store_option
 @json_option
-def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, wait: bool,
-        url: str | None, as_json: bool) -> None:  # fmt: skip
+def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float | None, budget: Budget | None,
+        lease: float, wait: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
     """Run an agent from a file, or resume the run with this id.
 
     Parameters are converted to the types that the agent declares. After Ctrl-C the run can be resumed.
@@ -244,7 +273,8 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
     run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
-        job.carry(lambda: hf.run(agent, id=run_id, wait=wait, **values))
+        start = partial(hf.run, agent, id=run_id, wait=wait, deadline=deadline, budget=budget)
+        job.carry(partial(start, **values))
 
 
 @click.command()
@@ -263,10 +293,12 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
     is_flag=True,
     help="Execute calls that the code adds among the recorded ones; a renamed call counts as added.",
 )
+@deadline_option
+@budget_option
 @store_option
 @json_option
 def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[str, ...], accept_new_steps: bool,
-           url: str | None, as_json: bool) -> None:  # fmt: skip
+           deadline: float | None, budget: Budget | None, url: str | None, as_json: bool) -> None:  # fmt: skip
     """Resume a run that is waiting, interrupted or failed. A failed run continues from its failed step."""
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
@@ -274,7 +306,8 @@ def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[s
         _check_agent(loaded, views.row_of(store, run_id))
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait, override)
-        job.carry(partial(job.go_on, accept_new_steps=accept_new_steps))
+        limits = Limits(deadline, budget)
+        job.carry(partial(job.go_on, accept_new_steps=accept_new_steps, limits=limits))
 
 
 @click.command()
@@ -300,6 +333,10 @@ def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) 
     with _open(decider.url, loaded, lease) as hf:
         job = Job(hf, run_id, target, decider.url, decider.as_json, wait)
         job.carry(lambda: hf.rerun(run_id, wait=wait, by=decider.by, why=decider.why))
+
+
+def _words(how: list[str]) -> list[str]:
+    return ["try again:", *(["then:"] * (len(how) - 1))]
 
 
 def _show_what_may_repeat(state: RunState) -> None:

@@ -94,6 +94,11 @@ def _attempt_failed(x: e.CallFailed) -> Said:
     return Said(_call(x), f"attempt {x.attempt} failed: {_error(x.error)}{again}", colour)
 
 
+def _limits(x: e.LimitsChanged) -> str:
+    deadline = [] if x.deadline_at is None else [f"deadline {clock(x.deadline_at)}"]
+    return ", ".join([*deadline, *(f"{name} {limit:g}" for name, limit in x.budget.items())])
+
+
 def _doubted(x: e.CallDoubted) -> Said:
     return Said(_call(x), f"in doubt: {visible(x.because)}", "magenta")
 
@@ -146,6 +151,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.RunFailed: _failed,
     e.RunCancelled: lambda x: Said("run", f"cancelled{_by(x)}", "red"),
     e.RunReopened: lambda x: Said("person", f"resumed{_by(x)}"),
+    e.LimitsChanged: lambda x: Said("person", f"limits changed{_by(x)}: {_limits(x)}"),
     e.StepsAccepted: lambda x: Said("person", f"new steps accepted{_by(x)}"),
     e.RunRestarted: lambda x: Said("person", f"restarted, state kept{_by(x)}"),
     e.RunPaused: lambda x: Said("person", f"paused{_by(x)}", "yellow"),

@@ -18,6 +18,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children
+from holdfast.store.process import is_held
 
 
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -27,7 +28,7 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         refuse_ended(row)
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is already paused")
-        live = row.is_live(store.now())
+        live = is_held(row, store.now())
         change = None if live else RowChange("paused", None, "a person to resume it")
         return Act([e.RunPaused(by=by, why=why)], change)
 
@@ -71,7 +72,7 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
     """
 
     def decide(_: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
         if row.status in ("completed", "cancelled"):
             raise NotNow(f"run {run_id!r} is {row.status}, so nothing can be added")
@@ -95,7 +96,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Start the run's code at its first line again, with its state kept: guards still hold."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
@@ -136,7 +137,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Undo what the run did, newest first. A worker with the agent's code executes it."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
             end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"

@@ -71,7 +71,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     type: str
     message: str
     traceback: str = ""
-    effect: str = ""  # "none": it surely did not happen; "": the tool raised, as tools do
+    effect: str = ""
+    """"none": it did not happen; "unknown": it may have happened; "": the tool raised an error of its own."""
 
 
 def _check_finite(name: str, number: float, advice: str) -> None:
@@ -226,6 +227,19 @@ class StepsAccepted(Event, frozen=True, omit_defaults=True):
     why: str = ""
 
 
+class LimitsChanged(Event, frozen=True, omit_defaults=True):
+    """The run's limits were raised, or lowered: its deadline if given, and these limits of its budget."""
+
+    deadline_at: int | None = None
+    budget: dict[str, float] = {}
+    by: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for name, limit in self.budget.items():
+            _check_finite(name, limit, "leave it out for no change")
+
+
 class RunPaused(Event, frozen=True, omit_defaults=True):
     by: str = ""
     why: str = ""
@@ -331,6 +345,8 @@ class CallDoubted(Event, frozen=True, omit_defaults=True):
     branch: str = ""
     attempt: int = 1
     because: str = ""
+    error: ErrorInfo | None = None
+    """What the tool raised, if it did."""
 
 
 class CallResolved(Event, frozen=True, omit_defaults=True):

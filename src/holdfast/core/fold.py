@@ -226,6 +226,12 @@ class Draft:
     def _accepted(self, x: e.StepsAccepted) -> None:
         self._line(self.updated_at, "accept", x.by, x.why, "new steps of the code were accepted")
 
+    def _limits(self, x: e.LimitsChanged) -> None:
+        if x.deadline_at is not None:
+            self.deadline_at = x.deadline_at
+        self.budget = {**self.budget, **x.budget}
+        self._line(self.updated_at, "limits", x.by, x.why, "its limits were changed")
+
     def _restarted(self, x: e.RunRestarted) -> None:
         """The code starts over: earlier calls are history (index −1), and the state stays."""
         time = self.updated_at
@@ -397,7 +403,9 @@ class Draft:
         seq = self.seq
         call = self._call(x.branch, x.index)
         if call is not None:
-            self._store_call(call, status="in_doubt", seq=seq, time=None)
+            self._store_call(
+                call, status="in_doubt", error=x.error or call.error, seq=seq, time=None
+            )
 
     def _resolved(self, x: e.CallResolved) -> None:
         seq, time = self.seq, self.updated_at
@@ -411,6 +419,7 @@ class Draft:
             status=status,
             result=x.result,
             error=x.error,
+            unavailable="",
             resolved=said,
             seq=seq,
             time=time if status != "retrying" else None,
@@ -608,7 +617,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
-    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.TimeoutFired: Draft._nothing,
+    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.LimitsChanged: Draft._limits, e.TimeoutFired: Draft._nothing,
 }  # fmt: skip
 
 

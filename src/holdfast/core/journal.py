@@ -27,7 +27,7 @@ Pure: records go in, answers come out. Reading the log page by page is the runti
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +76,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     iteration: e.IterationEnded | None = None
     timeout: e.TimeoutFired | None = None
     attempts_before: int = 0
+    settled_attempts: int = 0
+    """How many attempts there were when a person, a check or a policy last said to try again."""
     first_seq: int = 0
     seq: int = 0
     """The seq of its last event: what the code may see when it has returned from here."""
@@ -284,6 +286,8 @@ class Journal:
     def begin_at(self, state: RunState) -> None:
         """Know what a run's state knows at the end of an iteration: the log before it is not read."""
         self.restarted, self.steps = state.seq, state.steps
+        if state.budget or state.deadline_at is not None:
+            self._set_limits(state.deadline_at, state.budget)
         self.mail = deque(
             Mail(s.seq, e.SignalReceived(id=s.id, name=s.name, value=s.value))
             for s in state.signals
@@ -485,11 +489,23 @@ class Journal:
                 self._restart(seq)
             case e.StepsAccepted():
                 self.accepted = seq
+            case e.LimitsChanged():
+                self._set_limits(event.deadline_at, event.budget)
             case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
                 self.terminal = event
                 self._failed_steps = set()
                 if isinstance(event, e.RunFailed):
                     self._failed_steps = {event.step, *event.also}
+
+    def _set_limits(self, deadline_at: int | None, budget: Mapping[str, float]) -> None:
+        """What its first event says of its limits, with what was changed since."""
+        assert self.created is not None
+        self.created = msgspec.structs.replace(
+            self.created,
+            deadline_at=self.created.deadline_at if deadline_at is None else deadline_at,
+            budget={**self.created.budget, **budget},
+        )
+        self.may_stop_calls = True
 
     def _call(
         self, seq: int, event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted
@@ -552,8 +568,13 @@ class Journal:
         entry = self._call(seq, event)
         entry.resolved = event
         entry.doubted = None
+        if (
+            entry.done is not None
+        ):  # its result was not kept: what the code did without it does not bind
+            entry.granted_seq = seq
         if event.how == "retry":
             entry.first_intent_at = 0  # a person decided: the key is used again
+            entry.settled_attempts = entry.attempts
         else:
             self._outcomes.append((seq, (event.branch, event.index)))
 
@@ -670,7 +691,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     **dict.fromkeys(
         (
             e.RunCreated, e.RunPaused, e.RunReopened, e.RunRestarted, e.RunCompleted, e.RunFailed,
-            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.StepsAccepted,
+            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.StepsAccepted, e.LimitsChanged,
         ),
         Journal._life,
     ),

@@ -210,6 +210,38 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits given for one run, in the place of what its agent declares: seconds from now, and those limits of
+    the budget that are set."""
+
+    deadline: float | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None:
+            microseconds(self.deadline, "deadline")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise InvalidInput(
+                f"budget must be a Budget, such as Budget(max_steps=100), not {self.budget!r}"
+            )
+
+    def __bool__(self) -> bool:
+        return self.deadline is not None or bool(self.changes)
+
+    def deadline_at(self, now: int) -> int | None:
+        """The deadline, if one is given, for a run that is created or resumed now."""
+        return None if self.deadline is None else now + microseconds(self.deadline, "deadline")
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """The limits of the budget that are set."""
+        return {} if self.budget is None else self.budget.limits()
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetUse:
     """What a run has used and what is left, by the names of `Budget`."""
 

@@ -27,6 +27,7 @@ from threading import Lock
 from typing import Any, Final, NoReturn
 
 import msgspec
+import msgspec.inspect
 
 from holdfast.errors import NotStorable
 
@@ -578,6 +579,43 @@ def is_path(declared: Any) -> bool:
 _BUILDING: Final = Lock()
 """Held while msgspec examines a type. It keeps what it finds with the class before that is complete, and a decoder that
 another thread builds from it then crashes the interpreter (msgspec 0.22)."""
+
+
+def check_storable(declared: Any) -> None:
+    """NotStorable if values of a declared type, or a part of it, can never be read back from JSON."""
+    if is_plain_json(declared) or has_pydantic_metadata(declared) or mentions_pydantic(declared):
+        return
+    try:
+        with _BUILDING:
+            found = msgspec.inspect.type_info(declared)
+    except (TypeError, NotImplementedError, NameError):  # `Codec` reports it
+        return
+    kind = _foreign(found, [])
+    if kind is not None:
+        raise NotStorable(
+            f"{kind.__qualname__} is not a dataclass, msgspec Struct, pydantic model or JSON type; return "
+            "what identifies it (an id, a path, a URL), or the data in it"
+        )
+
+
+def _foreign(info: Any, seen: list[Any]) -> type[Any] | None:
+    """The first type in a description of msgspec's that nothing here can read."""
+    if isinstance(info, list | tuple):
+        return next((kind for x in info if (kind := _foreign(x, seen)) is not None), None)
+    if not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) or any(
+        info is x for x in seen
+    ):
+        return None
+    seen.append(info)
+    if isinstance(info, msgspec.inspect.CustomType):
+        known = is_pydantic_model(info.cls) or is_path(info.cls)
+        return None if known else info.cls
+    parts = [
+        getattr(info, name)
+        for name in info.__struct_fields__
+        if name not in ("default", "default_factory")
+    ]
+    return _foreign(parts, seen)
 
 
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:

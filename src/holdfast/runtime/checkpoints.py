@@ -23,8 +23,8 @@ from holdfast.errors import InvalidInput, StoreError
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.commit import commit, is_due
 from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.flow import check_all_replayed
 from holdfast.runtime.gate import gate
+from holdfast.runtime.match import check_all_replayed
 from holdfast.runtime.session import Saved, Session
 from holdfast.store.base import LIVE, Snapshot, Store
 

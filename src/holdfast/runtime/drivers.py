@@ -32,6 +32,7 @@ from holdfast.runtime.effects import (
     Refused,
     Replay,
     StoreEffect,
+    TimeUp,
 )
 from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
@@ -280,7 +281,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
         ok, answer = answers.get(timeout=seconds)
     except queue.Empty:
         if turn.acquire(blocking=False):
-            raise TimeoutError(f"no answer within {seconds:g} s") from None
+            raise TimeUp(f"no answer within {seconds:g} s") from None
         ok, answer = answers.get()  # it is committing now
     if ok:
         return answer
@@ -455,7 +456,7 @@ async def _invoke_async(effect: Invoke) -> Any:
                 return await call
         except TimeoutError:
             if limit.expired():
-                raise TimeoutError(f"no answer within {effect.timeout:g} s") from None
+                raise TimeUp(f"no answer within {effect.timeout:g} s") from None
             raise
     finally:
         CURRENT.reset(token)

@@ -150,6 +150,10 @@ class Refused(Exception):
         super().__init__(str(error))
 
 
+class TimeUp(TimeoutError):
+    """The time of an `Invoke` was up. (A function may raise a TimeoutError of its own.)"""
+
+
 class LookAgain(Exception):
     """What a parked call was waiting for has come: it continues from what is recorded of it."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.journal import Entry, Place, is_main
-from holdfast.core.log import Blob
+from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -36,7 +36,7 @@ from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.commit import commit
 from holdfast.runtime.declare import CHILD, AgentSpec
 from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.gate import cancellation, gate
+from holdfast.runtime.gate import cancellation, gate, is_overdue
 from holdfast.runtime.results import error_info
 from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.suspend import suspend
@@ -120,12 +120,12 @@ def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: s
 
 
 def gate_end(session: Session) -> None:
-    """A run that was cancelled while its last step ran is cancelled, not completed.
+    """A run that was cancelled while its last step ran, or whose deadline has passed, is not completed.
 
     Asked before its end is written, and again if that is refused because the log has grown meanwhile:
     so nothing has to be read to know that nobody wrote.
     """
-    if session.journal.cancel is not None or session.journal.is_undone:
+    if session.journal.cancel is not None or session.journal.is_undone or is_overdue(session):
         gate(session)
 
 
@@ -209,7 +209,9 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
         raise cancelled_error(session.run_id, by, why)
     info = ErrorInfo(type=signal.reason, message=signal.message)
     yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
-    raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message)
+    parent = "" if journal.created is None else journal.created.parent
+    root = root_of(session.run_id, parent)
+    raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
 
 
 def _undo(session: Session, spec: AgentSpec) -> Flow:
@@ -241,14 +243,16 @@ def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
     return RunCancelled(run_id, "cancelled", said, reason="cancelled")
 
 
-def outcome_error(run_id: str, reason: str, error_type: str, message: str) -> RunFailed:
+def outcome_error(
+    run_id: str, reason: str, error_type: str, message: str, root: str = ""
+) -> RunFailed:
     """The exception for a run that ended without a result."""
     kind = {
         "deadline": DeadlineExceeded,
         "budget": BudgetExceeded,
         "iterations": IterationsExceeded,
     }
-    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason)
+    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
 
 
 def _abandoned(session: Session, cause: HoldfastError) -> Flow:

@@ -3,7 +3,7 @@
 Asked before every call and wait that is not recorded yet, and again if the intent was refused because the
 log had grown. A child run asks for every run above it that executes here, too.
 
-Not here: approval by risk (`flow.py`), limits over all workers (`limits.py`).
+Not here: approval by risk (`approval.py`), limits over all workers (`limits.py`).
 """
 
 from __future__ import annotations
@@ -90,6 +90,13 @@ def is_overdue(run: LiveRun) -> bool:
     created = run.journal.created
     at = None if created is None else created.deadline_at
     return at is not None and run.store.now() >= at
+
+
+def end_by_deadline(session: Session) -> BaseException:
+    """The run's deadline has passed while it was in a call: it ends, and so do runs above it that share it."""
+    if session.lineage.parent is not None:
+        _gate_above(session)
+    return session.stop(overdue())
 
 
 def undone() -> Stop:

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidInput
 
 ON_DOUBT: Final = ("wait", "retry", "fail")
 STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
-TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")
+TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt", "unsure_on")
 AGENT: Final = (
     "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
     "max_running", "checkpoint", "redact", "exempt", "schema",
@@ -47,6 +47,22 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
     if on_doubt not in ON_DOUBT and not callable(on_doubt):
         ways = ", ".join(map(repr, ON_DOUBT))
         raise InvalidInput(f"{name}: on_doubt must be {ways} or a function, not {on_doubt!r}")
+
+
+def unsure_on(name: str, given: object, effect: str) -> tuple[type[BaseException], ...]:
+    """The errors that leave the outcome of a tool unknown."""
+    found = (given,) if isinstance(given, type) else given
+    if not isinstance(found, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in found
+    ):
+        raise InvalidInput(
+            f"{name}: unsure_on must be exception classes, such as unsure_on=(GatewayError,), not {given!r}"
+        )
+    if found and effect in ("repeatable", "transactional"):
+        raise InvalidInput(
+            f"{name}: unsure_on says nothing here, because a call that reads or has `tx` is never in doubt; remove it"
+        )
+    return found
 
 
 def check_agent(name: str, options: Mapping[str, Any]) -> None:

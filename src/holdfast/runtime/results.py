@@ -124,14 +124,20 @@ def spent_by_child(asked: Asked, step: int) -> Spent | None:
 def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
     """A recorded failure as the exception that code sees, the first time and on every replay."""
     kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
-    return kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed = kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed.may_have_happened = error.effect == "unknown"
+    return failed
 
 
-def result_lost(asked: Asked, why: str) -> CallFailed:
+def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
+    """The call was done, and is not made again; a person can say what its result was."""
+    run_id = asked.session.run_id
     return CallFailed(
         asked.spec.name,
         "ResultUnavailable",
-        f"it was done, but its result could not be stored: {why}",
+        f"it was done, but its result could not be stored: {why}. Report it with "
+        f"hf.resolve({run_id!r}, {step}, done=…), then hf.resume({run_id!r})",
+        step=step,
     )
 
 

@@ -18,6 +18,7 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import InvalidInput, NotResumable
 from holdfast.runtime.declare import AgentSpec
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.store.process import is_held
 
 CHECKS: Final = ("age", "version")
 """What is checked before a resume and may be overridden."""
@@ -45,7 +46,7 @@ def check(
             f"{unknown[0]!r} is not a check; checks that can be overridden are {', '.join(CHECKS)}"
         )
     ended = row.status in TERMINAL_STATUSES and not (reopens and row.status == "failed")
-    if ended or row.is_live(store.now()):
+    if ended or is_held(row, store.now()):
         return  # then its end is told, or who is executing it
     if "age" not in override and row.epoch > 0:
         _check_age(store, row.id, spec, [row.updated_at, row.due_at])

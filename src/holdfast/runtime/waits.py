@@ -19,8 +19,8 @@ from holdfast.errors import Suspend
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.commit import commit
 from holdfast.runtime.effects import Begin, CutOff, Flow, Park, Pause, Replay
-from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.gate import gate
+from holdfast.runtime.match import check_added, check_all_replayed
 from holdfast.runtime.requests import Request
 from holdfast.runtime.session import Session, place_name
 

@@ -94,7 +94,7 @@ class Worker:
         self._changed = threading.Condition()
         self._failures = 0
         self._failed_at = 0.0
-        self._fire_at = self._look_at = 0.0
+        self._fire_at = self._look_at = self._release_at = 0.0
         self._idle = False
         """Nothing was due a moment ago."""
         self._crowded = CROWDED_SECONDS[0]
@@ -137,6 +137,7 @@ class Worker:
     def _turn(self, *, once: bool) -> bool:
         """Take what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
+        self._release_dead()
         self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
@@ -213,6 +214,12 @@ class Worker:
             return 0
         self._fire_at = elapsed() + SCHEDULE_SECONDS
         return fire_due(self._engine, self._known())
+
+    def _release_dead(self) -> None:
+        """Do not wait for the leases of workers that have died on this machine."""
+        if elapsed() >= self._release_at:
+            self._release_at = elapsed() + self._engine.options.lease_seconds / 3
+            self._engine.release_dead()
 
     def _look_around(self, wanted: list[Wanted]) -> None:
         """Say, once for each kind, what is due and not for us."""

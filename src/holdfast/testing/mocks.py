@@ -42,7 +42,7 @@ class MockMissing(BaseException):
 
 
 class Mock(Protocol):
-    """What is in for one function."""
+    """What replaces one function."""
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         """The answer to the call number `count` (from 0) with these arguments, or its error."""

@@ -18,6 +18,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound, StoreError
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Snapshot, Store
+from holdfast.store.process import is_held
 from holdfast.store.tail import newest_first
 from holdfast.views.log import contradiction, records, row_of
 from holdfast.views.values import Change, compare, to_plain
@@ -102,13 +103,13 @@ def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
 
 def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
     """An intent without a receipt and without a living owner is in doubt."""
-    calls = state.calls if row.is_live(now) else tuple(map(_doubted, state.calls))
+    calls = state.calls if is_held(row, now) else tuple(map(_doubted, state.calls))
     return msgspec.structs.replace(state, status=standing(row, now), calls=calls)
 
 
 def standing(row: RunRow, now: int) -> str:
     """The row's status; `interrupted` if its worker has let the lease end."""
-    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+    return "interrupted" if row.status == "running" and not is_held(row, now) else row.status
 
 
 def _doubted(call: Call) -> Call:
