@@ -250,7 +250,7 @@ def test_a_rejection_is_told_to_the_model_with_its_reason(hf: Holdfast) -> None:
     hf.reject("r", by="ann", why="not on a Friday")
 
     assert "I leave it." == hf.run(main, "Go", id="r")
-    assert "ann said no: not on a Friday" in told(hf)[0]
+    assert "rejected by ann: not on a Friday" in told(hf)[0]
 
 
 def test_a_rejection_ends_the_run_where_that_is_wanted(hf: Holdfast) -> None:

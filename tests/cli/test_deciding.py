@@ -42,7 +42,7 @@ def test_reject_is_told_to_the_agent(shell: Shell) -> None:
         == shell.json("reject", "r1", "--yes", "--by", "ann", "--why", "not today")["did"]
     )
 
-    assert "ann said no: not today" in shell("resume", "agents.py", "r1", code=1).stderr
+    assert "rejected by ann: not today" in shell("resume", "agents.py", "r1", code=1).stderr
     assert [] == shell.lines("sent")
 
 

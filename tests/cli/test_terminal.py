@@ -63,7 +63,7 @@ def test_a_no_on_the_spot_is_told_to_the_agent(terminal: Open, folder: Path) -> 
     code = session.end()
 
     assert (1, False) == (code, (folder / "sent").exists())
-    assert "said no: not today" in session.text
+    assert "rejected by" in session.text
 
 
 def test_later_leaves_the_run_waiting_and_says_what_to_type(terminal: Open, folder: Path) -> None:

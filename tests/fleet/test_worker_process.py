@@ -167,7 +167,7 @@ def test_what_a_worker_may_not_run_is_left_for_others_and_said_once(
     assert {"pending"} == {handle.status for handle in handles}
     assert 1 == told.count("not claimed: runs of versioned")
     assert 1 == told.count("not claimed: runs of stranger")
-    assert "begun under version '1', this worker runs '2'" in told
+    assert "started with version '1', this worker runs '2'" in told
 
 
 def test_a_worker_takes_up_what_another_left_within_two_leases(

@@ -251,7 +251,7 @@ def test_a_callers_own_key_for_other_arguments_or_another_tool_is_refused(home: 
     hf = home.open()
     hf.run(main, id="one", to="sam", by_phone=False)
     for number, (to, by_phone) in enumerate([("kim", False), ("sam", True)]):
-        with pytest.raises(RunFailed, match="a key stands for one action"):
+        with pytest.raises(RunFailed, match="a key identifies one action"):
             hf.run(main, id=f"other-{number}", to=to, by_phone=by_phone)
     assert sent == ["sam"]
 

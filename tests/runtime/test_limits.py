@@ -644,7 +644,7 @@ def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None
     hf = home.open(main)
 
     assert 3 <= len(lives.read_text()) <= 10
-    with pytest.raises(RunWaiting, match=r"did not get on|never came back") as waiting:
+    with pytest.raises(RunWaiting, match=r"without progress|never returned") as waiting:
         hf.run(main, id="r")
     assert "r" in waiting.value.how
     assert hf.handle("r").status == "quarantined"

@@ -52,7 +52,9 @@ budget_option = click.option(
     "--budget", "budget", multiple=True, metavar="LIMIT=NUMBER", callback=lambda _ctx, _param, given: _budget(given),
     help="A limit of the run's budget, such as max_steps=20 or max_cost_usd=0.5.",
 )  # fmt: skip
-wait_option = click.option("--wait", is_flag=True, help="Block while the run is waiting for something.")
+wait_option = click.option(
+    "--wait", is_flag=True, help="Block while the run is waiting for something."
+)
 
 
 def _budget(given: tuple[str, ...]) -> Budget | None:

@@ -55,7 +55,7 @@ def _seat(asked: Asked, holder: str, most: int) -> Flow:
         if now - since >= session.patience_us:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
             signal = Suspend(
-                f"room for {spec.name}, of which {most} may be under way at once",
+                f"a free slot of {spec.name} ({most} may run at once)",
                 "a worker resumes it when it is due",
                 wake_at=now + wait_us,
             )
@@ -80,7 +80,7 @@ def _turn(asked: Asked, holder: str) -> Flow:
             session,
             asked.place,
             at,
-            f"its turn to call {spec.name} ({rate.count} in {rate.per:g} s)",
+            f"a permit to call {spec.name} ({rate.count} in {rate.per:g} s)",
         )
 
 

@@ -84,7 +84,7 @@ def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
 
 
 def check_max_running(name: str, most: object) -> None:
-    """InvalidInput if this is no number of things that may be under way at once."""
+    """InvalidInput if this is not a number of things that may be in progress at once."""
     if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
         raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
 

@@ -159,7 +159,7 @@ def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:
     if ended.outcome == "rejected":
         said = _content(session, ended.value)
         why = f": {said['why']}" if said["why"] else ""
-        raise Rejected(prompt, "Rejected", f"{said['by'] or 'a person'} said no{why}")
+        raise Rejected(prompt, "Rejected", f"rejected by {said['by'] or 'a person'}{why}")
     return True
 
 
