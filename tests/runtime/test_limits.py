@@ -232,8 +232,8 @@ def test_tokens_and_cost_count_as_the_provider_reports_them(home: Any) -> None:
 
 
 @pytest.mark.parametrize(("budget", "says"), [
-    (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 is used"),
-    (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 is used"),
+    (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 are used"),
+    (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 are used"),
 ])  # fmt: skip
 def test_no_call_begins_when_tokens_or_money_are_used_up(
     home: Any, budget: Budget, says: str
