@@ -25,14 +25,20 @@ FLOORS = (
     {"errors"},
     {"core"},
     {"store"},
-    {"runtime", "control", "views"},
+    {"runtime", "control", "views", "event_stream"},
+    {
+        "dry_fork",
+        "execution",
+    },  # one step of a run again, away from its store; run or resume, for both of these
     {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
-    {"cli", "web", "mcp", "lua"},
+    {"web", "mcp", "lua"},
+    {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = FLOORS[-1]
+WINDOWS = FLOORS[-1] | FLOORS[-2]
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.

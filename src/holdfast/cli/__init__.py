@@ -52,6 +52,7 @@ VERBS: Final = {
     "cancel": ("decisions", "cancel", "Cancel a run at its next call."),
     "undo": ("decisions", "undo", "Undo what a run did, newest first."),
     "fork": ("decisions", "fork", "Create a new run from the first steps of another one."),
+    "mcp": ("mcp", "mcp", "Serve tasks to MCP clients; `mcp config` connects one."),
     "doctor": ("admin", "doctor", "Check the store for weak settings and damaged runs."),
     "gc": ("admin", "gc", "Delete old runs that have ended."),
     "export": ("admin", "export", "Export a run to a file."),

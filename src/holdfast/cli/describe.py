@@ -13,7 +13,8 @@ from holdfast import views
 from holdfast.cli.common import command
 from holdfast.cli.text import span, visible
 from holdfast.core import values
-from holdfast.core.events import Value
+from holdfast.core.advice import ambiguous
+from holdfast.core.events import Divergence, Value
 from holdfast.core.log import root_of
 from holdfast.core.policy import budget_use
 from holdfast.core.state import Call, RunState, Waiting
@@ -64,8 +65,12 @@ def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE
             return []
         case "failed" | "paused" | "quarantined" | "interrupted" | "pending":
             return [*_doubts(state, url), go_on]
-    found = [line for asked in requests(store, state) for line in _ways(asked, url)]
+    found: list[str] = []
     for member in _family(store, state):
+        if member.diverged is not None and member.status == "waiting":
+            found += _after_divergence(member, member.diverged, url, file)
+            continue
+        found += decisions(member, url)
         found += _doubts(member, url)
         if member.status in ("paused", "quarantined"):
             found.append(command(url, "resume", file, member.id))
@@ -97,19 +102,38 @@ def higher_limits(state: RunState) -> list[str]:
     return []
 
 
-def _ways(asked: Asked, url: str | None) -> list[str]:
-    wait, run_id = asked.wait, asked.run_id
-    which = ["--request", wait.id] if wait.branch else []
+def decisions(state: RunState, url: str | None) -> list[str]:
+    """The commands that decide what this run asks for; a request is named where several are open."""
+    asked = [wait for wait in state.waits if not wait.decided]
+    named = ambiguous(asked)
+    found: list[str] = []
+    for wait in asked:
+        which = ["--request", wait.id] if wait.wait in named else []
+        found += (command(url, *words, *which) for words in _verbs(state.id, wait))
+    return found
+
+
+def _verbs(run_id: str, wait: Waiting) -> list[tuple[str, ...]]:
     match wait.wait:
         case "approval":
-            return [command(url, verb, run_id, *which) for verb in ("approve", "reject")]
+            return [("approve", run_id), ("reject", run_id)]
         case "answer":
-            return [
-                command(url, "answer", run_id, wait.options[0] if wait.options else "…", *which)
-            ]
+            return [("answer", run_id, wait.options[0] if wait.options else "…")]
         case "signal":
-            return [command(url, "signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
+            return [("signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
     return []
+
+
+def _after_divergence(
+    state: RunState, diverged: Divergence, url: str | None, file: str
+) -> list[str]:
+    """Ways to continue a run whose code does not match its log."""
+    found = [f"{command(url, 'resume', file, state.id)}   (after you have put the old code back)"]
+    if diverged.adds:
+        accept = command(url, "resume", file, state.id, "--accept-new-steps")
+        found.append(f"{accept}   (makes the calls that the code has added)")
+    rerun = command(url, "rerun", file, state.id)
+    return [*found, f"{rerun}   (starts over, with its state kept)"]
 
 
 def _doubts(state: RunState, url: str | None) -> list[str]:

@@ -176,6 +176,8 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
         ("forked", f"from {text.visible(state.forked_from)}" if state.forked_from else ""),
         ("inherits", "; ".join(map(text.visible, state.inherited_effects))),
         ("owner" if state.status == "running" else "waiting for", waits),
+        ("recorded", text.visible(state.diverged.recorded) if state.diverged else ""),
+        ("attempted", text.visible(state.diverged.attempted) if state.diverged else ""),
         ("input", text.compact(state.input, 200)),
     ]  # fmt: skip
     for name, said in lines:

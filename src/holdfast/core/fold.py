@@ -116,6 +116,7 @@ class Draft:
     deadline_at: int | None
     waiting_for: str
     wake_at: int | None
+    diverged: e.Divergence | None
     cancel_requested: bool
     parent: str
     forked_from: str
@@ -187,12 +188,13 @@ class Draft:
         self.created_at, self.status = time, "pending"
 
     def _claimed(self, x: e.RunClaimed) -> None:
-        self.status, self.waiting_for, self.wake_at = "running", "", None
+        self.status, self.waiting_for, self.wake_at, self.diverged = "running", "", None, None
         self.workers.append(x.worker)
         del self.workers[:-10]
 
     def _suspended(self, x: e.RunSuspended) -> None:
         self.status, self.waiting_for, self.wake_at = "waiting", x.waiting_for, x.wake_at
+        self.diverged = x.diverged
 
     def _completed(self, x: e.RunCompleted) -> None:
         self.status, self.result, self.waiting_for, self.wake_at = "completed", x.result, "", None
@@ -241,7 +243,7 @@ class Draft:
         parts.calls.clear()
         parts.waits.clear()
         self.status, self.failure, self.result, self.waiting_for = "pending", None, None, ""
-        self.cancel_requested = False
+        self.cancel_requested, self.diverged = False, None
         self.restarts += 1
         self.loop = Document(None)
         self.iteration, self.iteration_index = 0, -1

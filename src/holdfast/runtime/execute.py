@@ -267,11 +267,17 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
             )
             how = f"put the old code back and hf.resume({session.run_id!r}), or {added}hf.rerun({session.run_id!r})"
         change = RowChange("waiting", None, says)
-        event = e.RunSuspended(waiting_for=says, how=how)
+        event = e.RunSuspended(waiting_for=says, how=how, diverged=_both_sides(cause))
         session.discard_notes()
         yield from commit(session, [event], change=change)
         session.settled = True
     raise cause
+
+
+def _both_sides(cause: HoldfastError) -> e.Divergence | None:
+    if not isinstance(cause, Diverged):
+        return None
+    return e.Divergence(cause.where, cause.recorded, cause.attempted, cause.adds)
 
 
 def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
