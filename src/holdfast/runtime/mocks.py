@@ -8,13 +8,8 @@
         "now_in":     lambda city: f"noon in {city}",
     }
 
-<<<<<<< HEAD:src/holdfast/testing/mocks.py
-A mock says only what comes back. That a call is recorded before it starts, retried, approved and
-recorded when it ends is the real runtime's doing; see `sandbox` for how a mock gets in there.
-=======
 A mock says only what comes back. That a call is recorded before it begins, retried, approved and
 recorded when it ends is the real runtime's doing; see `testing/sandbox.py` and `dry_fork.py` for how a mock gets in there.
->>>>>>> origin/main:src/holdfast/runtime/mocks.py
 """
 
 from __future__ import annotations
@@ -49,12 +44,6 @@ class MockMissing(BaseException):
 
     def __init__(self, name: str, *, contacts: str = "") -> None:
         self.name = name
-<<<<<<< HEAD:src/holdfast/testing/mocks.py
-        super().__init__(
-            f"{name} has an effect and no mock; nothing was executed. Add it to MOCKS "
-            f'({{"{name}": {{"returns": …}}}}), write `Given the {name} tool returns …`, or run without --mock'
-        )
-=======
         if contacts:
             what = f"{name} contacts {contacts}, which is not mocked; it was not contacted. "
             how = "Mock the step, tool or function that does so"
@@ -62,7 +51,6 @@ class MockMissing(BaseException):
             what = f"{name} has no mock; it was not executed. "
             how = f'Add it to MOCKS ({{"{name}": {{"returns": …}}}}), say `Given the {name} tool returns …`'
         super().__init__(f"{what}{how}, or run without --mock")
->>>>>>> origin/main:src/holdfast/runtime/mocks.py
 
 
 class Mock(Protocol):
