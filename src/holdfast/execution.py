@@ -136,7 +136,7 @@ def continue_run(
 
 
 def await_result(engine: Engine, run_id: str, timeout: float | None) -> Steps:
-    """Wait until the run has ended, whoever executes it; its result, or the error it ended with."""
+    """Wait until the run has ended, whichever process executes it; its result, or the error it ended with."""
     end = None if timeout is None else time.monotonic() + _seconds("timeout", timeout)
     while True:
         head, row = yield Block(partial(_head_and_row, engine.store, run_id))

@@ -684,7 +684,7 @@ def test_a_patch_that_cannot_be_stored_is_refused(home: Any) -> None:
     waits(hf, main)
     with pytest.raises(NotStorable):
         hf.patch("r", {"x": object()})
-    with pytest.raises(InvalidInput, match="a patch may take up to"):
+    with pytest.raises(InvalidInput, match="a patch may have up to"):
         hf.patch("r", {"x": BIG})
     assert of_kind(hf, "r", e.StatePatched) == []
 

@@ -189,7 +189,7 @@ class RunSuspended(Event, frozen=True, omit_defaults=True):
     """The run was suspended until something comes, or until `wake_at`.
 
     `open_since` says when the oldest of all that is still open began: requests, and calls without a receipt.
-    So whoever asks what is open need not read what stands before. None: it is not known.
+    So a reader that asks what is open need not read what stands before. None: it is not known.
     `diverged` is set if the run stopped because its code does not match its log.
     """
 

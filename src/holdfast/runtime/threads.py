@@ -67,7 +67,7 @@ def _call(future: Future[T], fn: Callable[[], T]) -> None:
         return
     try:
         result = fn()
-    except BaseException as error:  # noqa: BLE001 (whoever awaits it hears of it)
+    except BaseException as error:  # noqa: BLE001 (the code that awaits it hears of it)
         future.set_exception(error)
     else:
         future.set_result(result)
