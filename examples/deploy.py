@@ -62,7 +62,7 @@ def release(run: Run, commit: str) -> str:
 def main() -> None:
     url = os.environ.get("HOLDFAST_URL") or HOME / "holdfast.db"
     with Holdfast(url) as hf:
-        print("A worker takes the release up:")
+        print("A worker claims the release:")
         try:
             hf.run(release, id="release-7", commit="4fd8a01c9e")
         except RunWaiting as waiting:

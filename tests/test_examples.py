@@ -65,9 +65,9 @@ def said(words: list[str], folder: Path, **more: str) -> str:
         ),
         (
             ["deploy.py"],
-            ["waits for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
+            ["is waiting for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
         ),
-        (["deploy.py", "--reject"], ["not deployed: ann said no: not before the weekend", "stage stopped"]),
+        (["deploy.py", "--reject"], ["not deployed: rejected by ann: not before the weekend", "stage stopped"]),
         (
             ["disk_space.py"],
             ["turn 1: disk_usage, disk_usage: I look where", "step 5 delete_log: failed",

@@ -136,7 +136,7 @@ def test_a_call_whose_result_is_known_cannot_be_resolved(hf: Holdfast) -> None:
 
     hf.run(main, id="r")
 
-    with pytest.raises(NotNow, match="no doubt about it"):
+    with pytest.raises(NotNow, match="not in doubt"):
         hf.resolve("r", 1, done=2)
     with pytest.raises(NotFound):
         hf.resolve("r", done=2)

@@ -331,7 +331,7 @@ def test_a_template_cannot_reach_into_python(home: Any) -> None:
     @agent
     def main(run: Run) -> str:
         for bad in ("{run._session}", "{os}", "{0}", "{}", "{state}", "{run.state.x}"):
-            with pytest.raises(InvalidInput, match="not known in a template"):
+            with pytest.raises(InvalidInput, match="unknown in a template"):
                 run.format(bad)
         return run.format("[{state.__class__}{state.x.__globals__}]")
 
@@ -684,7 +684,7 @@ def test_a_patch_that_cannot_be_stored_is_refused(home: Any) -> None:
     waits(hf, main)
     with pytest.raises(NotStorable):
         hf.patch("r", {"x": object()})
-    with pytest.raises(InvalidInput, match="a patch may take up to"):
+    with pytest.raises(InvalidInput, match="a patch may have up to"):
         hf.patch("r", {"x": BIG})
     assert of_kind(hf, "r", e.StatePatched) == []
 
@@ -770,7 +770,7 @@ def test_rerun_refuses_while_a_call_is_in_doubt_and_keys_are_new_afterwards(home
 
     home.crash(main, "r", "after send")
     hf = home.open(main)
-    with pytest.raises(NotNow, match="settle that first"):
+    with pytest.raises(NotNow, match="resolve it first"):
         hf.rerun("r")
     hf.resolve("r", done=None)
     hf.rerun("r")

@@ -47,7 +47,7 @@ from holdfast.store.base import Store
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
-    help="How long the run stays ours if this process dies.",
+    help="How long the run stays reserved if this process dies.",
 )  # fmt: skip
 deadline_option = click.option(
     "--deadline", type=float, metavar="SECONDS", help="Seconds from now after which the run fails."
@@ -56,7 +56,9 @@ budget_option = click.option(
     "--budget", "budget", multiple=True, metavar="LIMIT=NUMBER", callback=lambda _ctx, _param, given: _budget(given),
     help="A limit of the run's budget, such as max_steps=20 or max_cost_usd=0.5.",
 )  # fmt: skip
-wait_option = click.option("--wait", is_flag=True, help="Block while the run waits for something.")
+wait_option = click.option(
+    "--wait", is_flag=True, help="Block while the run is waiting for something."
+)
 
 
 def _budget(given: tuple[str, ...]) -> Budget | None:
@@ -84,7 +86,7 @@ def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
 
 @contextmanager
 def _terminate_like_ctrl_c() -> Iterator[None]:
-    """A service manager's SIGTERM leaves the run as Ctrl-C does: given back at once."""
+    """A service manager's SIGTERM leaves the run as Ctrl-C does: released at once."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -114,7 +116,7 @@ class Job:
 
     @property
     def asks(self) -> bool:
-        """Whether somebody sits at a terminal who can be asked on the spot."""
+        """Whether a person at a terminal can be asked right away."""
         return not self.as_json and not self.wait and sys.stdin.isatty() and sys.stderr.isatty()
 
     def carry(self, go: Callable[[], Any]) -> None:
@@ -164,7 +166,7 @@ class Job:
             return
         left = text.span(first.due_at - store.now())
         click.echo(
-            f"{text.visible(first.owner)} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
+            f"{text.visible(first.owner)} owns run {busy.run_id}; if it has died, its lease expires in {left} …",
             err=True,
         )
         while True:
@@ -191,7 +193,7 @@ class Job:
                 f"step {call.step}, {text.visible(call.name)}, may or may not have happened"
                 for call in state.in_doubt
             ]
-            click.echo("\n".join([f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To go on:",
+            click.echo("\n".join([f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To continue:",
                                   *(f"  {text.visible(line)}" for line in how)]), err=True)  # fmt: skip
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -201,7 +203,9 @@ class Job:
         if self.as_json:
             self._json(state.status, waiting_for=waiting.waiting_for, how=how)
         else:
-            click.echo(f"run {self.run_id} waits for {text.visible(waiting.waiting_for)}", err=True)
+            click.echo(
+                f"run {self.run_id} is waiting for {text.visible(waiting.waiting_for)}", err=True
+            )
             for line in how:
                 click.echo(f"  {text.visible(line)}", err=True)
             if not any(line.startswith("holdfast resume") for line in how):
@@ -269,7 +273,7 @@ def _print_result(store: Store, run_id: str, as_json: bool) -> None:
     "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the agent."
 )
 @click.option(
-    "--id", "run_id", metavar="ID", help="The same id is the same run; default: a new one."
+    "--id", "run_id", metavar="ID", help="The same id resumes the same run; default: a new id."
 )
 @deadline_option
 @budget_option
@@ -279,9 +283,9 @@ def _print_result(store: Store, run_id: str, as_json: bool) -> None:
 @json_option
 def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float | None, budget: Budget | None,
         lease: float, wait: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Run an agent of a file, or resume the run of this id.
+    """Run an agent from a file, or resume the run with this id.
 
-    Parameters are converted as the agent declares them. Ctrl-C leaves a run that can be resumed.
+    Parameters are converted to the types that the agent declares. After Ctrl-C the run can be resumed.
     """
     loaded = load(target)
     agent = loaded.chosen()
@@ -290,7 +294,7 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float
     taken = sorted({"id", "wait"} & values.keys())
     if taken:
         raise InvalidInput(
-            f"{spec.name} has a parameter {taken[0]!r}, which hf.run keeps for itself; rename it"
+            f"{spec.name} has a parameter {taken[0]!r}, which hf.run uses itself; rename it"
         )
     run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
     with _open(url, loaded, lease) as hf:
@@ -308,12 +312,12 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float
     "--override",
     multiple=True,
     type=click.Choice(CHECKS),
-    help="Go on although this check fails: the run is too old, or of another version of its agent.",
+    help="Resume although this check fails: the run is too old, or of another version of its agent.",
 )
 @click.option(
     "--accept-new-steps",
     is_flag=True,
-    help="Make calls that the code has added among what the run has done; a renamed one counts as added.",
+    help="Execute calls that the code adds among the recorded ones; a renamed call counts as added.",
 )
 @deadline_option
 @budget_option
@@ -356,8 +360,8 @@ def resume(target: str, run_id: str | None, lease: float, wait: bool, override: 
 def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) -> None:
     """Run a run's code from its first line again, with its state kept.
 
-    Recorded results are not used again: every call that the code makes is made anew, so a guard by
-    state (`if not run.state.message_id`) is what keeps an effect from happening twice.
+    Recorded results are not used again: every call is executed again, so only a guard by
+    state (`if not run.state.message_id`) prevents an effect from happening twice.
     """
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
@@ -380,7 +384,7 @@ def _show_what_may_repeat(state: RunState) -> None:
     did = [f"step {call.step}, {text.visible(call.name)}" for call in state.calls
            if call.status == "done" and call.effect not in ("", "repeatable")]  # fmt: skip
     if did:
-        click.echo(f"run {state.id} has done, and does again unless its state keeps it from it: "
+        click.echo(f"run {state.id} has done this, and will do it again unless its state prevents it: "
                    + "; ".join(did), err=True)  # fmt: skip
 
 
@@ -398,7 +402,7 @@ def _in_order(first: str, second: str) -> tuple[str, str]:
 @store_option
 @json_option
 def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
-    """Run the code against the log; no tool executes. Exit code 1 if the code has diverged."""
+    """Replay the log against the code; nothing is executed. Exit code 1 if the code has diverged."""
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
     with existing_store(url) as store:

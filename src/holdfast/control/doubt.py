@@ -20,9 +20,9 @@ def resolve(
 ) -> None:  # fmt: skip
     """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
-        raise InvalidInput("say exactly one of done=result, failed='why' and retry=True")
+        raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
     if call is not None and not isinstance(call, int | str):
-        raise InvalidInput(f"a call is named by its step number or its name, not by {call!r}")
+        raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
     wrapped, blob = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> Act:
@@ -65,11 +65,9 @@ def _doubtful(state: RunState, call: int | str | None) -> Call | None:
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
         if known is not None:
-            raise NotNow(
-                f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it"
-            )
+            raise NotNow(f"step {known.step}, {known.name}, is {known.status}, not in doubt")
         return None
     if len(unsure) > 1:
         names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
-        raise InvalidInput(f"run {state.id!r} has several calls in doubt: say which step: {names}")
+        raise InvalidInput(f"run {state.id!r} has several calls in doubt; choose a step: {names}")
     return unsure[0]

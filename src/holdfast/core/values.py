@@ -49,7 +49,7 @@ class FrozenDict(dict[str, Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this dict was read from the run's state and cannot be changed in place; "
+            "this dict comes from the run's state and cannot be changed in place; "
             "assign a new value (run.state.key = {**old, 'x': 1}) so that the change is recorded"
         )
 
@@ -67,7 +67,7 @@ class FrozenList(list[Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this list was read from the run's state and cannot be changed in place; "
+            "this list comes from the run's state and cannot be changed in place; "
             "use run.state.append(key, value), or assign a new list, so that the change is recorded"
         )
 
@@ -135,7 +135,7 @@ def encode_struct(value: msgspec.Struct) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode",
+            f"its text {error.object[:60]!r} contains a lone surrogate, which is not valid Unicode",
             what=type(value).__name__,
         ) from None
     except TypeError as error:  # a caller gave something else where text or a number belongs
@@ -148,7 +148,7 @@ def encode_parts(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode"
+            f"its text {error.object[:60]!r} contains a lone surrogate, which is not valid Unicode"
         ) from None
 
 
@@ -164,7 +164,9 @@ def lower(value: Any, *, typed: bool = False, depth: int = DEPTH_MAX) -> Any:
     if kind is float:
         if math.isfinite(value):
             return value
-        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+        raise NotStorable(
+            f"{value} cannot be stored as JSON; use None, or text, for a missing number"
+        )
     if kind is dict or kind is FrozenDict:
         return _lower_dict(value, typed, depth)
     if kind is list or kind is tuple or kind is FrozenList:
@@ -205,7 +207,7 @@ def _lower_key(key: Any, typed: bool) -> str:
         return _encode(lowered).decode()
     raise NotStorable(
         f"the key {key!r} is of type {type(key).__name__}; JSON keys are text. Use str keys, "
-        "or declare the type (for example -> dict[int, str]) so that they can be read back"
+        "or declare the type (for example -> dict[int, str]) so that they can be decoded"
     )
 
 
@@ -229,7 +231,7 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
         return _lower_items(value, typed, depth)
     if not typed:
         raise NotStorable(
-            f"{_name(value)} would not come back as what it is; declare the type (a return "
+            f"{_name(value)} would not be decoded to the same type; declare the type (a return "
             "annotation, or @agent(state=Model)), or convert it to text, numbers, lists and dicts"
         )
     if isinstance(value, enum.Enum):
@@ -264,7 +266,9 @@ _PLAIN: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
 
 def _lower_decimal(value: decimal.Decimal) -> str:
     if not value.is_finite():
-        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+        raise NotStorable(
+            f"{value} cannot be stored as JSON; use None, or text, for a missing number"
+        )
     return str(value)
 
 
@@ -308,7 +312,7 @@ def _lower_record(value: Any, depth: int) -> Any:
     if is_pydantic_model(type(value)):
         return _lower_model(value, depth)
     raise NotStorable(
-        f"{_name(value)} has no JSON form; return plain values, a dataclass, a msgspec Struct or a "
+        f"{_name(value)} cannot be stored as JSON; return plain values, a dataclass, a msgspec Struct or a "
         "pydantic model"
     )
 
@@ -327,7 +331,7 @@ def _lower_model(value: Any, depth: int) -> Any:
     try:
         dumped = value.model_dump(mode="json", by_alias=True)
     except ValueError as error:
-        raise NotStorable(f"pydantic finds no JSON form for {_name(value)}: {error}") from None
+        raise NotStorable(f"pydantic cannot serialise {_name(value)}: {error}") from None
     return lower(_with_sets_sorted(value, dumped), typed=True, depth=depth)
 
 
@@ -373,7 +377,7 @@ def _find_surrogate(value: Any, path: tuple[str, ...] = ()) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise NotStorable(
-                f"the text holds a lone surrogate at position {error.start}, which is not valid "
+                f"the text contains a lone surrogate at position {error.start}, which is not valid "
                 "Unicode; decode the bytes it came from with errors='replace'",
                 path=path,
             ) from None
@@ -525,7 +529,7 @@ class Codec:
             raise
         except (ValueError, RecursionError, NotImplementedError) as error:  # msgspec's
             raise NotStorable(
-                f"it does not read back as the declared type {_type_name(self.declared)}: {_said(error)}",
+                f"it cannot be decoded as the declared type {_type_name(self.declared)}: {_said(error)}",
                 path=_path_in(error),
             ) from None
 
@@ -625,8 +629,8 @@ def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
             adapter = sys.modules["pydantic"].TypeAdapter(declared)
             return lambda data: adapter.validate_json(bytes(data))
         raise NotStorable(
-            f"the declared type {_type_name(declared)} cannot be read back from JSON ({error}); "
-            "declare a plainer type"
+            f"the declared type {_type_name(declared)} cannot be decoded from JSON ({error}); "
+            "declare a simpler type"
         ) from None
 
 

@@ -79,7 +79,9 @@ def ask_approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     decision, until = entry.approval, entry.wait.until
     if decision is not None and not decision.approved:
         who = decision.by or "a person"
-        yield from _reject(asked, f"{who} said no" + (f": {decision.why}" if decision.why else ""))
+        yield from _reject(
+            asked, f"rejected by {who}" + (f": {decision.why}" if decision.why else "")
+        )
     if until is not None and session.store.now() >= until:
         yield from _reject(asked, "the approval was not given and used in time")
     if decision is not None:

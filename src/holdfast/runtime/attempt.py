@@ -109,7 +109,7 @@ def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: 
 
 def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
     """The child run is suspended, or another worker executes it: its end wakes this run."""
-    waiting_for = f"child run {child.run_id}, which waits for {child.waiting_for}"
+    waiting_for = f"child run {child.run_id}, which is waiting for {child.waiting_for}"
     wait = OpenWait(asked.place, "child", child=child.run_id)
     yield from park(asked.session, wait, Suspend(waiting_for, child.how))
     raise AssertionError("unreachable")

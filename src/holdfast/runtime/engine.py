@@ -221,7 +221,7 @@ class Engine:
         """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
         room for it."""
         if row.status == "paused":
-            raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
+            raise RunWaiting(row.id, "a person to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
             raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
         asked_at = elapsed()
@@ -238,8 +238,8 @@ class Engine:
             claimed = claim()
         if claimed is None:
             if within is not None and now is not None and not now.is_live(self.store.now()):
-                room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
-                raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
+                room = f"a free slot of {spec.name} ({spec.max_running} may run at once)"
+                raise RunWaiting(row.id, room, "a worker resumes it when it is due")
             owner = now.owner if now else "another worker"
             raise RunBusy(
                 row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
@@ -369,7 +369,7 @@ class Engine:
         if row.claims <= self.options.quarantine_after:
             return
         reason = (
-            f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
+            f"it was claimed {row.claims} times without progress; it may kill its workers, or block them for "
             "longer than a lease"
         )
         raise self._set_aside(session, reason, f"hf.resume({row.id!r})")
@@ -413,9 +413,7 @@ class Engine:
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.put_back(taken)
-            raise RunWaiting(
-                taken.row.id, f"a worker: {CALLER_GONE}", "it goes on by itself elsewhere"
-            )
+            raise RunWaiting(taken.row.id, f"a worker: {CALLER_GONE}", "any worker can resume it")
         session, root = self._open(taken, threading.current_thread())
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.give_back([taken.row.id], CALLER_GONE)
@@ -481,7 +479,7 @@ class Engine:
         """Let these runs (and their children) end here at their next boundary: what is under way is
         recorded, nothing new begins, and any worker may go on at once."""
         for session in self._sessions(run_ids):
-            left = RunWaiting(session.run_id, f"a worker: {why}", "it goes on by itself elsewhere")
+            left = RunWaiting(session.run_id, f"a worker: {why}", "any worker can resume it")
             session.stop(Abandon(left))
 
     def let_go(self, rows: Sequence[RunRow]) -> None:

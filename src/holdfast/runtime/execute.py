@@ -1,7 +1,7 @@
-"""Run an agent's code against its log, and settle the run however the code ends.
+"""Run an agent's code against its log, and resolve the run however the code ends.
 
 The same idea as the call flow, one floor up: a generator of effects. The code may return, fail, wait,
-be stopped (deadline, budget, cancellation) or lose the right to go on; each is one event and one new
+be stopped (deadline, budget, cancellation) or lose the right to continue; each is one event and one new
 status, committed together with the end of the lease.
 """
 
@@ -55,20 +55,20 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         raw = yield from run_body(session, spec, run, root, kwargs)
         session.check_alive()
         if root.waiting is not None:
-            raise root.waiting  # the code caught it and went on
+            raise root.waiting  # the code caught it and continued
         _check_all_asked(session)
         gate_end(session)
         return (yield from _completed(session, spec, raw))
     except BaseException as error:
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
-            raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
+            raise  # Ctrl-C and the like: the run stays as it is, and the lease is released
         if isinstance(signal, Suspend) and not isinstance(session.stopped, Suspend | None):
             signal = session.stopped  # one branch has to wait, but the run as a whole cannot
         if signal is None:
             signal = session.stopped or root.waiting
         if signal is None and session.journal.undo is not None:
-            signal = Stop("undone", "what it did is taken back")
+            signal = Stop("undone", "it is undone")
         if signal is None and session.journal.cancel is not None:
             signal = cancellation(session)  # what failed may be a child, cancelled with this run
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
@@ -256,7 +256,7 @@ def outcome_error(
 
 
 def _abandoned(session: Session, cause: HoldfastError) -> Flow:
-    """We may not go on. What a person must see to is shown on the run; the rest is left to others."""
+    """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
         session.stopped = None
         says, how = f"a person: {cause}", "see to it, then hf.resume"

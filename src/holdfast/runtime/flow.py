@@ -57,7 +57,7 @@ def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int =
 def ask(
     branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
 ) -> tuple[Asked, Entry | None]:
-    """A call as it is asked for (its place, its canonical arguments), and what the log holds there."""
+    """A call as it is asked for (its place, its canonical arguments), and what the log contains there."""
     session = branch.session
     if redact := session.lineage.policy.redact:
         spec = _redacting(session, spec, redact)
@@ -135,7 +135,7 @@ def _make(asked: Asked, entry: Entry | None) -> Flow:
 
 
 def _begin(asked: Asked, entry: Entry | None) -> Flow:
-    """Wait until the call may begin. If the code gives it up before, that is recorded as for any other call."""
+    """Wait until the call may start. If the code gives it up before, that is recorded as for any other call."""
     try:
         yield Begin(asked.session, asked)
     except CutOff as cut:
@@ -179,6 +179,6 @@ def nested(inside: Inside, spec: CallSpec) -> None:
     """A call inside the body of another: harmless if it only reads, refused if it could act unseen."""
     if spec.effect != REPEATABLE:
         raise NotDurable(
-            f"{spec.name} is a tool and was called inside {inside.name}, where the log would not know "
-            f"of it; call it from the agent"
+            f"{spec.name} is a tool and was called inside {inside.name}, where it would not be recorded; "
+            f"call it from the agent"
         )

@@ -1,4 +1,4 @@
-"""Record the intent of a call: it is durable before the effect begins.
+"""Record the intent of a call: it is durable before the effect starts.
 
 A caller's own key is claimed with it. If another run holds that key, the outcome of its call is used.
 """
@@ -51,7 +51,7 @@ class Elsewhere:
 
 
 def record_intent(asked: Asked, number: int, step: int, approval: int | None) -> Flow:
-    """The intent is durable before the effect begins."""
+    """The intent is durable before the effect starts."""
     spec, session = asked.spec, asked.branch.session
     entry = session.entry(asked.branch.path, asked.index)
     step = step or session.next_step()
@@ -106,7 +106,7 @@ def record_intent(asked: Asked, number: int, step: int, approval: int | None) ->
 
 
 def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
-    """Another run holds this key: what came of its call is ours too."""
+    """Another run holds this key: the outcome of its call is ours too."""
     session, spec = asked.session, asked.spec
     try:
         found = _holder(session.store, taken)
@@ -120,7 +120,7 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
     if found.name != spec.name or found.digest != asked.digest:
         raise InvalidInput(
             f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
-            f"{found.name} with other arguments; a key stands for one action"
+            f"{found.name} with other arguments; a key identifies one action"
         )
     if found.status == "failed" and found.error is not None:
         yield from _failed_elsewhere(asked, found.error, step)

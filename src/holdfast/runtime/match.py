@@ -55,7 +55,7 @@ def replay(asked: Asked, entry: Entry) -> Flow:
 
 
 def recorded(asked: Asked, entry: Entry) -> Any:
-    """The outcome that the log holds: returned or raised, nothing executed."""
+    """The outcome that the log contains: returned or raised, nothing executed."""
     branch, done = asked.branch, entry.done
     session = branch.session
     if done is not None and done.buffered:
@@ -94,7 +94,7 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
 
 
 def match_call(asked: Asked) -> Entry | None:
-    """What the log holds at this place; Diverged if it is something else."""
+    """What the log contains at this place; Diverged if it is something else."""
     branch = asked.branch
     session = branch.session
     left = None

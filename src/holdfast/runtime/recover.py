@@ -30,7 +30,7 @@ from holdfast.runtime.results import encoded, error_info, secrets_of
 from holdfast.runtime.session import Session
 
 LIVES_MAX: Final = 5
-"""A keyed call that was begun this often without an answer may be what kills its workers."""
+"""A keyed call that was started this often without an answer may be what kills its workers."""
 
 
 def settle_doubt(asked: Asked, entry: Entry) -> Flow:
@@ -53,7 +53,7 @@ def settle_doubt(asked: Asked, entry: Entry) -> Flow:
                 asked,
                 intent.step,
                 intent.attempt,
-                f"it was begun {begun} times and never came back",
+                f"it was started {begun} times and never returned",
             )
         if intent.key_until is None or session.store.now() < intent.key_until:
             return None
@@ -85,7 +85,7 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
             asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
         )
     except CutOff:
-        because = "the agent's code stopped waiting before its check had answered"
+        because = "the agent's code stopped waiting before its check returned"
         yield from doubt(asked, intent.step, intent.attempt, because)
     if answer is None:
         settled = e.CallResolved(
@@ -95,7 +95,7 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
             name=spec.name,
             how="retry",
             by="check",
-            why="the check says that it did not happen",
+            why="the check reports that it did not happen",
         )
         yield from commit(session, [settled])
         return None
@@ -110,7 +110,7 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
         how="done",
         result=value,
         by="check",
-        why=unavailable or "the check says that it happened",
+        why=unavailable or "the check reports that it happened",
     )
     yield from commit(session, [settled], blobs=blobs)
     return session.entry(asked.branch.path, asked.index)
@@ -121,7 +121,7 @@ def ask_policy(
 ) -> Flow:
     """Settle it as `on_doubt` says: as failed, or (None) by another attempt; else wait for a person.
 
-    A keyed call has had its attempts by then: only a failure settles it.
+    A keyed call has had its attempts by then: only a failure resolves it.
     """
     spec, session = asked.spec, asked.session
     how = spec.on_doubt(intent.key) if callable(spec.on_doubt) else spec.on_doubt

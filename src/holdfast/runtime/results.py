@@ -1,6 +1,6 @@
 """How a call ended, in the forms it takes: for the log, for the code, for people.
 
-Results are what the log can give back, the first time as well. Errors become data without secrets and
+Results are what a replay would decode, the first time as well. Errors become data without secrets and
 come back as `CallFailed`; no exception is ever rebuilt by its name.
 """
 
@@ -34,7 +34,7 @@ ARGS_KEPT_BYTES: Final = 4 * 1024
 MESSAGE_CHARS: Final = 4_000
 SECRET_CHARS: Final = 8
 """A secret of this length is looked for in the texts of a result. A shorter one could be part of something
-else, and what the agent goes on with would be spoilt."""
+else, and the agent would continue with a wrong value."""
 _KEPT_OUT: Final = f'"{REDACTED}"'.encode()
 
 
@@ -134,7 +134,7 @@ def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
     return CallFailed(
         asked.spec.name,
         "ResultUnavailable",
-        f"it was done, but its result could not be kept: {why}. Say what it was with "
+        f"it was done, but its result could not be stored: {why}. Report it with "
         f"hf.resolve({run_id!r}, {step}, done=…), then hf.resume({run_id!r})",
         step=step,
     )

@@ -238,12 +238,12 @@ class Worker:
                 continue
             self._unknown.add(which)
             known = {one.code_version for one in wanted if one.agent == kind.agent}
-            detail = f"this worker does not know agent {kind.agent!r}"
+            detail = f"this worker does not have agent {kind.agent!r}"
             if known:
                 has = ", ".join(repr(version) for version in sorted(known))
                 detail = (
-                    f"they were begun under version {kind.code_version!r}, this worker runs {has}; "
-                    f"to go on with them: @agent(continues=({kind.code_version!r},)), or for one run "
+                    f"they were started with version {kind.code_version!r}, this worker runs {has}; "
+                    f"to continue them: @agent(continues=({kind.code_version!r},)), or for one run "
                     "hf.resume(id, override=['version'])"
                 )
             self._say(Report("unknown", kind.agent, detail=detail))
@@ -311,7 +311,7 @@ class Worker:
 
     def _pause_after(self, error: StoreError) -> None:
         seconds = self._next_pause()
-        _log.warning("the store failed, asking again in %.2g s: %s", seconds, error)
+        _log.warning("the store failed, retrying in %.2g s: %s", seconds, error)
         self._wait_here(seconds, lambda: False)
 
     def _drain(self) -> None:
@@ -337,7 +337,7 @@ class Worker:
         self._engine.give_back(left, STOPPING)
         self._engine.let_go(list(left.values()))
         for row in left.values():
-            detail = "it was inside a call when the time of grace was over"
+            detail = "it was inside a call when the grace period ended"
             self._say(Report("given back", row.agent, row.id, detail=detail))
 
 
