@@ -25,7 +25,9 @@ FLOORS = (
     {"errors"},
     {"core"},
     {"store"},
+    {"words"},  # sentences for people, for errors and for every interface
     {"runtime", "control", "views"},
+    {"bundle", "check", "doctor", "gc"},  # operations on a store, over views and control
     {"app"},  # the Holdfast object: one door to runtime, control and views
     {"agents"},
     {""},  # holdfast/__init__.py: the public names

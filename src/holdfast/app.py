@@ -11,15 +11,19 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import control, views
+from holdfast import bundle, control, views
+from holdfast.check import CheckedRun, check
 from holdfast.core.events import Event
 from holdfast.core.log import Record
+from holdfast.core.policy import microseconds
 from holdfast.core.state import RunState
+from holdfast.doctor import Diagnosis, examine
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
+from holdfast.gc import Collected, gc
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.dry_run import Replayed, replay
 from holdfast.runtime.engine import Engine, Options, Taken
@@ -30,9 +34,7 @@ from holdfast.runtime.tree import Tree
 from holdfast.runtime.uninterrupted import uninterrupted
 from holdfast.runtime.worker import Report, Worker
 from holdfast.store.base import (
-    STATUSES,
     TERMINAL_STATUSES,
-    Filter,
     RunRow,
     Schedule,
     Store,
@@ -323,9 +325,17 @@ class Holdfast:
         """What changed in what the agent knew between the ends of two steps."""
         return views.diff(self.store, run_id, step_a, step_b)
 
-    def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
-        """The run's log: each record with its event."""
-        return list(views.events(self.store, run_id, after=after))
+    def events(
+        self, run_id: str, *, after: int = -1, limit: int | None = None
+    ) -> list[tuple[Record, Event]]:
+        """The run's log after a seq, at most `limit` events: each record with its event."""
+        return list(views.events(self.store, run_id, after=after, limit=limit))
+
+    def timeline(
+        self, run_id: str, *, after: int = -1, limit: int | None = None
+    ) -> list[views.Moment]:
+        """The run's events as sentences."""
+        return list(views.timeline(self.store, run_id, after=after, limit=limit))
 
     def artifact(self, run_id: str, name: str) -> bytes:
         """The bytes of an artifact, by its name (the newest of that name) or its id."""
@@ -337,15 +347,11 @@ class Holdfast:
 
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
-        """Runs, newest first. The last row's `cursor` is where the next page begins."""
-        if status and status not in STATUSES:
-            raise InvalidInput(f"there is no status {status!r}; there are {', '.join(STATUSES)}")
-        check_whole("limit", limit, least=0)
-        if cursor is not None:
-            check_whole("cursor", cursor)
-        return self.store.runs(
-            Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor
-        )
+        """Runs, newest first, by any status that is shown (`interrupted` too). The last row's `cursor` is where
+        the next page begins."""
+        return views.runs(
+            self.store, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
+        ).runs
 
     def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
@@ -355,6 +361,49 @@ class Holdfast:
         """Run the code against the log, without executing any tool or writing anything."""
         row = views.row_of(self.store, run_id)
         return replay(self.store, row, self.engine.agent_of(row))
+
+    # ── the store ────────────────────────────────────────────────────────────────────────
+
+    def gc(
+        self,
+        *,
+        older_than: float | None = None,
+        keep: int | None = None,
+        snapshots: int | None = None,
+        snapshot_age: float | None = None,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
+        snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
+        return gc(
+            self.store,
+            older_than_us=None if older_than is None else microseconds(older_than, "older_than"),
+            keep=None if keep is None else check_whole("keep", keep, least=0),
+            snapshots=None if snapshots is None else check_whole("snapshots", snapshots, least=1),
+            snapshot_age_us=None
+            if snapshot_age is None
+            else microseconds(snapshot_age, "snapshot_age"),
+            dry_run=dry_run,
+        )
+
+    def export(self, run_id: str) -> Iterator[str]:
+        """A run as lines of JSON: its log, chained as it is, and its artifacts."""
+        return bundle.export(self.store, run_id)
+
+    def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+        """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
+        ended is paused."""
+        return bundle.import_run(self.store, bundle.read(lines))
+
+    def doctor(self) -> Diagnosis:
+        """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
+        return examine(self.store)
+
+    def check(self, *agents: Callable[..., Any], failed: bool = False) -> list[CheckedRun]:
+        """Would unfinished runs agree with the code of these agents (or of all that this object knows)? Nothing is
+        executed or written."""
+        specs = {spec.name: spec for spec in _specs(agents)} or self.engine.agents
+        return check(self.store, specs, failed=failed)
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 

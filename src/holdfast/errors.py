@@ -504,8 +504,11 @@ class Diverged(HoldfastError):
         *,
         adds: bool = False,
         forked_from: str = "",
+        place: tuple[str, int] | None = None,
     ) -> None:
         self.run_id, self.where = run_id, where
+        self.place = place
+        """The branch, and how many calls and waits it had made; None if it is not about one of them."""
         self.recorded, self.attempted = recorded, attempted
         self.adds = adds
         """Whether the code may have only added something: then `accept_new_steps` is a way on."""

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
@@ -186,3 +186,15 @@ def say(as_json: bool, data: Any, *lines: str) -> None:
         return
     for line in lines:
         click.echo(text.visible(line))
+
+
+def stream_json(head: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+    """An object whose last field is a list, printed item by item: it may be longer than memory."""
+    opened = text.as_json(head).removesuffix("\n}")
+    click.echo(f'{opened},\n  "{name}": [', nl=False)
+    separator = ""
+    for item in items:
+        body = text.as_json(item).replace("\n", "\n    ")
+        click.echo(f"{separator}\n    {body}", nl=False)
+        separator = ","
+    click.echo("\n  ]\n}" if separator else "]\n}")

@@ -15,11 +15,9 @@ from holdfast.cli.text import span, visible
 from holdfast.core import values
 from holdfast.core.events import Value
 from holdfast.core.state import Call, RunState, Waiting
+from holdfast.doctor import OVERDUE_US
 from holdfast.store.artifacts import read_value
-from holdfast.store.base import MICROSECONDS, RunRow, Store
-
-OVERDUE_US = 60 * MICROSECONDS
-"""When a run has been due for longer, it is said that no worker takes it."""
+from holdfast.store.base import RunRow, Store
 
 # ── values, also the big ones ────────────────────────────────────────────────────────────────
 

@@ -38,7 +38,7 @@ from holdfast.runtime.declare import CHILD, AgentSpec
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.gate import cancellation, gate
 from holdfast.runtime.results import error_info
-from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.session import Session
 from holdfast.runtime.suspend import suspend
 from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import compensate, learn_names
@@ -116,7 +116,7 @@ def _check_main_asked(session: Session, error: Exception) -> None:
 def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
-        raise session.diverged(place_name(branch, index), f"a call of {entry.name}", attempted)
+        raise session.diverged((branch, index), f"a call of {entry.name}", attempted)
 
 
 def gate_end(session: Session) -> None:

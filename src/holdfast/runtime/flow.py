@@ -82,7 +82,7 @@ from holdfast.runtime.results import (
     secrets_of,
     spent_by_child,
 )
-from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.session import Session
 from holdfast.runtime.writer import Batch, Commit
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, Store
@@ -241,7 +241,7 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
         for (path, index), entry in journal.unasked():
             if not is_main(path):
                 recorded = branch.session.shown(entry)
-                raise branch.session.diverged(place_name(path, index), recorded, str(attempted))
+                raise branch.session.diverged((path, index), recorded, str(attempted))
 
 
 def _match(asked: Asked) -> Entry | None:
@@ -271,7 +271,7 @@ def _match(asked: Asked) -> Entry | None:
         return _match(asked)
     if not session.journal.accepts(branch.path, asked.index):
         adds = not session.expects(asked.spec.name)
-        raise session.diverged(asked.where, session.shown(held), str(asked), adds=adds)
+        raise session.diverged(asked.place, session.shown(held), str(asked), adds=adds)
     branch.give_back(asked.index)
     asked.branch = branch.aside(asked.index)
     asked.index, asked.forks = asked.branch.take(), 0
@@ -293,7 +293,7 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
             if not (adds and journal.accepts(path, index)):
                 held = journal.entry(path, index)
                 recorded = "no branch here" if held is None else session.shown(held)
-                raise session.diverged(place_name(path, index), recorded, str(attempted), adds=adds)
+                raise session.diverged((path, index), recorded, str(attempted), adds=adds)
         line = line.parent
 
 
@@ -404,7 +404,7 @@ def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     shown = (entry.wait.digest, decided, entry.wait.tool_version)
     if shown != (asked.digest, asked.digest, spec.version):
         raise session.diverged(
-            asked.where,
+            asked.place,
             f"approval of {entry.name}, digest {entry.wait.digest}, version {entry.wait.tool_version!r}",
             f"{asked}, digest {asked.digest}, version {spec.version!r}",
         )
@@ -431,7 +431,7 @@ def _gate_removed(asked: Asked, status: str) -> BaseException:
     """The log has a request for approval of this call that gives no right to make it, and the code no
     longer asks."""
     recorded = f"a request for approval of {asked}, which was {status}"
-    return asked.session.diverged(asked.where, recorded, f"{asked} without approval")
+    return asked.session.diverged(asked.place, recorded, f"{asked} without approval")
 
 
 def _was_rejected(entry: Entry) -> bool:
@@ -614,7 +614,7 @@ def _record_intent(asked: Asked, number: int, step: int, approval: int | None) -
     before = None if entry is None else _intent_of_this_run(session, entry)
     if before is not None and before.key != key:
         raise session.diverged(
-            asked.where,
+            asked.place,
             f"{asked} under the key {before.key!r}",
             f"{asked} under the key {key!r}",
         )

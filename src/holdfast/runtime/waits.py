@@ -22,7 +22,7 @@ from holdfast.runtime.effects import Begin, CutOff, Flow, Park, Pause, Replay
 from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.gate import gate
 from holdfast.runtime.requests import Request
-from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.session import Session
 
 
 def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
@@ -44,7 +44,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
             branch.give_back(first)
             branch = branch.aside(first)
         else:
-            where, adds = place_name(*places[wrong]), not session.expects(requests[0].name)
+            where, adds = places[wrong], not session.expects(requests[0].name)
             raise session.diverged(where, _recorded(entries[wrong]), attempted, adds=adds)
         return (yield from wait_first(branch, requests))
     if entries[0] is None and branch.parent is not None and (branch.is_aside or not first):
@@ -85,7 +85,7 @@ def _replay(
         return
     if session.lines is None:
         given_up = f"{attempted}, which async code had given up"
-        raise session.diverged(place_name(*places[0]), given_up, attempted)
+        raise session.diverged(places[0], given_up, attempted)
     try:
         yield Replay(session, places, is_cut=True)
     finally:

@@ -3,25 +3,34 @@
 `hf.get`, `hf.at`, `hf.diff`, `hf.events`, `hf.verify` and the interfaces are these functions.
 """
 
+from holdfast.core.plain import to_plain
 from holdfast.views.agents import AgentInfo, agents
-from holdfast.views.log import Through, Verdict, events, records, row_of, verify
+from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, diff, folded, get, pending, standing, with_owner
-from holdfast.views.values import Change, compare, to_plain, value
+from holdfast.views.runs import SHOWN_STATUSES, RunPage, Watch, every_run, runs, standing, unwatched
+from holdfast.views.state import artifact, at, diff, folded, get, pending, with_owner
+from holdfast.views.timeline import Moment, timeline
+from holdfast.views.values import Change, compare, value
 
 __all__ = [
     "ENDED",
+    "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "Moment",
     "Position",
+    "RunPage",
     "Through",
     "Verdict",
+    "Watch",
     "agents",
     "artifact",
     "at",
+    "check",
     "compare",
     "diff",
     "events",
+    "every_run",
     "folded",
     "get",
     "pending",
@@ -29,8 +38,11 @@ __all__ = [
     "ranges",
     "records",
     "row_of",
+    "runs",
     "standing",
+    "timeline",
     "to_plain",
+    "unwatched",
     "value",
     "verify",
     "with_owner",
