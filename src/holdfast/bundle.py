@@ -239,7 +239,7 @@ def import_run(store: Store, packed: Bundle) -> Imported:
         head = Head(last.seq, last.hash, last.time)
         said = e.RunPaused(by=IMPORTER, why="imported; nothing executes until somebody resumes it")
         _, new = log.seal(head, [said], epoch=row.epoch, time=store.now())
-    waits = "somebody to resume it" if new else ""
+    waits = "a person to resume it" if new else ""
     change = RowChange(packed.status, None, waits)
     store.append(Append(run.id, last.seq, new, row.epoch, change))
     return Imported(run.id, packed.status, len(packed.records))

@@ -68,6 +68,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from holdfast.waiting import WaitingFor
+
 
 class HoldfastError(Exception):
     """Base of everything that Holdfast refuses or cannot do."""
@@ -248,8 +250,12 @@ class RunCancelled(RunFailed):
 class RunWaiting(HoldfastError):
     """The run cannot go on here and now. It costs a row until what it waits for has come."""
 
-    def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
+    def __init__(
+        self, run_id: str, waiting_for: str, how: str, *, waits: Sequence[WaitingFor] = ()
+    ) -> None:
         self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
+        self.waits: tuple[WaitingFor, ...] = tuple(waits)
+        """The same as data, of which the first to come counts; empty if only the text is known."""
         super().__init__(f"run {run_id!r} waits for {waiting_for}\n  to continue: {how}")
 
 
@@ -551,8 +557,16 @@ class Signal(BaseException):
 class Suspend(Signal):
     """The run waits for something and leaves memory until it comes."""
 
-    def __init__(self, waiting_for: str, how: str, *, wake_at: int | None = None) -> None:
+    def __init__(
+        self,
+        waiting_for: str,
+        how: str,
+        *,
+        wake_at: int | None = None,
+        waits: Sequence[WaitingFor] = (),
+    ) -> None:
         self.waiting_for, self.how, self.wake_at = waiting_for, how, wake_at
+        self.waits: tuple[WaitingFor, ...] = tuple(waits)
         super().__init__(waiting_for)
 
 

@@ -12,7 +12,6 @@ import click
 from holdfast import bundle
 from holdfast.cli import text
 from holdfast.cli.common import (
-    command,
     confirm,
     existing_store,
     json_option,
@@ -25,6 +24,7 @@ from holdfast.doctor import examine
 from holdfast.gc import delete, removable, rotate_snapshots
 from holdfast.store.base import MICROSECONDS
 from holdfast.store.opening import open_store
+from holdfast.words.advice import command
 
 # ── doctor ───────────────────────────────────────────────────────────────────────────────────
 

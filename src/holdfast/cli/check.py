@@ -17,10 +17,11 @@ import click
 from holdfast.check import BAD, CheckedRun
 from holdfast.check import check as check_runs
 from holdfast.cli import text
-from holdfast.cli.common import command, existing_store, json_option, store_option
+from holdfast.cli.common import existing_store, json_option, store_option
 from holdfast.cli.load import load
 from holdfast.cli.progress import counted
 from holdfast.runtime.declare import agent_spec
+from holdfast.words.advice import command
 
 
 @click.command()

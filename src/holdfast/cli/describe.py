@@ -5,19 +5,17 @@ Only words; printing is up to the verbs. Nothing here needs the agent's code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast import views
-from holdfast.cli.common import command
-from holdfast.cli.text import span, visible
 from holdfast.core import values
 from holdfast.core.events import Value
-from holdfast.core.state import Call, RunState, Waiting
+from holdfast.core.state import Call, RunState
 from holdfast.doctor import OVERDUE_US
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RunRow, Store
+from holdfast.words.advice import advice
+from holdfast.words.text import span, visible
 
 # ── values, also the big ones ────────────────────────────────────────────────────────────────
 
@@ -30,68 +28,9 @@ def content(store: Store, run_id: str, value: Value | None) -> Any:
 # ── waiting ──────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request to people, and the run that asks (a child's is its parent's concern too)."""
-
-    run_id: str
-    wait: Waiting
-
-
-def requests(store: Store, state: RunState) -> Iterator[Asked]:
-    """What a run and its children wait for."""
-    for member in _family(store, state):
-        yield from (Asked(member.id, wait) for wait in member.waits if not wait.decided)
-
-
-def _family(store: Store, state: RunState) -> Iterator[RunState]:
-    """A run, and the child runs below it that have not ended."""
-    yield state
-    for call in state.calls:
-        if call.child and call.status not in ("done", "failed") and store.get(call.child):
-            yield from _family(store, views.get(store, call.child))
-
-
-def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
-    """The commands with which a run goes on."""
-    go_on = command(url, "resume", file, state.id)
-    match state.status:
-        case "completed" | "cancelled" | "running":
-            return []
-        case "failed" | "paused" | "quarantined" | "interrupted" | "pending":
-            return [*_doubts(state, url), go_on]
-    found = [line for asked in requests(store, state) for line in _ways(asked, url)]
-    for member in _family(store, state):
-        found += _doubts(member, url)
-        if member.status in ("paused", "quarantined"):
-            found.append(command(url, "resume", file, member.id))
-    worker = command(url, "worker", file)
-    return found or [f"{go_on}   (or, by itself when it is time: {worker})"]
-
-
-def _ways(asked: Asked, url: str | None) -> list[str]:
-    wait, run_id = asked.wait, asked.run_id
-    which = ["--request", wait.id] if wait.branch else []
-    match wait.wait:
-        case "approval":
-            return [command(url, verb, run_id, *which) for verb in ("approve", "reject")]
-        case "answer":
-            return [
-                command(url, "answer", run_id, wait.options[0] if wait.options else "…", *which)
-            ]
-        case "signal":
-            return [command(url, "signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
-    return []
-
-
-def _doubts(state: RunState, url: str | None) -> list[str]:
-    # A call that is safe to repeat settles itself on resume; these are for people.
-    open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
-    return [
-        command(url, "resolve", state.id, call.step, "--done", "…")
-        + "   (or --failed … or --retry)"
-        for call in open_ones
-    ]
+def next_commands(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
+    """The commands with which a run continues."""
+    return [advice(step, url, file) for step in views.next_steps(store, state)]
 
 
 def waits_for(state: RunState, row: RunRow, now: int) -> str:

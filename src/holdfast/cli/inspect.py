@@ -15,7 +15,6 @@ import click
 from holdfast import views
 from holdfast.cli import describe, text
 from holdfast.cli.common import (
-    command,
     existing_store,
     json_option,
     run_argument,
@@ -26,8 +25,10 @@ from holdfast.cli.common import (
 from holdfast.cli.progress import counted
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
-from holdfast.store.base import RunRow
+from holdfast.store.base import RunRow, Store
 from holdfast.views import standing
+from holdfast.words.advice import advice, command
+from holdfast.words.calls import evidence, resolution
 
 EVENTS_SHOWN = 1000
 """So many events are printed in one table."""
@@ -110,7 +111,8 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
             state = views.get(store, run_id)
         else:
             state = views.at(store, run_id, step, "before" if before else "after")
-        steps = describe.next_steps(store, state, url) if step is None else []
+        ways = views.next_steps(store, state) if step is None else []
+        steps = [advice(one, url) for one in ways]
         waits = describe.waits_for(state, row, store.now()) if step is None else ""
         now = store.now()
     place = views.position(state)
@@ -124,6 +126,7 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
         }
         data["owner"] = row.owner
         data["continue"] = steps
+        data["next_steps"] = ways
         click.echo(text.as_json(data))
         return
     if step is not None:
@@ -246,9 +249,9 @@ def _story(call: Call) -> list[str]:
         lines.append(click.style(
             f"in doubt: it may or may not have happened; {describe.doubt_of(call)} (key {text.visible(call.key)})",
             fg="magenta"))  # fmt: skip
-    lines += [f"evidence: {text.visible(said)}" for said in call.evidence]
-    if call.resolved:
-        lines.append(f"doubt settled: {text.visible(call.resolved)}")
+    lines += [f"evidence: {text.visible(evidence(found))}" for found in call.evidence]
+    if call.resolution is not None:
+        lines.append(f"doubt resolved: {text.visible(resolution(call.resolution))}")
     return lines
 
 
@@ -334,11 +337,18 @@ def _ending(state: RunState) -> None:
 def trace(run_id: str, url: str | None, as_json: bool) -> None:
     """A run's timeline, in words."""
     with existing_store(url) as store:
+        _check_readable(store, run_id)
         moments = views.timeline(store, run_id)
         if as_json:
             _trace_json(run_id, moments)
         else:
             _trace(run_id, moments)
+
+
+def _check_readable(store: Store, run_id: str, after: int = -1) -> None:
+    """Read all that is to be printed, before any of it is: a damaged log is not shown in part."""
+    for _ in views.events(store, run_id, after=after):
+        pass
 
 
 def _trace(run_id: str, moments: Iterable[views.Moment]) -> None:
@@ -372,6 +382,7 @@ def _trace_json(run_id: str, moments: Iterable[views.Moment]) -> None:
 def events(run_id: str, after: int, url: str | None, as_json: bool) -> None:
     """A run's log, event by event, as it is kept."""
     with existing_store(url) as store:
+        _check_readable(store, run_id, after)
         found = views.events(store, run_id, after=after)
         if as_json:
             data = (

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import INTERRUPTED, text
 from holdfast.cli.common import (
     Decider,
-    command,
     decision_options,
     existing_store,
     file_argument,
@@ -30,7 +29,7 @@ from holdfast.cli.common import (
     users_code,
     who,
 )
-from holdfast.cli.describe import content, next_steps
+from holdfast.cli.describe import content, next_commands
 from holdfast.cli.load import Loaded, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
@@ -39,6 +38,8 @@ from holdfast.errors import InvalidInput, NotFound, RunBusy, RunCancelled, RunFa
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.resumable import CHECKS
+from holdfast.waiting import WaitingFor
+from holdfast.words.advice import advice, command
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
@@ -155,7 +156,7 @@ class Job:
     def _interrupted(self) -> NoReturn:
         store = self.hf.store
         state = views.get(store, self.run_id) if store.get(self.run_id) is not None else None
-        how = next_steps(store, state, self.url, self.file) if state is not None else []
+        how = next_commands(store, state, self.url, self.file) if state is not None else []
         if self.as_json:
             self._json(state.status if state is not None else "not created", how=how)
         elif state is None:
@@ -171,17 +172,20 @@ class Job:
 
     def _waits(self, waiting: RunWaiting) -> NoReturn:
         state = views.get(self.hf.store, self.run_id)
-        how = next_steps(self.hf.store, state, self.url, self.file) or [waiting.how]
+        steps = views.next_steps(self.hf.store, state)
+        how = [advice(step, self.url, self.file) for step in steps] or [waiting.how]
         if self.as_json:
-            self._json(state.status, waiting_for=waiting.waiting_for, how=how)
+            self._json(
+                state.status, waiting_for=waiting.waiting_for, waiting=waiting.waits, how=how
+            )
         else:
-            click.echo(f"run {self.run_id} waits for {text.visible(waiting.waiting_for)}", err=True)
+            what = text.visible(waiting.waiting_for)
+            click.echo(f"run {self.run_id} is waiting for {what}", err=True)
             for line in how:
                 click.echo(f"  {text.visible(line)}", err=True)
-            if not any(line.startswith("holdfast resume") for line in how):
-                click.echo(
-                    f"  then: {command(self.url, 'resume', self.file, self.run_id)}", err=True
-                )
+            if not any(step.verb == "resume" for step in steps):
+                then = command(self.url, "resume", self.file, self.run_id)
+                click.echo(f"  then: {then}", err=True)
         raise click.exceptions.Exit(1)
 
     def _failed(self, failed: RunFailed) -> NoReturn:
@@ -190,7 +194,9 @@ class Job:
         error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
             self._json(
-                state.status, error=error, how=next_steps(self.hf.store, state, self.url, self.file)
+                state.status,
+                error=error,
+                how=next_commands(self.hf.store, state, self.url, self.file),
             )
             raise click.exceptions.Exit(1)
         step = state.failure.step if state.failure else 0
@@ -204,9 +210,9 @@ class Job:
         raise click.exceptions.Exit(1)
 
     def _json(self, status: str, *, result: Any = None, waiting_for: str = "", error: str = "",
-              how: list[str] | None = None) -> None:  # fmt: skip
+              waiting: Sequence[WaitingFor] = (), how: list[str] | None = None) -> None:  # fmt: skip
         data = {"run": self.run_id, "status": status, "result": result, "waiting_for": waiting_for,
-                "error": error, "continue": how or []}  # fmt: skip
+                "waiting": waiting, "error": error, "continue": how or []}  # fmt: skip
         click.echo(text.as_json(data))
 
 

@@ -28,7 +28,7 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is paused already")
         live = row.is_live(store.now())
-        change = None if live else RowChange("paused", None, "somebody to resume it")
+        change = None if live else RowChange("paused", None, "a person to resume it")
         return Act([e.RunPaused(by=by, why=why)], change)
 
     act(store, run_id, decide)

@@ -25,6 +25,7 @@ from msgspec import Raw
 
 from holdfast.core import values
 from holdfast.errors import InvalidInput
+from holdfast.waiting import WaitingFor
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -183,6 +184,9 @@ class RunSuspended(Event, frozen=True, omit_defaults=True):
     how: str = ""
     wake_at: int | None = None
     open_since: int | None = None
+    waits: tuple[
+        WaitingFor, ...
+    ] = ()  # the same as data; logs of older versions have only the text
 
 
 class RunCompleted(Event, frozen=True, omit_defaults=True):
@@ -235,6 +239,7 @@ class RunQuarantined(Event, frozen=True, omit_defaults=True):
     """The run is set aside: it killed its workers, or its log does not verify."""
 
     reason: str
+    waits: tuple[WaitingFor, ...] = ()
 
 
 class CancelRequested(Event, frozen=True, omit_defaults=True):

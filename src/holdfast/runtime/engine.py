@@ -33,7 +33,6 @@ from holdfast.errors import (
     NotDurable,
     NotFound,
     NotResumable,
-    RunBusy,
     RunCancelled,
     RunWaiting,
     Signal,
@@ -70,6 +69,8 @@ from holdfast.store.base import (
     Wanted,
 )
 from holdfast.store.tail import newest_first
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import run_busy, run_waiting
 
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
@@ -207,9 +208,9 @@ class Engine:
         """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
         room for it."""
         if row.status == "paused":
-            raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
+            raise run_waiting(row.id, WaitingFor("resume"))
         if row.status == "quarantined":
-            raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
+            raise run_waiting(row.id, WaitingFor("quarantine", reason=row.waiting_for))
         asked_at = elapsed()
         claimed = self.store.claim(
             row.id, worker=self.worker, lease_us=self.leases.lease_us, within=within
@@ -217,12 +218,10 @@ class Engine:
         if claimed is None:
             now = self.store.get(row.id)
             if within is not None and now is not None and not now.is_live(self.store.now()):
-                room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
-                raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
+                room = WaitingFor("room", spec.name, limit=spec.max_running or 0)
+                raise run_waiting(row.id, room)
             owner = now.owner if now else "another worker"
-            raise RunBusy(
-                row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
-            )
+            raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
         return Taken(claimed, spec, asked_at)
 
     def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
@@ -336,7 +335,7 @@ class Engine:
             f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
             "longer than a lease"
         )
-        raise self._set_aside(session, reason, f"hf.resume({row.id!r})")
+        raise self._set_aside(session, WaitingFor("quarantine", reason=reason))
 
     def _set_aside_not_resumable(self, session: Session, row: RunRow, spec: AgentSpec) -> None:
         """A run that is too old is not gone on with by itself, and not claimed again and again either."""
@@ -344,13 +343,15 @@ class Engine:
             check_claimed(self.store, row, spec, ends(session))
         except NotResumable as refused:
             reason = f"{refused.reason}; to override: {refused.override}"
-            raise self._set_aside(session, reason, refused.override) from None
+            waiting = WaitingFor("override", refused.check, reason=reason, how=refused.override)
+            raise self._set_aside(session, waiting) from None
 
-    def _set_aside(self, session: Session, reason: str, how: str) -> RunWaiting:
-        change = RowChange("quarantined", None, reason)
-        drive(commit(session, [e.RunQuarantined(reason=reason)], change=change))
+    def _set_aside(self, session: Session, waiting: WaitingFor) -> RunWaiting:
+        change = RowChange("quarantined", None, waiting.reason)
+        event = e.RunQuarantined(reason=waiting.reason, waits=(waiting,))
+        drive(commit(session, [event], change=change))
         session.settled = True
-        return RunWaiting(session.run_id, f"a person: {reason}", how)
+        return run_waiting(session.run_id, waiting)
 
     def _close(self, session: Session, *, died: bool = False) -> None:
         """Give the lease back, unless the run's last event has ended it."""
@@ -377,9 +378,7 @@ class Engine:
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.put_back(taken)
-            raise RunWaiting(
-                taken.row.id, f"a worker: {CALLER_GONE}", "it goes on by itself elsewhere"
-            )
+            raise run_waiting(taken.row.id, WaitingFor("worker", reason=CALLER_GONE))
         session, root = self._open(taken, threading.current_thread())
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.give_back([taken.row.id], CALLER_GONE)
@@ -445,7 +444,7 @@ class Engine:
         """Let these runs (and their children) end here at their next boundary: what is under way is
         recorded, nothing new begins, and any worker may go on at once."""
         for session in self._sessions(run_ids):
-            left = RunWaiting(session.run_id, f"a worker: {why}", "it goes on by itself elsewhere")
+            left = run_waiting(session.run_id, WaitingFor("worker", reason=why))
             session.stop(Abandon(left))
 
     def let_go(self, rows: Sequence[RunRow]) -> None:
@@ -512,8 +511,9 @@ class Engine:
         try:
             check(self.store, row, spec)
         except NotResumable as refused:
-            reason = f"a person: {refused.reason}; to override: {refused.override}"
-            raise RunWaiting(row.id, reason, refused.override) from None
+            reason = f"{refused.reason}; to override: {refused.override}"
+            waiting = WaitingFor("override", refused.check, reason=reason, how=refused.override)
+            raise run_waiting(row.id, waiting) from None
         return replace(self.take(row, spec, within), above=above)
 
     def _run_child(
@@ -621,8 +621,8 @@ class Engine:
         if row is None:
             return None
         if spec is None:
-            worker = f"a worker that knows agent {row.agent}"
-            raise RunWaiting(child_id, worker, f"start one with {row.agent} in its files")
+            how = f"start one with {row.agent} in its files"
+            raise run_waiting(child_id, WaitingFor("worker", row.agent, how=how))
         return self.take(row, spec)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.journal import Entry, Place, is_main
+from holdfast.core.journal import Entry, Place, is_main, request_id
 from holdfast.core.log import Blob
 from holdfast.errors import (
     Abandon,
@@ -26,7 +26,6 @@ from holdfast.errors import (
     NotStorable,
     RunCancelled,
     RunFailed,
-    RunWaiting,
     Signal,
     Stop,
     StoreError,
@@ -44,6 +43,8 @@ from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import compensate, learn_names
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import how_to_continue, phrase, run_waiting
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
@@ -190,7 +191,8 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     session.stopped = None
     if not session.settled:
         yield from suspend(session, signal)
-    raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
+    waits = signal.waits or (WaitingFor("other", signal.waiting_for, how=signal.how),)
+    raise run_waiting(session.run_id, *waits, several=len(session.suspensions) > 1)
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
@@ -255,15 +257,14 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
     """We may not go on. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
         session.stopped = None
-        says, how = f"a person: {cause}", "see to it, then hf.resume"
+        waiting = WaitingFor("person", reason=str(cause))
         if isinstance(cause, Diverged):
-            says = f"its code: it diverged at {cause.where}"
-            added = (
-                f"hf.resume({session.run_id!r}, accept_new_steps=True), or " if cause.adds else ""
-            )
-            how = f"put the old code back and hf.resume({session.run_id!r}), or {added}hf.rerun({session.run_id!r})"
+            where = "" if cause.place is None else request_id(cause.place)
+            waiting = WaitingFor("code", request_id=where, reason=cause.where)
+        says = phrase(waiting)
         change = RowChange("waiting", None, says)
-        event = e.RunSuspended(waiting_for=says, how=how)
+        how = how_to_continue(session.run_id, [waiting])
+        event = e.RunSuspended(waiting_for=says, how=how, waits=(waiting,))
         session.discard_notes()
         yield from commit(session, [event], change=change)
         session.settled = True

@@ -25,7 +25,7 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import ErrorInfo, Usage
 from holdfast.core.fold import fold
-from holdfast.core.journal import Entry, is_main
+from holdfast.core.journal import Entry, is_main, request_id
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.state import Call, RunState
@@ -42,7 +42,6 @@ from holdfast.errors import (
     Rejected,
     RunWaiting,
     StoreError,
-    Suspend,
 )
 from holdfast.runtime import durations
 from holdfast.runtime.branches import Branch, Inside
@@ -86,6 +85,8 @@ from holdfast.runtime.session import Session
 from holdfast.runtime.writer import Batch, Commit
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, Store
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
@@ -418,11 +419,9 @@ def _approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
         return entry.approval_seq
     if not gated:
         raise _gate_removed(asked, "not decided")
-    signal = Suspend(
-        f"approval of {spec.name}",
-        f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
-        wake_at=until,
-    )
+    name = request_id(asked.place)
+    waiting = WaitingFor("approval", spec.name, until=until, request_id=name, tool=spec.name)
+    signal = suspended(session.run_id, waiting, wake_at=until)
     yield from park(session, OpenWait(asked.place, "approval", until), signal)
     return None
 
@@ -492,7 +491,7 @@ def _all_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Fl
             asked.session,
             asked.place,
             entry.failures[-1].retry_at,
-            f"the next attempt of {asked.spec.name}",
+            WaitingFor("retry", asked.spec.name),
         )
     outcome = yield from _limited(asked, number, step, approval, tries)
     if isinstance(outcome, e.CallFailed):
@@ -505,7 +504,7 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
     while isinstance(outcome, e.CallFailed):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
-            asked.session, asked.place, outcome.retry_at, f"the next attempt of {asked.spec.name}"
+            asked.session, asked.place, outcome.retry_at, WaitingFor("retry", asked.spec.name)
         )
         number += 1
         tries += 1
@@ -524,9 +523,10 @@ def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: 
 
 def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
     """The child run is suspended, or another worker executes it: its end wakes this run."""
-    waiting_for = f"child run {child.run_id}, which waits for {child.waiting_for}"
+    below = child.waits or (WaitingFor("other", child.waiting_for),)
+    waiting = WaitingFor("child", asked.spec.name, run_id=child.run_id, how=child.how, child=below)
     wait = OpenWait(asked.place, "child", child=child.run_id)
-    yield from park(asked.session, wait, Suspend(waiting_for, child.how))
+    yield from park(asked.session, wait, suspended(asked.session.run_id, waiting))
     raise AssertionError("unreachable")
 
 
@@ -680,11 +680,8 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
         yield from _failed_elsewhere(asked, found.error, step)
     if found.status != "done" or found.result is None:
         at = session.store.now() + 5 * MICROSECONDS
-        signal = Suspend(
-            f"run {taken.run_id} to finish {spec.name} under the key {taken.key!r}",
-            f"see `holdfast show {taken.run_id}`, then hf.resume({session.run_id!r})",
-            wake_at=at,
-        )
+        waiting = WaitingFor("key", spec.name, until=at, run_id=taken.run_id, reason=taken.key)
+        signal = suspended(session.run_id, waiting, wake_at=at)
         yield from park(session, OpenWait(asked.place, "timer", at), signal)
         raise AssertionError("unreachable")
     value, blobs = session.wrap(raw)

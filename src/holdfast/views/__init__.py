@@ -5,9 +5,18 @@
 
 from holdfast.core.plain import to_plain
 from holdfast.views.agents import AgentInfo, agents
+from holdfast.views.listing import (
+    SHOWN_STATUSES,
+    RunPage,
+    Watch,
+    every_run,
+    runs,
+    standing,
+    unwatched,
+)
 from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
+from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.runs import SHOWN_STATUSES, RunPage, Watch, every_run, runs, standing, unwatched
 from holdfast.views.state import artifact, at, diff, folded, get, pending, with_owner
 from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
@@ -18,6 +27,7 @@ __all__ = [
     "AgentInfo",
     "Change",
     "Moment",
+    "OpenRequest",
     "Position",
     "RunPage",
     "Through",
@@ -31,12 +41,15 @@ __all__ = [
     "diff",
     "events",
     "every_run",
+    "family",
     "folded",
     "get",
+    "next_steps",
     "pending",
     "position",
     "ranges",
     "records",
+    "requests",
     "row_of",
     "runs",
     "standing",

@@ -20,8 +20,8 @@ from holdfast.errors import InvalidInput, NotFound, StoreError
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Snapshot, Store
 from holdfast.store.tail import newest_first
+from holdfast.views.listing import standing
 from holdfast.views.log import contradiction, records, row_of
-from holdfast.views.runs import standing
 from holdfast.views.values import Change, compare
 
 SNAPSHOT_AFTER: Final = 1000
