@@ -34,6 +34,7 @@ def test_run_as_json_names_the_run_its_status_and_result(shell: Shell) -> None:
         "status": "completed",
         "result": "m-1",
         "waiting_for": "",
+        "waiting": [],
         "error": "",
         "continue": [],
     } == found

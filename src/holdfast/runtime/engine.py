@@ -319,7 +319,7 @@ class Engine:
     def _set_aside_damaged(self, session: Session, damage: LogDamaged) -> None:
         change = RowChange("quarantined", None, str(damage))
         with contextlib.suppress(StoreError):
-            last = self.store.read(session.run_id)[-1].seq
+            last = self.store.heads([session.run_id])[session.run_id]
             self.store.append(Append(session.run_id, last, (), session.epoch, change))
             session.settled = True
 
