@@ -27,15 +27,18 @@ FLOORS = (
     {"core"},
     {"store"},
     {"words"},  # sentences for people, for errors and for every interface
-    {"runtime", "control", "views"},
-    {"bundle", "check", "doctor", "gc"},  # operations on a store, over views and control
+    {"runtime", "control", "views", "event_stream"},
+    # operations on a store; one step of a run again, away from its store; run or resume
+    {"bundle", "check", "doctor", "gc", "dry_fork", "execution"},
     {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
-    {"cli", "web", "mcp", "lua"},
+    {"web", "mcp", "lua"},
+    {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = FLOORS[-1]
+WINDOWS = FLOORS[-1] | FLOORS[-2]
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.

@@ -51,6 +51,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   ├── ArtifactDamaged              a value stored outside its event is missing or damaged (names it)
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
 │   └── LogRegressed                 the store has forgotten events it had acknowledged
+├── NotMocked                        a tool or model has no mock and would be executed for real
 └── NotDurable                       durability would silently be off
 
 NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
@@ -374,6 +375,17 @@ class OutOfTurns(HoldfastError):
         )
 
 
+class NotMocked(HoldfastError):
+    """A tool or model has no mock, where only mocks may be called. It was not executed."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self.name = name
+        super().__init__(
+            f"{name} has no mock, so nothing was executed. "
+            f'Add one: {where}={{"{name}": {{"returns": …}}}}'
+        )
+
+
 class NotDurable(HoldfastError):
     """Durability would silently be off here."""
 
@@ -518,29 +530,31 @@ class Diverged(HoldfastError):
         self.recorded, self.attempted = recorded, attempted
         self.adds = adds
         """Whether the code may have only added something: then `accept_new_steps` is a way on."""
-        accept = (
-            f"  - make what was added, now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
-            if adds
-            else ""
-        )
-        fork = (
-            f"  - this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
-            "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork; or\n"
-            if forked_from
-            else ""
-        )
-        super().__init__(
+        self.what = (
             f"run {run_id!r} diverged at {where}\n"
             f"  recorded:  {recorded}\n"
             f"  attempted: {attempted}\n"
             "Nothing new was executed. The agent's code (or something it read that is not recorded) "
-            "changed since the run began. To go on:\n"
-            "  - put the old code back and resume; or\n"
-            f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
-            f"{accept}"
-            f"{fork}"
-            f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
+            "changed since the run began."
         )
+        self.edits = _edits(forked_from)
+        """What can be changed in the code, besides putting the old one back."""
+        accept = f"make what was added, now: hf.resume({run_id!r}, accept_new_steps=True)"
+        again = f"start over with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
+        ways = ["put the old code back and resume", *self.edits, *([accept] if adds else []), again]
+        super().__init__(f"{self.what} To continue:\n" + "; or\n".join(f"  - {w}" for w in ways))
+
+
+def _edits(forked_from: str) -> tuple[str, ...]:
+    """What can be changed in code that diverged, besides putting the old code back."""
+    edits = ("keep the change for new runs only: if run.patched('name'): … else: (the old way)",)
+    if not forked_from:
+        return edits
+    fork = (
+        f"this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
+        "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork"
+    )
+    return (*edits, fork)
 
 
 class NotRecorded(UserWarning):

@@ -12,7 +12,16 @@ from hypothesis import given
 from msgspec import Raw
 
 from holdfast.core import events, values
-from holdfast.core.events import AskedTool, ErrorInfo, Event, Inherited, Spent, Usage, Value
+from holdfast.core.events import (
+    AskedTool,
+    Divergence,
+    ErrorInfo,
+    Event,
+    Inherited,
+    Spent,
+    Usage,
+    Value,
+)
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.waiting import WaitingFor, WaitingKind
 
@@ -36,6 +45,7 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     ErrorInfo: st.builds(ErrorInfo, TEXT, TEXT, TEXT, TEXT),
     Usage: st.builds(Usage, st.integers(), st.integers(), NUMBERS),
 }
+ANY_OF[Divergence] = st.builds(Divergence, TEXT, TEXT, TEXT, st.booleans())
 ANY_OF[Spent] = st.builds(Spent, st.integers(), ANY_OF[Usage])
 ANY_OF[Inherited] = st.builds(
     Inherited, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
@@ -93,7 +103,7 @@ def sample(name: str, hint: Any, number: int) -> Any:
     }
     if hint in made:
         return made[hint]
-    for struct in (ErrorInfo, Usage, Spent, Inherited):
+    for struct in (ErrorInfo, Usage, Spent, Inherited, Divergence):
         if hint in (struct, struct | None):
             return example(struct, number)
     if hint == tuple[WaitingFor, ...]:

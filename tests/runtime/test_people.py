@@ -194,7 +194,7 @@ def test_when_several_ask_at_once_one_must_say_which(home: Any) -> None:
     waits(hf, main)
     requests = {w.name: w.id for w in hf.get("r").waits}
     assert set(requests) == {"a?", "b?"}
-    with pytest.raises(InvalidInput, match="say which one"):
+    with pytest.raises(InvalidInput, match="waiting for 2 approvals; name one"):
         hf.approve("r")
     hf.approve("r", requests["b?"])
     waits(hf, main)

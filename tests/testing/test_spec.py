@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.builtin_steps import ready_sentences
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.spec import (
     Cast,
     SpecError,
@@ -272,7 +272,7 @@ def test_a_tool_with_an_effect_and_no_mock_ends_the_scenario_and_is_named() -> N
     (verdict,) = played("  Scenario: x\n    Given the input to is sam\n    And the approval is granted\n"
                         "    When the agent runs\n    Then the run should fail\n", cast)  # fmt: skip
 
-    assert "send_email has an effect and no mock" in verdict.problem
+    assert "send_email has no mock" in verdict.problem
 
 
 def test_the_line_of_a_sentence_in_a_python_file_is_that_of_the_file(tmp_path: Path) -> None:

@@ -52,8 +52,9 @@ from holdfast.errors import (
     Rejected,
 )
 from holdfast.runtime import templates
+from holdfast.runtime.agent_types import BoundAgent
 from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
-from holdfast.runtime.enter import agent, step
+from holdfast.runtime.decorators import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
 from holdfast.runtime.task_factory import in_thread
 
@@ -178,6 +179,10 @@ class LLMAgent:
         """Inside another agent: a child run (something to await, if this agent is async)."""
         return self._enter(goal)
 
+    def bind(self, goal: str) -> BoundAgent[str]:
+        """The agent with the input of one run, for `hf.run` and `hf.start`."""
+        return BoundAgent(self, (goal,))
+
     # ── the loop ─────────────────────────────────────────────────────────────────────────
 
     def _loop(self, run: RunBase) -> _Loop:
@@ -251,8 +256,9 @@ class LLMAgent:
     def _question(self, run: RunBase) -> Callable[..., Any]:
         """The step that asks the model. Its identity is the turn, and not what it is told: with better
         instructions or another model a run goes on where it is, and what was answered stays answered."""
-        declared = step(name="model", retry=self._retry)
         model: Any = self._model
+        outside = not getattr(model, "is_offline", False)
+        declared = step(name="model", retry=self._retry, outside=outside)
         if self._model_is_async:
 
             @declared

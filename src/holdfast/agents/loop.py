@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec import Raw
@@ -24,6 +24,7 @@ from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.events import Value, plain
 from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
+from holdfast.runtime.agent_types import Agent, AsyncAgent
 from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.checkpoints import end_iteration
@@ -33,6 +34,7 @@ from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
 from holdfast.runtime.params import Params
+from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session
 from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import learn_names
@@ -40,6 +42,20 @@ from holdfast.runtime.undo import learn_names
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+
+
+class LoopDecorator(Protocol):
+    """What `@loop(…)` returns: it makes an agent of a function from state to state. The agent takes a goal or a first state,
+    and what the function takes after its state."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[AsyncRun, S, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncAgent[Concatenate[str | S, P], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Run, S, P], R], /
+    ) -> Agent[Concatenate[str | S, P], R]: ...
 
 
 def loop(
@@ -58,8 +74,8 @@ def loop(
     max_running: int | None = None,
     redact: Iterable[str] = (),
     exempt: Iterable[str] = (),
-    until: Callable[[S], bool] | None = None,
-) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
+    until: Callable[[Any], bool] | None = None,
+) -> LoopDecorator:
     """A function from state to state, applied until the state is done (or failed).
 
     `hf.run(researcher, "the question")` makes the first state; a state may be given instead. The result is

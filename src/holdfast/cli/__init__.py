@@ -48,6 +48,7 @@ VERBS: Final = {
     "cancel": ("decisions", "cancel", "End a run at its next call."),
     "undo": ("decisions", "undo", "Take back what a run did, newest first."),
     "fork": ("decisions", "fork", "A new run that begins with another one's first steps."),
+    "mcp": ("mcp", "mcp", "Serve tasks to MCP clients; `mcp config` connects one."),
     "doctor": ("admin", "doctor", "Examine the store: weak settings and damaged runs."),
     "gc": ("admin", "gc", "Delete runs that ended long ago."),
     "export": ("admin", "export", "Write a run into one file."),

@@ -20,13 +20,14 @@ from holdfast.cli.common import (
     existing_store,
     json_or_text,
     pair,
+    python_files,
     run_argument,
     say,
 )
 from holdfast.cli.prompts import option_or_value, show_request
 from holdfast.core import values
 from holdfast.core.state import Call, Waiting
-from holdfast.errors import NotStorable
+from holdfast.errors import InvalidInput, NotStorable
 from holdfast.store.base import Store
 from holdfast.words.advice import command
 from holdfast.words.calls import evidence
@@ -36,11 +37,19 @@ request_option = click.option(
 )
 
 
-def _open_request(store: Store, run_id: str, kind: str, request: str) -> Waiting | None:
+def _open_request(
+    store: Store, run_id: str, kind: str, request: str, url: str | None, *words: str
+) -> Waiting | None:
     """The request that a decision would be about; None leaves it to `control` to say why not."""
     waits = [w for w in views.pending(store, run_id).waits if w.wait == kind and not w.decided]
     named = [w for w in waits if request in ("", w.id)]
-    return named[0] if len(named) == 1 else None
+    if len(named) <= 1:
+        return named[0] if named else None
+    lines = [f"run {run_id!r} is waiting for {len(named)} {kind}s; name one:"]
+    for wait in named:
+        what = text.compact(describe.content(store, run_id, wait.show)) if wait.tool else wait.name
+        lines.append(f"  {command(url, *words, '--request', wait.id)}  # {what}")
+    raise InvalidInput("\n".join(lines))
 
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
@@ -62,7 +71,7 @@ def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> No
     word = "approve" if approved else "reject"
     act = control.approve if approved else control.reject
     with existing_store(decider.url) as store:
-        wait = _open_request(store, run_id, "approval", request)
+        wait = _open_request(store, run_id, "approval", request, decider.url, word, run_id)
         if wait is not None:
             show_request(store, run_id, wait)
             decider.confirm(f"{word} this?")
@@ -99,7 +108,7 @@ def reject(run_id: str, request: str, decider: Decider) -> None:
 def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decider) -> None:
     """Answer the question that a run asks. VALUE is JSON if it reads as JSON, else text."""
     with existing_store(decider.url) as store:
-        wait = _open_request(store, run_id, "answer", request)
+        wait = _open_request(store, run_id, "answer", request, decider.url, "answer", run_id, value)
         said = value if as_text else option_or_value(value, wait)
         if wait is not None:
             show_request(store, run_id, wait)
@@ -292,12 +301,32 @@ def undo(run_id: str, decider: Decider) -> None:
     metavar="KEY=VALUE",
     help="Change the state it begins with.",
 )
+@click.option(
+    "--dry", "file", metavar="FILE[:AGENT]", shell_complete=python_files,
+    help="Execute STEP again in isolation, with mocks; no run is made and no tool executes.",
+)  # fmt: skip
+@click.option(
+    "--mock", "mocks", multiple=True, metavar="NAME=RESULT",
+    help="With --dry: what a tool or model returns (JSON, or text); MOCKS in FILE are used too.",
+)  # fmt: skip
 @decision_options
-def fork(
-    run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], decider: Decider
-) -> None:
-    """A new run that begins with this one's log up to the end of STEP, and goes its own way."""
+def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], file: str | None,
+         mocks: tuple[str, ...], decider: Decider) -> None:  # fmt: skip
+    """A new run that begins with this one's log up to the end of STEP, and continues on its own.
+
+    With --dry, STEP itself is executed again instead, on a copy in memory.
+    """
     state = {key: json_or_text(value) for key, value in map(pair, changes)}
+    if file is not None:
+        if new_id is not None:
+            raise click.UsageError("--dry makes no run, so it takes no --id")
+        from holdfast.cli.dry_fork import dry_fork
+
+        answers = {key: json_or_text(value) for key, value in map(pair, mocks)}
+        dry_fork(file, run_id, step, state, answers, decider.url, as_json=decider.as_json)
+        return
+    if mocks:
+        raise click.UsageError("--mock goes with --dry FILE")
     with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)

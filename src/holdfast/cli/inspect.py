@@ -158,6 +158,8 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
         ("forked", f"from {text.visible(state.forked_from)}" if state.forked_from else ""),
         ("inherits", "; ".join(map(text.visible, state.inherited_effects))),
         ("held by" if state.status == "running" else "waits for", waits),
+        ("recorded", text.visible(state.diverged.recorded) if state.diverged else ""),
+        ("attempted", text.visible(state.diverged.attempted) if state.diverged else ""),
         ("input", text.compact(state.input, 200)),
     ]  # fmt: skip
     for name, said in lines:

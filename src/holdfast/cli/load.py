@@ -22,6 +22,7 @@ from holdfast.core.params import ParamSchema, type_name
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotFound, NotStorable
 from holdfast.runtime.declare import AgentSpec, spec_of
+from holdfast.store.base import RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,15 @@ def _place(error: BaseException, path: Path) -> str:
 
 
 # ── parameters ───────────────────────────────────────────────────────────────────────────────
+
+
+def check_agent(loaded: Loaded, row: RunRow) -> None:
+    """NotFound if the file does not have the agent of this run."""
+    if row.agent not in loaded.agents:
+        known = ", ".join(loaded.agents)
+        raise NotFound(
+            f"run {row.id!r} is of agent {row.agent!r}, which {loaded.file} does not have; it has {known}"
+        )
 
 
 def parameters(name: str, schema: ParamSchema, given: Iterable[str]) -> dict[str, Any]:

@@ -16,13 +16,15 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, text
+from holdfast.cli import INTERRUPTED, Refused, text
 from holdfast.cli.common import (
     Decider,
     decision_options,
     existing_store,
     file_argument,
     json_option,
+    known_runs,
+    python_files,
     run_argument,
     say,
     store_option,
@@ -30,14 +32,16 @@ from holdfast.cli.common import (
     who,
 )
 from holdfast.cli.describe import content, next_commands
-from holdfast.cli.load import Loaded, is_file, load, parameters
+from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, NotFound, RunBusy, RunCancelled, RunFailed, RunWaiting
+from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
+from holdfast.runtime.agent_types import BoundAgent
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.resumable import CHECKS
+from holdfast.store.base import Store
 from holdfast.waiting import WaitingFor
 from holdfast.words.advice import advice, command
 
@@ -98,15 +102,9 @@ class Job:
             self._waits(waiting)
         except RunFailed as failed:
             self._failed(failed)
-        state = views.get(self.hf.store, self.run_id)
-        result = content(self.hf.store, self.run_id, state.result)
-        if self.as_json:
-            self._json(state.status, result=result)
-            return
-        click.echo(f"run {self.run_id} {text.status(state.status)}", err=True)
-        click.echo(
-            text.visible(result, lines=True) if isinstance(result, str) else text.pretty(result)
-        )
+        except Diverged as diverged:
+            self._diverged(diverged)
+        _print_result(self.hf.store, self.run_id, self.as_json)
 
     def _to_the_end(self, go: Callable[[], Any]) -> None:
         while True:
@@ -209,11 +207,41 @@ class Job:
         click.echo("\n".join(lines), err=True)
         raise click.exceptions.Exit(1)
 
-    def _json(self, status: str, *, result: Any = None, waiting_for: str = "", error: str = "",
-              waiting: Sequence[WaitingFor] = (), how: list[str] | None = None) -> None:  # fmt: skip
-        data = {"run": self.run_id, "status": status, "result": result, "waiting_for": waiting_for,
-                "waiting": waiting, "error": error, "continue": how or []}  # fmt: skip
-        click.echo(text.as_json(data))
+    def _diverged(self, diverged: Diverged) -> NoReturn:
+        """The code does not match the log: both sides, and the commands with which the run goes on."""
+        state = views.get(self.hf.store, self.run_id)
+        how = next_commands(self.hf.store, state, self.url, self.file)
+        lines = [
+            f"{diverged.what} To continue:",
+            *(f"  - {way}" for way in (*how, *diverged.edits)),
+        ]
+        raise Refused("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
+
+    def _json(self, status: str, *, waiting_for: str = "", waiting: Sequence[WaitingFor] = (), error: str = "",
+              how: list[str] | None = None) -> None:  # fmt: skip
+        click.echo(
+            _as_json(
+                self.run_id, status, waiting_for=waiting_for, waiting=waiting, error=error, how=how
+            )
+        )
+
+
+def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str = "",
+             waiting: Sequence[WaitingFor] = (), error: str = "", how: list[str] | None = None) -> str:  # fmt: skip
+    """What became of a run, for programs."""
+    return text.as_json({"run": run_id, "status": status, "result": result, "waiting_for": waiting_for,
+                         "waiting": waiting, "error": error, "continue": how or []})  # fmt: skip
+
+
+def _print_result(store: Store, run_id: str, as_json: bool) -> None:
+    """The result of a run that is completed; the agent's code is not needed for that."""
+    state = views.get(store, run_id)
+    result = content(store, run_id, state.result)
+    if as_json:
+        click.echo(_as_json(run_id, state.status, result=result))
+        return
+    click.echo(f"run {run_id} {text.status(state.status)}", err=True)
+    click.echo(text.visible(result, lines=True) if isinstance(result, str) else text.pretty(result))
 
 
 @click.command()
@@ -246,12 +274,12 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
     run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
-        job.carry(lambda: hf.run(agent, id=run_id, wait=wait, **values))
+        job.carry(lambda: hf.run(BoundAgent(agent, input=values), id=run_id, wait=wait))
 
 
 @click.command()
-@file_argument
-@run_argument
+@click.argument("target", metavar="[FILE[:AGENT]]", shell_complete=python_files)
+@click.argument("run_id", metavar="ID", shell_complete=known_runs, required=False)
 @lease_option
 @wait_option
 @click.option(
@@ -267,13 +295,27 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
 )
 @store_option
 @json_option
-def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[str, ...], accept_new_steps: bool,
-           url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Go on with a run that waits, was interrupted or failed. A failed one goes on from its failed step."""
-    target, run_id = _in_order(target, run_id)
-    loaded = load(target)
+def resume(target: str, run_id: str | None, lease: float, wait: bool, override: tuple[str, ...],
+           accept_new_steps: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Continue a run that is waiting, was interrupted or failed. A failed one continues from its failed step.
+
+    The result of a completed run is printed, and FILE is not needed for that.
+    """
+    if run_id is None and is_file(target):
+        raise click.UsageError("Missing argument 'ID'.")
+    target, run_id = ("", target) if run_id is None else _in_order(target, run_id)
     with existing_store(url) as store:
-        _check_agent(loaded, views.row_of(store, run_id))
+        row = views.row_of(store, run_id)
+        if row.status == "completed" and not accept_new_steps:
+            _print_result(store, run_id, as_json)
+            return
+        if not target:
+            how = command(url, "resume", "FILE", run_id)
+            raise click.UsageError(
+                f"run {run_id} is {row.status}, so its agent's code is needed: {how}"
+            )
+    loaded = load(target)
+    check_agent(loaded, row)
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait, override)
         job.carry(partial(job.go_on, accept_new_steps=accept_new_steps))
@@ -295,7 +337,7 @@ def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) 
     loaded = load(target)
     with existing_store(decider.url) as store:
         row = views.row_of(store, run_id)
-        _check_agent(loaded, row)
+        check_agent(loaded, row)
         if not decider.as_json or not decider.yes:
             _show_what_may_repeat(views.get(store, run_id))
     decider.confirm(f"run {text.visible(run_id)} from its first line again?")
@@ -317,14 +359,6 @@ def _in_order(first: str, second: str) -> tuple[str, str]:
     return (second, first) if is_file(second) and not is_file(first) else (first, second)
 
 
-def _check_agent(loaded: Loaded, row: Any) -> None:
-    if row.agent not in loaded.agents:
-        known = ", ".join(loaded.agents)
-        raise NotFound(
-            f"run {row.id!r} is of agent {row.agent!r}, which {loaded.file} does not have; it has {known}"
-        )
-
-
 # ── replay ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -338,7 +372,7 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
     with existing_store(url) as store:
-        _check_agent(loaded, views.row_of(store, run_id))
+        check_agent(loaded, views.row_of(store, run_id))
     with _open(url, loaded, 30.0) as hf, users_code(as_json):
         found = hf.replay(run_id)
     cause = found.diverged

@@ -24,9 +24,9 @@ from holdfast.cli import text
 from holdfast.cli.common import json_option
 from holdfast.cli.load import Loaded, load
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.crash import Fault, Lives, Report, explore
 from holdfast.testing.fork_server import ForkServers
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.spec import (
     Cast,
     Scenario,
@@ -69,7 +69,9 @@ class Tally:
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="FILE[:AGENT]…")
 @click.option(
-    "--mock", is_flag=True, help="Use MOCKS; a tool with an effect and no mock is an error."
+    "--mock",
+    is_flag=True,
+    help="Use MOCKS, and contact nothing: a tool or model without a mock is an error.",
 )
 @click.option("--crash-everywhere", is_flag=True, help="Also kill each scenario at every boundary.")
 @click.option(

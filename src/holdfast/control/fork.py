@@ -72,7 +72,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     )
     new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns
-        new.insert(-1, e.StatePatched(changes=state_operations(state), by=by, why=why or "forked"))
+        new.insert(-1, state_patch(state, by=by, why=why))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
     refuse_unreadable(sealed)
     needed = set().union(*map(e.artifacts, new))
@@ -81,6 +81,11 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     made, fresh = store.create(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new)))
     if not fresh:
         raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
+
+
+def state_patch(state: Mapping[str, Any], *, by: str = "", why: str = "") -> e.StatePatched:
+    """The event with which a fork begins with other state."""
+    return e.StatePatched(changes=state_operations(state), by=by, why=why or "forked")
 
 
 def _resumed(kept: Sequence[Event]) -> list[Event]:

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.control.act import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
+from holdfast.core.advice import decision_calls
 from holdfast.core.events import Event
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
@@ -135,8 +136,10 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
             + other
         )
     if len(open_ones) > 1:
-        names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
-        raise InvalidInput(f"run {state.id!r} waits for several: say which one: {names}")
+        calls = "".join(f"\n  {line}" for line in decision_calls(state.id, open_ones))
+        raise InvalidInput(
+            f"run {state.id!r} is waiting for {len(open_ones)} {kind}s; name one:{calls}"
+        )
     return open_ones[0]
 
 

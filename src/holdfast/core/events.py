@@ -173,20 +173,33 @@ class RunClaimed(Event, frozen=True, omit_defaults=True):
     code_version: str = ""
 
 
+class Divergence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where code made a call that differs from the recorded one, and both sides.
+
+    `adds` is true if the code may only have added calls: then the new ones can be accepted.
+    """
+
+    where: str
+    recorded: str
+    attempted: str
+    adds: bool = False
+
+
 class RunSuspended(Event, frozen=True, omit_defaults=True):
     """The run left memory until something comes, or until `wake_at`.
 
     `open_since` says when the oldest of all that is still open began: requests, and calls without a receipt.
     So whoever asks what is open need not read what stands before. None: it is not known.
+    `diverged` is set if the run stopped because its code does not match its log.
     """
 
     waiting_for: str
     how: str = ""
     wake_at: int | None = None
     open_since: int | None = None
-    waits: tuple[
-        WaitingFor, ...
-    ] = ()  # the same as data; logs of older versions have only the text
+    diverged: Divergence | None = None
+    waits: tuple[WaitingFor, ...] = ()
+    """The same as data; logs of older versions have only the text."""
 
 
 class RunCompleted(Event, frozen=True, omit_defaults=True):

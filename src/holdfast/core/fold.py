@@ -120,6 +120,7 @@ class Draft:
     waiting_for: str
     waiting: tuple[WaitingFor, ...]
     wake_at: int | None
+    diverged: e.Divergence | None
     cancel_requested: bool
     parent: str
     forked_from: str
@@ -198,6 +199,7 @@ class Draft:
     def _suspended(self, x: e.RunSuspended) -> None:
         waits = x.waits or (WaitingFor("other", x.waiting_for),)
         self._set_status("waiting", x.waiting_for, tuple(map(self._since, waits)), x.wake_at)
+        self.diverged = x.diverged
 
     def _set_status(
         self,
@@ -207,7 +209,7 @@ class Draft:
         wake_at: int | None = None,
     ) -> None:
         self.status, self.waiting_for, self.waiting = status, waiting_for, waiting
-        self.wake_at = wake_at
+        self.wake_at, self.diverged = wake_at, None
 
     def _since(self, x: WaitingFor) -> WaitingFor:
         """The same with the time since when: of a request, since it was made."""
@@ -257,7 +259,7 @@ class Draft:
         parts.waits.clear()
         self.status, self.failure, self.result = "pending", None, None
         self.waiting_for, self.waiting = "", ()
-        self.cancel_requested = False
+        self.cancel_requested, self.diverged = False, None
         self.restarts += 1
         self.loop = Document(None)
         self.iteration, self.iteration_index = 0, -1

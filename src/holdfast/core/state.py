@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.advice import request_id
 from holdfast.core.agent_state import AgentState
-from holdfast.core.events import ErrorInfo, Usage, Value
+from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 from holdfast.waiting import WaitingFor
 
@@ -111,7 +112,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """How people name it when they decide: its branch and position."""
-        return f"{self.branch}#{self.index}"
+        return request_id(self)
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -199,6 +200,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: tuple[WaitingFor, ...] = ()
     """The same as data; empty if the run is not suspended."""
     wake_at: int | None = None
+    diverged: Divergence | None = None
+    """Both sides, while the run is waiting because its code does not match its log."""
     cancel_requested: bool = False
     parent: str = ""
     forked_from: str = ""

@@ -7,8 +7,6 @@ Recorded, so that the code is told nothing else when it is replayed: the call gi
 
 from __future__ import annotations
 
-import contextlib
-
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
 from holdfast.runtime.branches import Inside
@@ -45,15 +43,19 @@ def record_cut(
 
 
 def cancel_child(asked: Asked, step: int) -> Flow:
-    """Cancel the child run of this call, unless it has ended. Repeating it does no harm."""
+    """Cancel the child run of this call, unless it has ended; repeating it does no harm. Returns the cancellation of
+    the caller that came meanwhile, if any: the child is cancelled in spite of it."""
     session, spec = asked.session, asked.spec
     child = {"store": session.store, "run_id": f"{session.run_id}~{step}"}
     inside = Inside(spec.name, spec.effect, session.run_id)
-    told = False
-    while not told:
-        with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
+    given_up: BaseException | None = None
+    while True:
+        try:
             yield Invoke(session, ask_to_cancel, child, inside, False)
-            told = True
+        except CutOff as cut:
+            given_up = cut.cancelled
+        else:
+            return given_up
 
 
 def ask_to_cancel(store: Store, run_id: str) -> None:

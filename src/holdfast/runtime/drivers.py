@@ -23,6 +23,7 @@ from holdfast.runtime.branches import CURRENT, Inside, current_branch
 from holdfast.runtime.effects import (
     Begin,
     CutOff,
+    Effect,
     Flow,
     HandOver,
     Invoke,
@@ -93,12 +94,20 @@ async def drive_async(flow: Flow) -> Any:
                     answer = await persist_async(effect, cancelled)
                 case HandOver():
                     await _hand_over(effect)
-                case _ if cancelled and not isinstance(effect, Replay):
+                case _ if cancelled and not _is_held(effect):
                     raise _cut_or_cancelled(cancelled.pop())
                 case _:
                     answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
+
+
+def _is_held(effect: Effect) -> bool:
+    """Whether a cancellation does not end this: a recorded outcome is given to the code all the same, and a call in
+    doubt holds its line until a person has decided."""
+    return isinstance(effect, Replay) or (
+        isinstance(effect, Park) and effect.wait.kind == "decision"
+    )
 
 
 def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
@@ -288,7 +297,7 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
     lines = _lines(session)
     if isinstance(effect, Replay):
         if lines is not None:
-            await lines.take_recorded(effect.places, is_cut=effect.is_cut)
+            await lines.take_recorded(effect.places, effect.is_cut, effect.given_up)
         return None
     try:
         if isinstance(effect, Invoke):

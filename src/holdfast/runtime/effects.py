@@ -89,6 +89,9 @@ class Replay(msgspec.Struct, eq=False):
     session: Session
     places: Sequence[Place]
     is_cut: bool = False
+    """The code had stopped waiting there: it gets no answer, and this ends when it stops waiting again."""
+    given_up: BaseException | None = None
+    """By this it has done so already."""
 
 
 class HandOver(msgspec.Struct, eq=False):

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -48,11 +48,13 @@ from holdfast.runtime.dry_run import calls_by_replay
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper, Owner
 from holdfast.runtime.lineage import LiveRun
+from holdfast.runtime.log_watcher import LogWatcher
 from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.suspend import ends
 from holdfast.runtime.task_factory import branching_tasks
+from holdfast.runtime.threads import Threads, in_thread
 from holdfast.runtime.undo import ask_to_undo
 from holdfast.runtime.uninterrupted import uninterrupted
 from holdfast.runtime.watcher import Lookout
@@ -71,6 +73,8 @@ from holdfast.store.base import (
 from holdfast.store.tail import newest_first
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_busy, run_waiting
+
+T = TypeVar("T")
 
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
@@ -117,6 +121,9 @@ class Engine:
         self.leases = LeaseKeeper(store, self.options.lease_seconds)
         self.lookout = Lookout(store, self.options.lease_seconds)
         self.agents: dict[str, AgentSpec] = {}
+        self.threads = Threads()
+        """For what async callers have to wait for."""
+        self.logs = LogWatcher(store, self.threads)
         self._lending = threading.Lock()
 
     @property
@@ -130,6 +137,13 @@ class Engine:
     def close(self) -> None:
         self.lookout.close()
         self.leases.close()
+        self.threads.shutdown()
+
+    async def uninterrupted(
+        self, fn: Callable[[], T], dispose: Callable[[T], Any] | None = None
+    ) -> T:
+        """Call `fn` in a thread, to its end also if the caller is cancelled; see `uninterrupted.py`."""
+        return await uninterrupted(fn, dispose, threads=self.threads)
 
     # ── starting and claiming ────────────────────────────────────────────────────────────
 
@@ -163,17 +177,17 @@ class Engine:
 
     async def create_async(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True,
+        above: Session | None = None, claim: bool = True, priority: int = 0,
     ) -> Taken | RunRow:  # fmt: skip
         """The same on this event loop."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority=0)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
         try:
             row, fresh = await self.store.create_async(new)
         except asyncio.CancelledError:  # by now it has been created, or not
             if new.row is not None and new.is_new and claim:
                 unwanted = Taken(new.row, spec, asked_at)
-                await uninterrupted(partial(self.put_back, unwanted))
+                await self.uninterrupted(partial(self.put_back, unwanted))
             raise
         return (
             Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
@@ -418,18 +432,18 @@ class Engine:
             if session.settled and session.stopped is None:
                 self._close(session)
             else:
-                await uninterrupted(partial(self._close, session, died=died))
+                await self.uninterrupted(partial(self._close, session, died=died))
 
     async def _opened(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""
         open_ = partial(self._open, taken, owner)
-        return await uninterrupted(open_, lambda opened: self._close(opened[0]))
+        return await self.uninterrupted(open_, lambda opened: self._close(opened[0]))
 
     async def _execute_in_thread(self, taken: Taken) -> Any:
         """Execute a plain agent. Its code cannot be interrupted: if the caller is cancelled, the run is given
         back at its next boundary, and its thread is not waited for."""
         taken.unwanted = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(self.execute, taken))
+        work = in_thread(self.threads, partial(self.execute, taken))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -543,10 +557,10 @@ class Engine:
             )
             if not isinstance(taken, Taken):
                 claim_it = partial(self._taken_up, taken, spec, above, within)
-                taken = await uninterrupted(claim_it, self.put_back)
+                taken = await self.uninterrupted(claim_it, self.put_back)
             if isinstance(taken, Taken):
                 return await self.execute_async(taken)
-        return await asyncio.to_thread(self._result_of_child, taken, spec, above)
+        return await in_thread(self.threads, partial(self._result_of_child, taken, spec, above))
 
     @contextlib.contextmanager
     def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[Wanted | None]:
@@ -609,7 +623,7 @@ class Engine:
 
         async def undo_async(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
             take = partial(self._taken_to_undo, spec, child_id)
-            taken = await uninterrupted(take, self.put_back)
+            taken = await self.uninterrupted(take, self.put_back)
             if taken is not None:
                 with contextlib.suppress(RunCancelled):
                     await self.execute_async(taken)

@@ -44,7 +44,7 @@ from holdfast.runtime.undo import compensate, learn_names
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import how_to_continue, phrase, run_waiting
+from holdfast.words.waiting import how_to_continue, phrase
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
@@ -191,8 +191,7 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     session.stopped = None
     if not session.settled:
         yield from suspend(session, signal)
-    waits = signal.waits or (WaitingFor("other", signal.waiting_for, how=signal.how),)
-    raise run_waiting(session.run_id, *waits, several=len(session.suspensions) > 1)
+    raise RunWaiting(session.run_id, signal.waiting_for, signal.how, waits=signal.waits)
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
@@ -264,11 +263,19 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
         says = phrase(waiting)
         change = RowChange("waiting", None, says)
         how = how_to_continue(session.run_id, [waiting])
-        event = e.RunSuspended(waiting_for=says, how=how, waits=(waiting,))
+        event = e.RunSuspended(
+            waiting_for=says, how=how, diverged=_both_sides(cause), waits=(waiting,)
+        )
         session.discard_notes()
         yield from commit(session, [event], change=change)
         session.settled = True
     raise cause
+
+
+def _both_sides(cause: HoldfastError) -> e.Divergence | None:
+    if not isinstance(cause, Diverged):
+        return None
+    return e.Divergence(cause.where, cause.recorded, cause.attempted, cause.adds)
 
 
 def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:

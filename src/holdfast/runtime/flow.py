@@ -152,11 +152,12 @@ def replay(asked: Asked, entry: Entry) -> Flow:
     if entry.settled_as("done"):
         yield from _refuse_misfit(asked, entry)
     if entry.is_cut_off and asked.session.lines is not None:
+        given_up = None
         if asked.spec.effect == CHILD and asked.session.only_replay is None:
             # The process may have died after it recorded this and before it cancelled the child.
-            yield from cancel_child(asked, entry.step)
+            given_up = yield from cancel_child(asked, entry.step)
         try:
-            yield Replay(asked.session, [asked.place], is_cut=True)
+            yield Replay(asked.session, [asked.place], is_cut=True, given_up=given_up)
         finally:
             asked.session.show(entry.seq)
             asked.session.journal.forget(*asked.place)

@@ -6,7 +6,6 @@ come back as `CallFailed`; no exception is ever rebuilt by its name.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -28,10 +27,10 @@ from holdfast.runtime.declare import (
     secrets_in,
 )
 from holdfast.runtime.effects import Asked
+from holdfast.runtime.tracebacks import shortened, user_traceback
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
-TRACEBACK_CHARS: Final = 8_000
 MESSAGE_CHARS: Final = 4_000
 SECRET_CHARS: Final = 8
 """A secret of this length is looked for in the texts of a result. A shorter one could be part of something
@@ -144,14 +143,13 @@ def secrets_of(asked: Asked) -> set[str]:
 
 def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
     """An exception as data, without secrets and of bounded size."""
-    text = "".join(traceback.format_exception(error))
     kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
     return ErrorInfo(
         type=error.error_type if isinstance(error, CallFailed) else kind,
         message=_scrub(error.message if isinstance(error, CallFailed) else str(error), secrets)[
             :MESSAGE_CHARS
         ],
-        traceback=_scrub(text, secrets)[-TRACEBACK_CHARS:],
+        traceback=shortened(_scrub(user_traceback(error), secrets)),
     )
 
 

@@ -154,7 +154,7 @@ def _sqlite(where: str) -> tuple[str, str]:
                 f"{where.split('://', maxsplit=1)[0]!r} is not a kind of store; "
                 "use a path, sqlite:///path, postgresql://…, or install a package that provides it"
             )
-        return where or str(DEFAULT_FILE), "FULL"
+        return _path(where), "FULL"
     path, _, query = where.removeprefix(_SQLITE).partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "FULL")
@@ -162,4 +162,8 @@ def _sqlite(where: str) -> tuple[str, str]:
         raise InvalidInput(
             f"{where}: a SQLite store has no option {min(options)!r}; it has synchronous"
         )
-    return path or str(DEFAULT_FILE), synchronous
+    return _path(path), synchronous
+
+
+def _path(given: str) -> str:
+    return os.path.expanduser(given) if given else str(DEFAULT_FILE)  # noqa: PTH111 - :memory: is no Path

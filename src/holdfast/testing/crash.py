@@ -501,7 +501,7 @@ def _ignores_key(fn: Callable[..., Any]) -> bool:
     if code is None or "locals" in code.co_names:
         return False
     body = list(dis.get_instructions(code))
-    ops = {instruction.opname for instruction in body}
+    ops = {instruction.opname for instruction in body} - _OF_A_COROUTINE
     is_sketch = not any(op.startswith("RETURN") for op in ops) or ops <= _NOTHING_DONE
     names = {i.argval for i in body if i.opname.startswith(("LOAD_", "MAKE_CELL"))}
     used = {n for name in names for n in (name if isinstance(name, tuple) else (name,))}
@@ -509,8 +509,10 @@ def _ignores_key(fn: Callable[..., Any]) -> bool:
 
 
 _NOTHING_DONE: Final = frozenset(
-    {"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"}
+    {"RESUME", "LOAD_CONST", "LOAD_SMALL_INT", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"}
 )
+_OF_A_COROUTINE: Final = frozenset({"RETURN_GENERATOR", "CALL_INTRINSIC_1", "RERAISE"})
+"""What Python adds to every `async def`, whatever its body does."""
 
 
 __all__: Final = ["Fault", "Forked", "Report", "explore", "fault_lines"]

@@ -27,7 +27,7 @@ class CrashEverywhere(Protocol):
         self,
         agent: Callable[..., Any],
         /,
-        *,
+        *args: Any,
         mocks: Mapping[str, Any] | None = None,
         approve: bool | None = None,
         answer: Any = ...,
@@ -71,12 +71,12 @@ def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfas
 @pytest.fixture
 def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
+    from holdfast.runtime.mocks import mocks_of
     from holdfast.testing.crash import explore
-    from holdfast.testing.mocks import mocks_of
     from holdfast.testing.scenario import Act, Answer, Play
 
     def crash(
-        agent: Callable[..., Any], /, *, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
+        agent: Callable[..., Any], /, *args: Any, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
         answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
         check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
     ) -> Report:  # fmt: skip
@@ -85,7 +85,7 @@ def crash_everywhere() -> CrashEverywhere:
         answers += [] if answer is ... else [Answer("answer", answer)]
         answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
         play = Play(
-            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real
+            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real, args=args,
         )  # fmt: skip
         report = explore(play, check=lambda outcome: _asserted(check, outcome))
         if not report.ok:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from holdfast import views
+from holdfast import BoundAgent, views
 from holdfast.app import Holdfast
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import Diverged, HoldfastError, InvalidInput, RunWaiting
 from holdfast.runtime.declare import agent_spec
-from holdfast.testing.mocks import MockMissing, Mocks
+from holdfast.runtime.mocks import MockMissing, Mocks
 from holdfast.testing.sandbox import Sandbox, is_library
 
 LIVES_MAX: Final = 60
@@ -68,6 +68,8 @@ class Play:
     acts: list[Act] = field(default_factory=list)
     may_doubt: set[str] = field(default_factory=set)
     strict: bool = False
+    args: tuple[Any, ...] = ()
+    """Input by position; `input` is by name."""
     module: dict[str, Any] | None = None
     """The names of the agent's file, where plain functions are mocked; default: where it is written."""
 
@@ -106,7 +108,7 @@ def live_here(stage: Stage, agent: Callable[..., Any], how: How,
             elif how == "rerun":
                 hf.rerun(RUN_ID, by="test")
             else:
-                hf.run(agent, id=RUN_ID, **play.input)
+                hf.run(BoundAgent(agent, play.args, play.input), id=RUN_ID)
         except RunWaiting as waiting:
             return Ended("waiting", waiting.waiting_for)
         except Diverged as diverged:

@@ -17,7 +17,7 @@ from holdfast.views.listing import (
 from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, diff, folded, get, pending, with_owner
+from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
 from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
 
@@ -36,6 +36,7 @@ __all__ = [
     "agents",
     "artifact",
     "at",
+    "changes",
     "check",
     "compare",
     "diff",

@@ -51,6 +51,9 @@ def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
         return [*_doubts(state), NextStep("resume", state.id)]
     found = [step for request in requests(store, state) for step in _ways(request)]
     for member in family(store, state):
+        if member.diverged is not None and member.status == "waiting":
+            found += _after_divergence(member.id, adds=member.diverged.adds)
+            continue
         found += _doubts(member)
         if member.status in ("paused", "quarantined"):
             found.append(NextStep("resume", member.id))
@@ -70,6 +73,12 @@ def _ways(request: OpenRequest) -> list[NextStep]:
         case "signal":
             return [NextStep("signal", run_id, name=name) for name in wait.of or (wait.name,)]
     return []
+
+
+def _after_divergence(run_id: str, *, adds: bool) -> list[NextStep]:
+    """Resume with the old code, accept what the new code added, or start over with the state kept."""
+    accept = [NextStep("resume", run_id, accept_new_steps=True)] if adds else []
+    return [NextStep("resume", run_id), *accept, NextStep("rerun", run_id)]
 
 
 def _doubts(state: RunState) -> list[NextStep]:

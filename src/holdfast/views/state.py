@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import log, snapshot, still_open
-from holdfast.core.events import ALL, Noted
+from holdfast.core.events import ALL, Noted, RunClaimed
 from holdfast.core.fold import fold
 from holdfast.core.log import Head
 from holdfast.core.plain import to_plain
@@ -118,19 +118,20 @@ def at(
 ) -> RunState:
     """The state before or after a step: what the agent knew then.
 
-    After a step means: with what the agent made of it, until it called the next one.
+    After a step means: with what the agent made of it, until it called the next one. Step 0 is the beginning:
+    before it the agent's code has not started, after it the code has not made its first call.
     """
     if when not in ("before", "after"):
         raise InvalidInput(f"when must be 'before' or 'after', not {when!r}")
     found = records(store, run_id)
     whole = fold(RunState(), found)
     call = whole.call(step)
-    if call is None:
+    if call is None and step != 0:
         raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
-    end = call.first_seq
+    end = 1 if call is None else call.first_seq
     if when == "after":
-        end = call.last_seq + 1
-        while end < len(found) and found[end].kind in _NOTED:
+        end = end if call is None else call.last_seq + 1
+        while end < len(found) and found[end].kind in _BETWEEN_CALLS:
             end += 1
     then = fold(RunState(), found[:end])
     # Who creates a run and executes it at once does not say that he takes it up.
@@ -138,12 +139,19 @@ def at(
     return _with_dialogue(then)
 
 
-_NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))
+_BETWEEN_CALLS: Final = frozenset(
+    kind for kind, cls in ALL.items() if issubclass(cls, Noted | RunClaimed)
+)
 
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
-    """What changed in what the agent knew between the ends of two steps."""
-    return compare(_known(at(store, run_id, step_a)), _known(at(store, run_id, step_b)))
+    """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
+    return changes(at(store, run_id, step_a), at(store, run_id, step_b))
+
+
+def changes(before: RunState, after: RunState) -> list[Change]:
+    """What differs in what the agent knew in two states."""
+    return compare(_known(before), _known(after))
 
 
 def _known(state: RunState) -> dict[str, Any]:

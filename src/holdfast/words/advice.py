@@ -18,9 +18,9 @@ PLACEHOLDERS = ("FILE", "ID", "NEWCODE", "RESULT", "VALUE", "WHY")
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """One thing that a person can do about a run. `resume` and `worker` need the agent's code, all others do not."""
+    """One thing that a person can do about a run. `resume`, `rerun` and `worker` need the agent's code, all others do not."""
 
-    verb: Literal["approve", "reject", "answer", "signal", "resolve", "resume", "worker"]
+    verb: Literal["approve", "reject", "answer", "signal", "resolve", "resume", "rerun", "worker"]
     run_id: str
     request: str = ""
     """The request to decide, if the run has several of its kind."""
@@ -32,9 +32,12 @@ class NextStep:
     value: str = ""
     """One of the options of a question; empty if any value may be answered."""
 
+    accept_new_steps: bool = False
+    """Make the calls that the code has added."""
+
     @property
     def needs_code(self) -> bool:
-        return self.verb in ("resume", "worker")
+        return self.verb in ("resume", "rerun", "worker")
 
 
 def command(url: str | None, *words: object) -> str:
@@ -61,6 +64,9 @@ def advice(step: NextStep, url: str | None = None, file: str = "FILE") -> str:
             )
             return command(url, "resolve", step.run_id, step.step, *way)
         case "resume":
-            return command(url, "resume", file, step.run_id)
+            more = ["--accept-new-steps"] if step.accept_new_steps else []
+            return command(url, "resume", file, step.run_id, *more)
+        case "rerun":
+            return command(url, "rerun", file, step.run_id)
         case "worker":
             return command(url, "worker", file)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -37,6 +37,9 @@ class ScriptedModel:
     A line is a text (the answer), a `call`, a `say`, a whole `Reply`, or a function of the prompt that
     returns one of these.
     """
+
+    is_offline: Final = True
+    """It contacts nothing, so it needs no mock where only mocks may be called."""
 
     def __init__(self, *lines: Line, tokens_per_turn: int = 0) -> None:
         if not lines:
