@@ -26,6 +26,7 @@ from holdfast.errors import (
     NotStorable,
     RunCancelled,
     RunFailed,
+    RunWaiting,
     Signal,
     Stop,
     StoreError,
