@@ -564,7 +564,7 @@ def test_pause_stops_at_the_next_call_and_resume_goes_on(home: Any) -> None:
         return work("a") + work("b")
 
     hf = home.open(main)
-    with pytest.raises(RunWaiting, match="somebody to resume it"):
+    with pytest.raises(RunWaiting, match="a person to resume it"):
         hf.run(main, id="r")
     assert (ran, hf.handle("r").status) == (["a"], "paused")
     with pytest.raises(RunWaiting, match="resume"):
