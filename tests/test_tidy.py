@@ -44,7 +44,7 @@ OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 # Whatever is not listed may do I/O, know the time or chance, or start threads.
 PURE_MODULES = {
     "__future__", "abc", "base64", "binascii", "bisect", "builtins", "collections", "copy",
-    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib",
+    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "errno", "fractions", "functools", "hashlib",
     "heapq", "hmac", "inspect", "ipaddress", "itertools", "json", "keyword", "math", "msgspec",
     "numbers", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
     "unicodedata", "uuid",

@@ -1,6 +1,6 @@
-"""Holdfast keeps an agent's run in a log outside the process, so that a crash becomes a pause.
+"""Holdfast makes AI agents durable: a run is a log outside the process, so a crash becomes a pause.
 
-The names here are the public surface; everything else has a module of its own. Each name is loaded
+The names here are the public surface; everything else has its own module. Each name is loaded
 when it is first used, so that `import holdfast` costs nothing and the command line starts at once.
 """
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         DeadlineExceeded,
         Diverged,
         HoldfastError,
+        InDoubt,
         InputConflict,
         InvalidInput,
         InvalidTransition,
@@ -91,6 +92,7 @@ __all__ = [
     "Handle",
     "Holdfast",
     "HoldfastError",
+    "InDoubt",
     "InputConflict",
     "InvalidInput",
     "InvalidTransition",
@@ -162,7 +164,7 @@ _HOMES = {
 _HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
 _HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}
 
-if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
 
     def __getattr__(name: str) -> Any:
         home = _HOME_OF.get(name)

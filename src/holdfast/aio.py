@@ -1,6 +1,6 @@
 """`AsyncHoldfast`: the methods of `Holdfast`, awaited. For code on an event loop, such as a web server.
 
-`async def` agents execute on the caller's loop; plain agents, and everything that waits for the store, in threads. Nothing
+`async def` agents execute on the caller's loop; plain agents, and all store access, in threads. Nothing
 here blocks the loop, and a cancelled caller leaves no lease behind. Each method that does not execute an agent is the
 method of `Holdfast` in a thread: what it does is written there.
 """
@@ -20,6 +20,7 @@ from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.check import CheckedRun
 from holdfast.core.events import Event
 from holdfast.core.log import Record
+from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.dry_fork import DryStep
@@ -223,59 +224,74 @@ class AsyncHoldfast:
     # ── running ──────────────────────────────────────────────────────────────────────────
 
     @overload
-    async def run(
-        self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False
-    ) -> R: ...
+    async def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False,
+                  deadline: float | None = None, budget: Budget | None = None) -> R: ...  # fmt: skip
     @overload
     async def run(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> R: ...
     @overload
     async def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, wait: bool = False,
-                  **input: Any) -> R: ...  # fmt: skip
+                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
     @overload
     async def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, wait: bool,
-                  **input: Any) -> R: ...  # fmt: skip
+                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    async def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None,
+                  budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    async def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None,
+                  budget: Budget | None, **input: Any) -> R: ...  # fmt: skip
     async def run(  # type: ignore[misc] # as for `Holdfast.run`
         self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        wait: bool = False, **input: Any,
+        wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
     ) -> Any:  # fmt: skip
         """Run or resume; see `Holdfast.run`. If the caller is cancelled, the run is released: any worker can resume it."""
         spec, args, given = run_request(agent, args, input)
         engine = (await self._opened()).engine
-        run_id = new_id(spec) if id is None else id
-        made = await engine.create_async(spec, run_id, given, args=args)
+        run_id, limits = new_id(spec) if id is None else id, Limits(deadline, budget)
+        made = await engine.create_async(spec, run_id, given, args=args, limits=limits)
         return await self._perform(continue_run(engine, made, spec, wait=wait, check=True))
 
     @overload
-    async def start(
-        self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0
-    ) -> AsyncHandle[R]: ...
+    async def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
+                    deadline: float | None = None, budget: Budget | None = None) -> AsyncHandle[R]: ...  # fmt: skip
     @overload
-    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0,
-                    **input: Any) -> AsyncHandle[Any]: ...  # fmt: skip
+    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
+                    budget: Budget | None = None, **input: Any) -> AsyncHandle[Any]: ...  # fmt: skip
     @overload
     async def start(
         self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs
     ) -> AsyncHandle[R]: ...
     @overload
     async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
+                    deadline: float | None = None, budget: Budget | None = None,
                     **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
     @overload
     async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
+                    deadline: float | None = None, budget: Budget | None = None,
                     **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
+    @overload
+    async def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None,
+                    budget: Budget | None = None, **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
+    @overload
+    async def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None,
+                    budget: Budget | None, **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
     async def start(  # type: ignore[misc] # as for `Holdfast.run`
         self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
-        id: str | None = None, priority: int = 0, **input: Any,
+        id: str | None = None, priority: int = 0, deadline: float | None = None, budget: Budget | None = None,
+        **input: Any,
     ) -> AsyncHandle[Any]:  # fmt: skip
         """Create the run and leave the work to workers. Returns at once; see `Holdfast.start`."""
-        engine = (await self._opened()).engine
+        engine, limits = (await self._opened()).engine, Limits(deadline, budget)
         if isinstance(agent, str):
             start = partial(
-                start_by_name, engine.store, agent, args, input, id=id, priority=priority
-            )
+                start_by_name, engine.store, agent, args, input, id=id, priority=priority, limits=limits
+            )  # fmt: skip
             return AsyncHandle(self, (await engine.uninterrupted(start)).id)
         spec, args, given = run_request(agent, args, input)
         run_id = new_id(spec) if id is None else id
-        await engine.create_async(spec, run_id, given, args=args, claim=False, priority=priority)
+        await engine.create_async(
+            spec, run_id, given, args=args, claim=False, priority=priority, limits=limits
+        )
         return AsyncHandle(self, run_id)
 
     async def handle(self, run_id: str) -> AsyncHandle[Any]:
@@ -286,12 +302,14 @@ class AsyncHoldfast:
         return AsyncHandle(self, found.id)
 
     async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-                     override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
+                     override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
+                     budget: Budget | None = None) -> Any:  # fmt: skip
         """Resume a run; see `Holdfast.resume`."""
         engine = (await self._opened()).engine
         row, spec = await engine.uninterrupted(
             partial(
-                reopen, engine, run_id, by=by, why=why, override=override, accept_new_steps=accept_new_steps
+                reopen, engine, run_id, by=by, why=why, override=override, accept_new_steps=accept_new_steps,
+                limits=Limits(deadline, budget),
             )
         )  # fmt: skip
         return await self._perform(continue_run(engine, row, spec, wait=wait))
@@ -380,11 +398,11 @@ class AsyncHoldfast:
     async def at(
         self, run_id: str, step: int, when: Literal["before", "after"] = "after"
     ) -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return await self._read(Holdfast.at, run_id, step, when)
 
     async def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
     async def events(

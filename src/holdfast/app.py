@@ -16,7 +16,7 @@ from holdfast import bundle, control, views
 from holdfast.check import CheckedRun, check
 from holdfast.core.events import Event
 from holdfast.core.log import Record
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis, examine
 from holdfast.dry_fork import DryStep, dry_fork
@@ -138,58 +138,82 @@ class Holdfast:
     # options, so with options the input is not checked, unless it is bound to the agent: hf.run(agent.bind(…), id=…).
 
     @overload
-    def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False) -> R: ...
+    def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False,
+            deadline: float | None = None, budget: Budget | None = None) -> R: ...  # fmt: skip
     @overload
     def run(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> R: ...
     @overload
     def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, wait: bool = False,
-            **input: Any) -> R: ...  # fmt: skip
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
     @overload
     def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, wait: bool,
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None, budget: Budget | None = None,
+            **input: Any) -> R: ...  # fmt: skip
+    @overload
+    def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None, budget: Budget | None,
             **input: Any) -> R: ...  # fmt: skip
     def run(  # type: ignore[misc] # mypy: an agent may have a parameter `id`. But @agent refuses it
         self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        wait: bool = False, **input: Any,
+        wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
     ) -> Any:  # fmt: skip
         """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing is
         executed. Failed: RunFailed. The same id with another input: InputConflict.
 
         RunWaiting is raised when the run cannot continue here and now. With `wait` this blocks instead, and
         executes child runs that the run is waiting for as soon as they are due.
+
+        `deadline` (seconds) and `budget` are limits of a new run, in the place of what its agent declares. They do
+        not change a run that exists: `resume` does.
         """
         spec, args, given = run_request(agent, args, input)
-        made = self.engine.create(spec, new_id(spec) if id is None else id, given, args=args)
+        run_id, limits = new_id(spec) if id is None else id, Limits(deadline, budget)
+        made = self.engine.create(spec, run_id, given, args=args, limits=limits)
         steps = continue_run(self.engine, made, spec, wait=wait, check=True)
         return perform(self.engine, steps)
 
     @overload
-    def start(
-        self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0
-    ) -> Handle[R]: ...
+    def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
+              deadline: float | None = None, budget: Budget | None = None) -> Handle[R]: ...  # fmt: skip
     @overload
-    def start(self, agent: str, /, *, id: str | None = None, priority: int = 0,
-              **input: Any) -> Handle[Any]: ...  # fmt: skip
+    def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
+              budget: Budget | None = None, **input: Any) -> Handle[Any]: ...  # fmt: skip
     @overload
     def start(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> Handle[R]: ...
     @overload
     def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
+              deadline: float | None = None, budget: Budget | None = None,
               **input: Any) -> Handle[R]: ...  # fmt: skip
     @overload
     def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
+              deadline: float | None = None, budget: Budget | None = None,
+              **input: Any) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None, budget: Budget | None = None,
+              **input: Any) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None, budget: Budget | None,
               **input: Any) -> Handle[R]: ...  # fmt: skip
     def start(  # type: ignore[misc] # as for `run`
         self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
-        id: str | None = None, priority: int = 0, **input: Any,
+        id: str | None = None, priority: int = 0, deadline: float | None = None, budget: Budget | None = None,
+        **input: Any,
     ) -> Handle[Any]:  # fmt: skip
-        """Create the run and leave the work to workers. Returns at once.
+        """Create the run and leave the work to workers. Returns at once. Limits are as for `run`.
 
         The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
+        limits = Limits(deadline, budget)
         if isinstance(agent, str):
-            row = start_by_name(self.store, agent, args, input, id=id, priority=priority)
+            row = start_by_name(
+                self.store, agent, args, input, id=id, priority=priority, limits=limits
+            )
             return Handle(self, row.id)
         spec, args, given = run_request(agent, args, input)
         run_id = new_id(spec) if id is None else id
-        self.engine.create(spec, run_id, given, args=args, claim=False, priority=priority)
+        self.engine.create(
+            spec, run_id, given, args=args, claim=False, priority=priority, limits=limits
+        )
         return Handle(self, run_id)
 
     def handle(self, run_id: str) -> Handle[Any]:
@@ -198,8 +222,12 @@ class Holdfast:
         return Handle(self, run_id)
 
     def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-               override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
+               override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
+               budget: Budget | None = None) -> Any:  # fmt: skip
         """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+
+        `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
+        limits, and those of its open child runs. A run that failed by a limit needs that to continue.
 
         With `accept_new_steps`, calls that the code has added among what the run has done are made, and
         not refused with Diverged. A call that was renamed counts as added.
@@ -216,6 +244,7 @@ class Holdfast:
             why=why,
             override=override,
             accept_new_steps=accept_new_steps,
+            limits=Limits(deadline, budget),
         )
         return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
 

@@ -2,7 +2,7 @@
 
     {"format": "holdfast run", "version": 1, "id": …}      the first line
     {"seq": 0, "time": …, "epoch": …, "kind": …, "data": "…", "hash": "…"}   one for each event
-    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept beside the log
+    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept next to the log
 
 A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
 checked before anything is written, what the first line claims is taken from the log instead, and a
@@ -49,7 +49,7 @@ class NotABundle(InvalidInput):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"this is not a run that `holdfast export` wrote: {why}. Nothing was imported"
+            f"this is not a file that `holdfast export` wrote: {why}. Nothing was imported"
         )
 
 
@@ -137,7 +137,7 @@ def read(file: Iterable[str], *, watch: views.Watch = views.unwatched) -> Bundle
     first = _read(next(lines, ""), _First, "its first line")
     if first.format != FORMAT or first.version != 1:
         raise NotABundle(
-            f"it says {first.format!r}, version {first.version}; this Holdfast knows version 1"
+            f"its format is {first.format!r}, version {first.version}; this Holdfast reads version 1"
         )
     run_id = log.check_run_id(first.id)
     records, blobs = [], []
@@ -151,7 +151,7 @@ def read(file: Iterable[str], *, watch: views.Watch = views.unwatched) -> Bundle
     events = [log.read_event(run_id, record) for record in checked]
     created = events[0] if events else None
     if not isinstance(created, e.RunCreated) or created.run_id != run_id:
-        raise NotABundle("its log does not begin with the creation of this run")
+        raise NotABundle("its log does not start with the creation of this run")
     missing = set().union(*map(artifacts, events)) - {blob.hash for blob in blobs}
     if missing:
         raise NotABundle(f"the value with hash {min(missing)} is missing from it")
@@ -187,14 +187,14 @@ def _read(line: str, kind: type[S], where: str) -> S:
     try:
         return msgspec.json.decode(line, type=kind)
     except (ValueError, RecursionError) as error:
-        raise NotABundle(f"{where} does not read: {error}") from None
+        raise NotABundle(f"{where} cannot be parsed: {error}") from None
 
 
 def _record(x: _Event, number: int) -> Record:
     try:
         return Record(x.seq, x.time, x.epoch, x.kind, x.data.encode(), bytes.fromhex(x.hash))
     except ValueError as error:
-        raise NotABundle(f"line {number} does not read: {error}") from None
+        raise NotABundle(f"line {number} cannot be parsed: {error}") from None
 
 
 def _blob(x: _Blob) -> Blob:
@@ -213,7 +213,7 @@ def _status(records: Iterable[Record]) -> str:
         status = fold(RunState(), records).status
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NotABundle(
-            f"its events do not add up to a run: {type(error).__name__}: {error}"
+            f"its events do not form a valid run: {type(error).__name__}: {error}"
         ) from None
     return status if status in TERMINAL_STATUSES else "paused"
 
@@ -232,12 +232,14 @@ def import_run(store: Store, packed: Bundle) -> Imported:
         keys=control.received(run.id, signals),
     )
     if not fresh:
-        raise InvalidInput(f"run {run.id!r} exists already in this store; nothing was imported")
+        raise InvalidInput(f"run {run.id!r} already exists in this store; nothing was imported")
     last = packed.records[-1]
     new: list[Record] = []
     if packed.status == "paused":
         head = Head(last.seq, last.hash, last.time)
-        said = e.RunPaused(by=IMPORTER, why="imported; nothing executes until somebody resumes it")
+        said = e.RunPaused(
+            by=IMPORTER, why="imported; nothing is executed until a person resumes it"
+        )
         _, new = log.seal(head, [said], epoch=row.epoch, time=store.now())
     waits = "a person to resume it" if new else ""
     change = RowChange(packed.status, None, waits)

@@ -131,7 +131,7 @@ class _Clock:
 def _copy_past(
     store: Store, copy: Store, row: RunRow, records: Sequence[Record], target: Call, state: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """The log up to the step. Calls that were under way beside it are over there: it is the only one to be made."""
+    """The log up to the step. Calls that were under way at the same time get their recorded outcomes: only the step is to be made."""
     past = list(records[: target.first_seq])
     under_way = {
         (c.branch, c.index) for c in fold(RunState(), past).calls if c.status in ("running", "retrying")

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast import control, views
+from holdfast.core.policy import Limits
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunWaiting
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.engine import Engine, Taken
@@ -59,11 +60,11 @@ def new_id(spec: AgentSpec) -> str:
 
 
 def start_by_name(store: Store, agent: str, args: tuple[Any, ...], input: Mapping[str, Any], *,
-                  id: str | None, priority: int) -> RunRow:  # fmt: skip
+                  id: str | None, priority: int, limits: Limits) -> RunRow:  # fmt: skip
     """Create a run of an agent that a worker has registered."""
     if args:
         raise InvalidInput(f"to start agent {agent!r} by name, give its input by name too")
-    return control.start(store, agent, input, id=id, priority=priority)
+    return control.start(store, agent, input, id=id, priority=priority, limits=limits)
 
 
 # ── before ───────────────────────────────────────────────────────────────────────────────────
@@ -76,13 +77,15 @@ def find(engine: Engine, run_id: str) -> tuple[RunRow, AgentSpec]:
 
 
 def reopen(engine: Engine, run_id: str, *, by: str, why: str, override: Sequence[str],
-           accept_new_steps: bool) -> tuple[RunRow, AgentSpec | None]:  # fmt: skip
+           accept_new_steps: bool, limits: Limits) -> tuple[RunRow, AgentSpec | None]:  # fmt: skip
     """Make a run resumable if it may be resumed; else NotResumable. The agent of a completed one need not be known."""
     row = views.row_of(engine.store, run_id)
     if row.status == "completed" and not accept_new_steps:
         return row, engine.agents.get(row.agent)
     spec = engine.agent_of(row)
     check_resumable(engine.store, row, spec, override, reopens=True)
+    if limits:
+        control.set_limits(engine.store, run_id, limits, by=by, why=why)
     if accept_new_steps:
         control.accept_new_steps(engine.store, run_id, by=by, why=why)
     control.reopen(engine.store, run_id, by=by, why=why)
@@ -133,7 +136,7 @@ def continue_run(
 
 
 def await_result(engine: Engine, run_id: str, timeout: float | None) -> Steps:
-    """Wait until the run has ended, whoever executes it; its result, or the error it ended with."""
+    """Wait until the run has ended, in whatever process it executes; its result, or the error it ended with."""
     end = None if timeout is None else time.monotonic() + _seconds("timeout", timeout)
     while True:
         head, row = yield Block(partial(_head_and_row, engine.store, run_id))

@@ -56,7 +56,7 @@ def removable(
     """The runs that may be deleted: ended longer ago, but for the newest `keep`. The newest first."""
     before = store.now() - older_than_us
     found = (row for status in TERMINAL_STATUSES for row in views.every_run(store, status))
-    ended = sorted(watch(found, "reading run"), key=lambda row: row.updated_at, reverse=True)
+    ended = sorted(watch(found, "checking run"), key=lambda row: row.updated_at, reverse=True)
     return [row for row in ended[keep:] if row.updated_at < before and not _is_needed(store, row)]
 
 
@@ -82,5 +82,5 @@ def rotate_snapshots(
 ) -> int:
     """Of each run's snapshots delete all but the newest `keep`, and older ones but the newest; how many."""
     count = sys.maxsize >> 1 if keep is None else keep
-    rows = watch(views.every_run(store), "reading the snapshots of run")
+    rows = watch(views.every_run(store), "checking the snapshots of run")
     return sum(store.rotate_snapshots(row.id, keep=count, max_age_us=max_age_us) for row in rows)

@@ -102,7 +102,7 @@ def test_a_result_that_does_not_come_in_time_is_busy_and_a_failure_is_raised(url
             with pytest.raises(InvalidInput):
                 await handle.result(timeout="soon")  # type: ignore[arg-type]
             with pytest.raises(NotFound):
-                await hf.result("nobody")
+                await hf.result("unknown")
             failed = await hf.start(failing)
             async with hf.worker():
                 with pytest.raises(RunFailed, match="no"):
@@ -163,7 +163,7 @@ def test_a_stream_begins_anywhere_and_is_the_same_for_plain_code(url: str) -> No
         assert whole[2:] == list(handle.stream(after=1))
         assert [] == list(hf.stream("r", after=len(whole) + 5))
         with pytest.raises(NotFound):
-            hf.stream("nobody")
+            hf.stream("unknown")
 
 
 def test_a_stream_that_is_not_wanted_any_longer_ends_at_once(url: str) -> None:

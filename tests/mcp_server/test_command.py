@@ -55,7 +55,7 @@ def test_what_is_missing_or_wrong_is_said_with_what_to_do(tmp_path: Path) -> Non
     for words, expected, code in (
         (db, "Missing option '--as'", 2),
         (["--as", "a b", *db], "is not an agent name", 1),
-        (["--as", "a", *db], "there is no store at", 1),
+        (["--as", "a", *db], "no store at", 1),
         (["--as", "a", "--token-file", str(readable), *db], "go with --http", 2),
         (["--as", "a", "--http", "8080", *db], "HOST:PORT", 2),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -18,8 +19,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast import Holdfast
-from holdfast.mcp.http import BODY_BYTES_MAX, Credential
+from holdfast.mcp.http import BODY_BYTES_MAX, Credential, Sessions
 from holdfast.mcp.reach import Identity
+from support.mcp_fuzz import message as fuzzed
 from support.mcp_tasks import AGENTS, HOLDFAST, MODES, migration, run, waits
 
 READER, WRITER = "reader-token-0123456789", "writer-token-0123456789"
@@ -238,6 +240,38 @@ def _initialized(address: str, token: str) -> int:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}  # fmt: skip
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     return post(address, token, body).status_code
+
+
+def test_sessions_that_are_idle_for_long_are_forgotten() -> None:
+    """Not those with an open stream, however long it is open; and each once."""
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    with sessions.used("idle"):
+        pass
+    with sessions.used("streaming"):
+        now[0] = 10_000
+        with sessions.used("new"):
+            pass
+        assert ["idle"] == sessions.ended()
+        assert [] == sessions.ended()
+    now[0] = 20_000
+    assert ["new", "streaming"] == sessions.ended()
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28", "1999-01-01", None])
+def test_fuzzed_messages_over_http_do_not_bring_the_server_down(
+    address: str, version: str | None
+) -> None:
+    """With the headers of either version, a wrong one, or none; it still answers a client."""
+    chance = random.Random(7)
+    headers = {} if version is None else {"mcp-protocol-version": version}
+    for _ in range(40):
+        sent = fuzzed(chance)
+        if sent.get("method") == "subscriptions/listen":
+            continue  # its answer is a stream that does not end
+        assert post(address, body=sent, **headers).status_code < 500
+
+    assert 200 == _initialized(address, WRITER)
 
 
 def test_a_token_is_compared_by_its_digest() -> None:

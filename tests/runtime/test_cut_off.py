@@ -492,7 +492,7 @@ def test_a_cancellation_that_a_tool_makes_itself_is_its_failure(home: Any) -> No
     async def main(_: AsyncRun) -> str:
         return await odd()
 
-    with pytest.raises(RunFailed, match="nobody had cancelled"):
+    with pytest.raises(RunFailed, match="was not cancelled"):
         home.open().run(main, id="r")
 
 

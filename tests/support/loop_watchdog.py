@@ -1,7 +1,7 @@
-"""A store that notices whoever blocks an event loop.
+"""A store that reports code that blocks an event loop.
 
 Nothing is measured. A call to the store from the loop's own thread is reported at once. A call from another thread waits
-until the loop has turned: if the loop waits for that thread, it never does, and that is reported too.
+until the loop has turned: if the loop is waiting for that thread, it never does, and that is reported too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LoopWatchdog:
         self._loop.call_soon_threadsafe(turned.set)
         if not turned.wait(PATIENCE_SECONDS / 4):
             stack = "".join(traceback.format_stack(sys._current_frames()[self._thread]))
-            self.found.append(f"the event loop waits for {what}:\n{stack}")
+            self.found.append(f"the event loop is waiting for {what}:\n{stack}")
 
     def watched(self, thing: Any, path: str = "store") -> Any:
         """The same store, or part of one, watched."""

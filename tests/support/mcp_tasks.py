@@ -24,6 +24,7 @@ from holdfast.errors import RunFailed, RunWaiting
 from holdfast.mcp.reach import Identity
 from holdfast.mcp.server import HoldfastServer
 from holdfast.store.base import Store
+from support.waiting import PATIENCE_SECONDS
 
 MODES = ("auto", "legacy")
 HOLDFAST = Path(sys.executable).parent / "holdfast"
@@ -125,7 +126,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     with warnings.catch_warnings():
         # What is deprecated in the newer protocol is what older clients use.
         warnings.simplefilter("ignore", MCPDeprecationWarning)
-        return asyncio.run(main)
+        return asyncio.run(asyncio.wait_for(main, PATIENCE_SECONDS))
 
 
 def call(store: Store, who: Identity, name: str, /, mode: str = "auto", **args: Any) -> Any:

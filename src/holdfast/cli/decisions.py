@@ -29,11 +29,12 @@ from holdfast.core import values
 from holdfast.core.state import Call, Waiting
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.store.base import Store
+from holdfast.store.process import is_held
 from holdfast.words.advice import command
 from holdfast.words.calls import evidence
 
 request_option = click.option(
-    "--request", default="", metavar="REQUEST", help="Which one, if the run asks for several."
+    "--request", default="", metavar="REQUEST", help="Which request, if several are open."
 )
 
 
@@ -53,13 +54,13 @@ def _open_request(
 
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
-    """What was done, and how the run goes on."""
+    """What was done, and how the run continues."""
     status = views.standing(views.row_of(store, run_id), store.now())
     data = {"run": run_id, "did": did, "status": status}
     lines = [f"{run_id}: {did}"]
     if status in ("waiting", "pending", "interrupted"):
         lines.append(
-            f"  a worker goes on with it; or here: {command(decider.url, 'resume', 'FILE', run_id)}"
+            f"  a worker will resume it; to resume it here: {command(decider.url, 'resume', 'FILE', run_id)}"
         )
     say(decider.as_json, data, *lines)
 
@@ -86,7 +87,7 @@ def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> No
 @request_option
 @decision_options
 def approve(run_id: str, request: str, decider: Decider) -> None:
-    """Say yes to what a run asks for."""
+    """Approve a request of a run."""
     _approval(run_id, request, True, decider)
 
 
@@ -95,18 +96,18 @@ def approve(run_id: str, request: str, decider: Decider) -> None:
 @request_option
 @decision_options
 def reject(run_id: str, request: str, decider: Decider) -> None:
-    """Say no to what a run asks for."""
+    """Reject a request of a run."""
     _approval(run_id, request, False, decider)
 
 
 @click.command()
 @run_argument
 @click.argument("value")
-@click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
+@click.option("--text", "as_text", is_flag=True, help="VALUE is text, even if it is valid JSON.")
 @request_option
 @decision_options
 def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decider) -> None:
-    """Answer the question that a run asks. VALUE is JSON if it reads as JSON, else text."""
+    """Answer a question of a run. VALUE is parsed as JSON if possible; otherwise it is text."""
     with existing_store(decider.url) as store:
         wait = _open_request(store, run_id, "answer", request, decider.url, "answer", run_id, value)
         said = value if as_text else option_or_value(value, wait)
@@ -122,13 +123,13 @@ def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decide
 @run_argument
 @click.argument("name")
 @click.argument("value", required=False)
-@click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
-@click.option("--signal-id", default="", help="The same id counts once, however often it is sent.")
+@click.option("--text", "as_text", is_flag=True, help="VALUE is text, even if it is valid JSON.")
+@click.option("--signal-id", default="", help="A signal with the same id counts once.")
 @decision_options
 def signal(
     run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, decider: Decider
 ) -> None:
-    """Send a signal to a run. It is kept if nobody waits for it yet."""
+    """Send a signal to a run. It is kept until the run is waiting for it."""
     content = value if value is None or as_text else json_or_text(value)
     with existing_store(decider.url) as store:
         control.signal(
@@ -143,7 +144,7 @@ def signal(
 @click.command()
 @run_argument
 @click.argument("call", required=False, metavar="[STEP]")
-@click.option("--done", metavar="RESULT", help="It happened, with this result (JSON, or text).")
+@click.option("--done", metavar="RESULT", help="It happened, with this result (JSON or text).")
 @click.option("--failed", metavar="WHY", help="It did not happen.")
 @click.option("--retry", is_flag=True, help="Try it again.")
 @decision_options
@@ -155,9 +156,9 @@ def resolve(
     retry: bool,
     decider: Decider,
 ) -> None:
-    """Settle a call that may or may not have happened."""
+    """Resolve a call in doubt: it may or may not have happened."""
     if (done is not None) + (failed is not None) + retry != 1:
-        raise click.UsageError("say exactly one of --done RESULT, --failed WHY and --retry")
+        raise click.UsageError("use exactly one of --done RESULT, --failed WHY and --retry")
     which: int | str | None = int(call) if call is not None and call.isdecimal() else call
     how: dict[str, Any] = {"failed": failed, "retry": retry}
     if done is not None:
@@ -171,12 +172,12 @@ def resolve(
                 if done is not None
                 else "not done"
                 if failed is not None
-                else "to be tried again"
+                else "to be retried"
             )
-            decider.confirm(f"settle it as {word}?")
+            decider.confirm(f"resolve it as {word}?")
             which = target.step
         control.resolve(store, run_id, which, by=decider.by, why=decider.why, **how)
-        _report(store, run_id, f"step {which} settled", decider)
+        _report(store, run_id, f"step {which} resolved", decider)
 
 
 def _doubtful(store: Store, run_id: str, which: int | str | None) -> Call | None:
@@ -212,13 +213,13 @@ def _summary(store: Store, run_id: str) -> str:
 @run_argument
 @decision_options
 def pause(run_id: str, decider: Decider) -> None:
-    """Stop a run at its next call, until it is resumed."""
+    """Pause a run at its next call, until it is resumed."""
     with existing_store(decider.url) as store:
         control.pause(store, run_id, by=decider.by, why=decider.why)
-        live = views.row_of(store, run_id).is_live(store.now())
+        live = is_held(views.row_of(store, run_id), store.now())
         _report(store, run_id, "will pause at its next call" if live else "paused", decider)
         if not decider.as_json:
-            click.echo(f"  to go on: {command(decider.url, 'resume', 'FILE', run_id)}")
+            click.echo(f"  to continue: {command(decider.url, 'resume', 'FILE', run_id)}")
 
 
 @click.command()
@@ -226,10 +227,10 @@ def pause(run_id: str, decider: Decider) -> None:
 @click.option(
     "--state", "changes", multiple=True, metavar="KEY=VALUE", help="A new value in the run's state."
 )
-@click.option("--delete", multiple=True, metavar="KEY", help="Remove it from the run's state.")
+@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key from the run's state.")
 @click.option(
     "--json-patch", "operations", metavar="JSON",
-    help="RFC 6902 operations on what `holdfast show --json` shows (of a loop, under `loop`); - reads "
+    help="RFC 6902 operations on the output of `holdfast show --json` (for a loop, under `loop`); - reads "
          "them from stdin.",
 )  # fmt: skip
 @decision_options
@@ -240,11 +241,9 @@ def patch(
     operations: str | None,
     decider: Decider,
 ) -> None:
-    """Change what a run knows. Its agent sees it when its next call returns, a loop when its iteration ends."""
+    """Change a run's state. The agent sees it when its next call returns, a loop when its iteration ends."""
     if bool(changes or delete) == (operations is not None):
-        raise click.UsageError(
-            "say what to change: --state KEY=VALUE and --delete KEY, or --json-patch"
-        )
+        raise click.UsageError("use --state KEY=VALUE and --delete KEY, or --json-patch")
     new: Any = {key: json_or_text(value) for key, value in map(pair, changes)}
     if operations is not None:
         given = sys.stdin.read() if operations == "-" else operations
@@ -264,7 +263,7 @@ def patch(
 @run_argument
 @decision_options
 def cancel(run_id: str, decider: Decider) -> None:
-    """End a run at its next call. A call that is under way is not torn apart."""
+    """Cancel a run at its next call. A call in progress is not interrupted."""
     with existing_store(decider.url) as store:
         decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
         control.cancel(store, run_id, by=decider.by, why=decider.why)
@@ -275,12 +274,12 @@ def cancel(run_id: str, decider: Decider) -> None:
 @run_argument
 @decision_options
 def undo(run_id: str, decider: Decider) -> None:
-    """Take back what a run did, newest first; a worker with the agent's code does it."""
+    """Undo what a run did, newest first. A worker with the agent's code executes it."""
     with existing_store(decider.url) as store:
         calls = views.get(store, run_id).to_undo
         for call in calls:
             shown = text.compact(describe.content(store, run_id, call.args), 200)
-            first = "" if call.status == "done" else ", once it is known whether it happened"
+            first = "" if call.status == "done" else ", after its doubt is resolved"
             click.echo(
                 f"  would undo step {call.step}, {text.visible(call.name)} {shown}{first}", err=True
             )
@@ -293,13 +292,13 @@ def undo(run_id: str, decider: Decider) -> None:
 @click.command()
 @run_argument
 @click.argument("step", type=int)
-@click.option("--id", "new_id", metavar="ID", help="The new run's id; default: one is made up.")
+@click.option("--id", "new_id", metavar="ID", help="The new run's id; default: a generated one.")
 @click.option(
     "--state",
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change the state it begins with.",
+    help="Change the state it starts with.",
 )
 @click.option(
     "--dry", "file", metavar="FILE[:AGENT]", shell_complete=python_files,
@@ -334,6 +333,6 @@ def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], f
     data = {"run": made, "forked_from": run_id, "step": step, "inherited_effects": inherited}
     lines = [f"{made}: forked from {run_id} after step {step}"]
     if inherited:
-        lines.append(f"  it inherits what was done: {'; '.join(inherited)}")
+        lines.append(f"  it inherits these effects: {'; '.join(inherited)}")
     go_on = command(decider.url, "resume", "FILE", made)
-    say(decider.as_json, data, *lines, f"  to go on: {go_on}")
+    say(decider.as_json, data, *lines, f"  to continue: {go_on}")

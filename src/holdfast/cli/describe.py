@@ -1,4 +1,4 @@
-"""A run in words: its position, what it waits for, and the commands with which it goes on.
+"""A run in words: its position, what it is waiting for, and the commands with which it continues.
 
 Only words; printing is up to the verbs. Nothing here needs the agent's code.
 """
@@ -21,7 +21,7 @@ from holdfast.words.text import span, visible
 
 
 def content(store: Store, run_id: str, value: Value | None) -> Any:
-    """What a Value holds, fetched if it is kept beside the log."""
+    """What a Value holds, fetched if it is kept next to the log."""
     return None if value is None else values.decode(read_value(store, run_id, value))
 
 
@@ -34,16 +34,16 @@ def next_commands(store: Store, state: RunState, url: str | None, file: str = "F
 
 
 def waits_for(state: RunState, row: RunRow, now: int) -> str:
-    """What the run waits for, in words; empty if it does not wait."""
+    """What the run is waiting for, in words; empty if it does not wait."""
     if state.status == "interrupted":
-        return f"anybody to take it up: {visible(row.owner)} has not renewed its lease{_overdue(row, now)}"
+        return f"a worker (lease of {visible(row.owner)} expired){_overdue(row, now)}"
     if state.status == "running":
-        left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
+        left = "" if row.due_at is None else f", lease for another {span(row.due_at - now)}"
         return f"{visible(row.owner)}{left}"
     if state.status == "pending":
         return a_worker(row, now)
     if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):
-        return f"a worker: what it waited for is decided{_overdue(row, now)}"
+        return f"a worker (its requests are decided){_overdue(row, now)}"
     said = state.waiting_for or row.waiting_for
     if state.wake_at is not None and state.status == "waiting":
         said += f" (in {span(max(0, state.wake_at - now))})"
@@ -51,7 +51,7 @@ def waits_for(state: RunState, row: RunRow, now: int) -> str:
 
 
 def a_worker(row: RunRow, now: int) -> str:
-    """Whom a run waits for that is due or soon will be; and since when in vain, if that is long."""
+    """Whom a run is waiting for that is due or soon will be; and since when without effect, if that is long."""
     return f"a worker{_overdue(row, now)}"
 
 
@@ -61,7 +61,7 @@ def _overdue(row: RunRow, now: int) -> str:
     kind = (
         f"{visible(row.agent)}{f' (version {visible(row.code_version)})' * bool(row.code_version)}"
     )
-    return f"; due for {span(now - row.due_at)}: none that may run {kind} is free, or none is there"
+    return f"; due for {span(now - row.due_at)}: no worker for {kind} is free or running"
 
 
 def doubt_of(call: Call) -> str:
@@ -70,5 +70,5 @@ def doubt_of(call: Call) -> str:
         case "keyed":
             return "on resume it is called again with the same key"
         case "checked":
-            return "on resume its check is asked"
-    return "it is not repeated: a person settles it"
+            return "on resume its check is called"
+    return "it is not repeated: a person must resolve it"

@@ -1,4 +1,4 @@
-"""Change what a run knows, from outside."""
+"""Change a run's state from outside."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def patch(
         return False
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a patch")
+        refuse_ended(row)
         if expected is not None and state.seq != expected:
             raise Conflict(run_id, expected, state.seq)
         if event.operations is not None:
@@ -87,7 +87,9 @@ def _patch_event(
 ) -> e.StatePatched:
     is_values = not isinstance(changes, StatePatch | list | tuple)
     if delete and not is_values:
-        raise InvalidInput("delete=… goes with new values of run.state, not with another patch")
+        raise InvalidInput(
+            "delete=… works with new values of run.state, not with another kind of patch"
+        )
     if knowledge is not None and not is_values:
         raise InvalidInput("knowledge=… goes with new values of run.state, not with another patch")
     event = e.StatePatched(changes=e.Value(json=Raw(b"[]")), by=by, why=why, id=uuid.uuid4().hex)
@@ -109,14 +111,14 @@ def _patch_key(run_id: str, key: str) -> str:
 def _try_out(state: RunState, ops: Any) -> None:
     """InvalidInput, with nothing written, if a JSON Patch does not apply to what the run knows now."""
     if state.is_loop and state.loop is None:
-        raise NotNow(f"run {state.id!r} has not begun: there is no state yet that could be patched")
+        raise NotNow(f"run {state.id!r} has not started, so there is no state to patch")
     try:
         if state.is_loop:
             loop_state.try_out(state.loop, state.queued, ops)
         else:
             operated(state, ops)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"what the patch leaves cannot be read: {error}") from None
+        raise InvalidInput(f"the patched state is invalid: {error}") from None
 
 
 def _small(data: bytes) -> e.Value:
@@ -124,7 +126,7 @@ def _small(data: bytes) -> e.Value:
     wrapped, blob = log.wrap(data)
     if blob is not None:
         raise InvalidInput(
-            f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}"
+            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(blob.data):,}"
         )
     return wrapped
 
@@ -132,7 +134,9 @@ def _small(data: bytes) -> e.Value:
 def state_operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
     """Changes of state as a patch keeps them."""
     if isinstance(delete, str) or not isinstance(delete, Sequence):
-        raise InvalidInput(f"delete takes a list of keys, as delete=['draft'], not {delete!r}")
+        raise InvalidInput(
+            f"delete takes a list of keys, for example delete=['draft'], not {delete!r}"
+        )
     for key, value in changes.items():
         try:
             values.encode(value)

@@ -9,18 +9,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import json
 import secrets
 import stat
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.streamable_http_manager import (
+    DEFAULT_SESSION_IDLE_TIMEOUT,
+    StreamableHTTPSessionManager,
+)
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -99,6 +104,7 @@ class McpApp:
         self._credentials = tuple(credentials)
         self._identities = {c.digest.hex(): c.who for c in credentials}
         self.server = HoldfastServer(store, self._identify)
+        self._sessions = Sessions()
         self._manager = StreamableHTTPSessionManager(
             self.server.protocol,
             security_settings=security(hosts),
@@ -129,8 +135,12 @@ class McpApp:
         # The SDK ties a session to this user: another token cannot use it.
         token = AccessToken(token="", client_id=found.digest.hex(), scopes=[])
         scope["user"] = AuthenticatedUser(token)
-        await self._manager.handle_request(scope, receive, send)
-        self._forget_ended(scope)
+        with self._sessions.used(_session_of(scope)):
+            await self._manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE":
+            self.server.subscriptions.forget(_session_of(scope))
+        for session in self._sessions.ended():
+            self.server.subscriptions.forget(session)
 
     def _authenticated(self, scope: Scope) -> Credential | None:
         given = [v for k, v in scope["headers"] if k == b"authorization"]
@@ -145,11 +155,45 @@ class McpApp:
         user: Any = ctx.request.scope["user"] if ctx.request is not None else None
         return self._identities[user.access_token.client_id]
 
-    def _forget_ended(self, scope: Scope) -> None:
-        if scope["method"] == "DELETE":
-            for name, value in scope["headers"]:
-                if name == b"mcp-session-id":
-                    self.server.subscriptions.forget(value.decode("latin-1"))
+
+def _session_of(scope: Scope) -> str:
+    """The session that a request of a 2025-11-25 client names; "" for others."""
+    found = [value for name, value in scope["headers"] if name == b"mcp-session-id"]
+    return found[0].decode("latin-1") if found else ""
+
+
+class Sessions:
+    """Which sessions are in use, to forget the subscriptions of those that the SDK has ended for being idle."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._open: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+
+    @contextmanager
+    def used(self, session: str) -> Iterator[None]:
+        """A request of this session is being served."""
+        if not session:
+            yield
+            return
+        self._open[session] = self._open.get(session, 0) + 1
+        self._last.pop(session, None)
+        try:
+            yield
+        finally:
+            self._open[session] -= 1
+            if not self._open[session]:
+                del self._open[session]
+                self._last[session] = self._clock()
+
+    def ended(self) -> list[str]:
+        """Sessions without a request for longer than the SDK keeps them; each is returned once."""
+        before = self._clock() - DEFAULT_SESSION_IDLE_TIMEOUT - 60
+        # In the order of their last use: the oldest come first.
+        found = list(itertools.takewhile(lambda session: self._last[session] < before, self._last))
+        for session in found:
+            del self._last[session]
+        return found
 
 
 def security(hosts: Sequence[str]) -> TransportSecuritySettings:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast import control, views
+from holdfast.core import log
+from holdfast.core.events import RunCreated
 from holdfast.core.fold import fold
 from holdfast.core.parts import Fact
 from holdfast.core.patch import StatePatch
@@ -91,17 +93,17 @@ def patch(
     expected: int | None = None,
     key: str = "",
     why: str = "",
-) -> tuple[RunState, bool]:
-    """Change what a task knows; its state after that, and whether the patch is new."""
-    state = get(store, who, task_id)
+) -> bool:
+    """Change what a task knows; whether the patch is new. Costs no more the longer the task's log is."""
+    reachable(store, who, task_id)
     if changes.is_empty:
         raise InvalidInput("the patch is empty; give at least one field to change")
-    if state.is_loop and (changes.state or changes.delete):
+    if (changes.state or changes.delete) and _is_loop(store, task_id):
         raise InvalidInput(
             f"task {task_id!r} is a loop: it has facts, questions, notes and a plan, and no state keys"
         )
     try:
-        is_new = control.patch(
+        return control.patch(
             store,
             task_id,
             changes.state,
@@ -114,7 +116,29 @@ def patch(
         )
     except Conflict as conflict:
         raise _conflict(store, task_id, conflict.expected) from None
-    return views.get(store, task_id), is_new
+
+
+def _is_loop(store: Store, task_id: str) -> bool:
+    first = store.read(task_id, limit=1)
+    created = log.read_event(task_id, first[0]) if first else None
+    return isinstance(created, RunCreated) and created.loop
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a task is, without reading its log."""
+
+    task_id: str
+    agent: str
+    status: str
+    version: int
+
+
+def standing(store: Store, task_id: str) -> Standing:
+    """The task's status and version now."""
+    row = views.row_of(store, task_id)
+    version = store.heads([task_id]).get(task_id, 0)
+    return Standing(row.id, row.agent, views.standing(row, store.now()), version)
 
 
 def _conflict(store: Store, task_id: str, expected: int) -> VersionConflict:
@@ -154,7 +178,7 @@ def hand_over(
     *,
     expected: int | None = None,
     key: str = "",
-) -> tuple[RunState, bool]:
+) -> bool:
     """Record that another agent should continue the task. It gives that agent no access: the operator does."""
     check_name(to)
     if len(note) > NOTE_CHARACTERS_MAX:
@@ -181,7 +205,7 @@ def answer(store: Store, who: Identity, task_id: str, value: Any, request: str) 
     control.answer(store, task_id, value, request, by=who.by)
 
 
-def resume(store: Store, who: Identity, task_id: str) -> str:
+def resume(store: Store, who: Identity, task_id: str) -> None:
     """Let a failed task try again from its failed step. What a person stopped stays stopped."""
     row = reachable(store, who, task_id)
     if row.status in ("paused", "quarantined"):
@@ -191,7 +215,6 @@ def resume(store: Store, who: Identity, task_id: str) -> str:
     if row.status == "completed":
         raise NotNow(f"task {task_id!r} is already completed")
     control.reopen(store, task_id, by=who.by, why="resumed through MCP")
-    return views.row_of(store, task_id).status
 
 
 # ── lists ────────────────────────────────────────────────────────────────────────────────────

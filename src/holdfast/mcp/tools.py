@@ -22,7 +22,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.mcp import cut, documents, operations, schemas, uris
 from holdfast.mcp.operations import Changes, VersionConflict
-from holdfast.mcp.reach import Identity
+from holdfast.mcp.reach import Identity, reachable
 from holdfast.mcp.resources import UNTRUSTED, check_status, task_document
 from holdfast.store.base import Store
 
@@ -136,12 +136,13 @@ def _due(call: Call) -> Data:
 def _no_wait(call: Call) -> Data:
     """What `wait_for_change` returns once it has waited: the server does that, without a thread."""
     args: schemas.WaitForChange = call.args
-    state = operations.get(call.store, call.who, args.task_id)
+    reachable(call.store, call.who, args.task_id)
+    found = operations.standing(call.store, args.task_id)
     return {
-        "changed": state.seq > args.after_version,
-        "version": state.seq,
-        "status": state.status,
-        "events": uris.task(state.agent, state.id, "events", after=args.after_version),
+        "changed": found.version > args.after_version,
+        "version": found.version,
+        "status": found.status,
+        "events": uris.task(found.agent, found.task_id, "events", after=args.after_version),
     }
 
 
@@ -183,41 +184,42 @@ def _facts(who: Identity, given: list[schemas.FactGiven]) -> Any:
 
 
 def _patched(call: Call, changes: Changes, *, expected: int | None = None, why: str = "") -> Data:
-    state, is_new = operations.patch(
+    is_new = operations.patch(
         call.store, call.who, call.args.task_id, changes, expected=expected, key=call.key, why=why
     )
-    return {**_status(state), "is_new": is_new}
+    return {**_status(call), "is_new": is_new}
 
 
-def _status(state: RunState) -> Data:
-    uri = uris.task(state.agent, state.id)
-    return {"task_id": state.id, "version": state.seq, "status": state.status, "uri": uri}
+def _status(call: Call) -> Data:
+    found = operations.standing(call.store, call.args.task_id)
+    uri = uris.task(found.agent, found.task_id)
+    return {"task_id": found.task_id, "version": found.version, "status": found.status, "uri": uri}
 
 
 def _hand_over(call: Call) -> Data:
     args: schemas.HandOverTask = call.args
-    state, is_new = operations.hand_over(
+    is_new = operations.hand_over(
         call.store, call.who, args.task_id, args.to_agent, args.note,
         expected=args.expected_version, key=call.key,
     )  # fmt: skip
-    return {**_status(state), "is_new": is_new}
+    return {**_status(call), "is_new": is_new}
 
 
 def _answer(call: Call) -> Data:
     args: schemas.AnswerQuestion = call.args
     operations.answer(call.store, call.who, args.task_id, args.value, args.request)
-    return _status(views.get(call.store, args.task_id))
+    return _status(call)
 
 
 def _signal(call: Call) -> Data:
     args: schemas.SignalTask = call.args
     operations.signal(call.store, call.who, args.task_id, args.name, args.value, key=call.key)
-    return _status(views.get(call.store, args.task_id))
+    return _status(call)
 
 
 def _resume(call: Call) -> Data:
     operations.resume(call.store, call.who, call.args.task_id)
-    return _status(views.get(call.store, call.args.task_id))
+    return _status(call)
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed neighbour, a lost race.
+"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed alternative, a lost race.
 (`waits.py` sees to waits that it gave up.)
 
 Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
@@ -21,7 +21,7 @@ from holdfast.store.cancel import cancel_tree
 def record_cut(
     asked: Asked, cut: CutOff, number: int, step: int, started: int | None = None
 ) -> Never:
-    """Record it, and tell the code. A child run that nobody waits for any longer is cancelled."""
+    """Record it, and tell the code. A child run that is no longer awaited is cancelled."""
     spec, session = asked.spec, asked.session
     error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
     receipt = failed_receipt(
@@ -59,5 +59,5 @@ def cancel_child(asked: Asked, step: int) -> Flow:
 
 
 def ask_to_cancel(store: Store, run_id: str) -> None:
-    """Let a child run, and what is below it, end at its next call, whoever executes it."""
+    """Let a child run, and what is below it, end at its next call, in any process."""
     cancel_tree(store, run_id, e.CancelRequested(why="its parent stopped waiting for it"))

@@ -32,6 +32,7 @@ from holdfast.runtime.options import (
     exemptions,
     names,
     risks,
+    unsure_on,
 )
 from holdfast.runtime.params import HIDDEN, Params
 from holdfast.runtime.state_schema import fields_of
@@ -84,6 +85,8 @@ class CallSpec:
     undo: Callable[..., Any] | None = None
     key_ttl: float | None = None
     on_doubt: str | Callable[..., Any] = "wait"
+    unsure_on: tuple[type[BaseException], ...] = ()
+    """Errors after which the call may have happened, besides those that are known to be so."""
     redact: frozenset[str] = frozenset()
     version: str = ""
     rate: Rate | None = None
@@ -415,6 +418,15 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
     return name
 
 
+def _result_codec(declared: Any, name: str) -> Codec:
+    """How results are kept. A type that cannot be is refused now, and not after the effect."""
+    try:
+        values.check_storable(declared)
+        return Codec(declared)
+    except NotStorable as error:
+        raise error.of(f"the result of {name}") from None
+
+
 def call_spec_of(fn: Callable[..., Any], **options: Any) -> CallSpec:
     """What the function and the options of a step or tool declare."""
     name = _named(fn, options)
@@ -423,14 +435,12 @@ def call_spec_of(fn: Callable[..., Any], **options: Any) -> CallSpec:
     params = Params.of(fn, skip_first=is_method) if schema is None else Params.declared(schema, fn)
     params.check_declared(name)
     returns = params.types.get("return", Any)
-    try:
-        codec = Codec(returns)
-    except NotStorable as error:
-        raise error.of(f"the result of {name}") from None
+    codec = _result_codec(returns, name)
     check_call(name, options)
     secret = names(name, "redact", options.get("redact", ()), "names", "token")
     options["redact"] = frozenset(secret)
     options["retry"] = options.get("retry") or NO_RETRY
+    options["unsure_on"] = unsure_on(name, options.get("unsure_on", ()), options["effect"])
     return CallSpec(
         name=name,
         fn=fn,
@@ -461,7 +471,7 @@ def _versions(name: str, continues: object) -> tuple[str, ...]:
     return names(f"agent {name}", "continues", given, "versions", "1")
 
 
-RUN_OPTIONS: Final = ("id", "wait", "priority")
+RUN_OPTIONS: Final = ("id", "wait", "priority", "deadline", "budget")
 """What `hf.run` and `hf.start` take for themselves: input of that name would never arrive."""
 
 
@@ -496,10 +506,7 @@ def agent_spec_of(
     _check_names(name, params)
     params.check_declared(name)
     check_agent(name, options)
-    try:
-        codec = Codec(params.types.get("return", Any))
-    except NotStorable as error:
-        raise error.of(f"the result of agent {name}") from None
+    codec = _result_codec(params.types.get("return", Any), f"agent {name}")
     fields_of(options.get("state"))
     options["budget"] = options.get("budget") or Budget()
     stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")

@@ -80,6 +80,7 @@ def tool(
     undo: Callable[..., Any] | None = None,
     key_ttl: float | None = None,
     on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
+    unsure_on: type[Exception] | tuple[type[Exception], ...] = (),
     redact: Iterable[str] = (),
     version: str = "",
     rate: Rate | None = None,

@@ -12,7 +12,6 @@ import contextlib
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from holdfast.core import log, values
 from holdfast.core.events import Spent
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import NO_LIMITS, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import (
     Abandon,
@@ -64,12 +63,14 @@ from holdfast.store.base import (
     TERMINAL_STATUSES,
     Append,
     Creation,
+    Filter,
     NewRun,
     RowChange,
     RunRow,
     Store,
     Wanted,
 )
+from holdfast.store.process import has_died_here, is_held, worker_name
 from holdfast.store.tail import newest_first
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_busy, run_waiting
@@ -130,8 +131,7 @@ class Engine:
     def worker(self) -> str:
         """A name that no other process has had: pods and hosts reuse theirs, and a fork inherits ours."""
         if self._worker[0] != os.getpid():
-            name = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            self._worker = (os.getpid(), name)
+            self._worker = (os.getpid(), worker_name())
         return self._worker[1]
 
     def close(self) -> None:
@@ -162,12 +162,12 @@ class Engine:
 
     def create(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True, priority: int = 0,
+        above: Session | None = None, claim: bool = True, priority: int = 0, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """Create the run, claimed by us if it is new and `claim`; else its row as it is. With `above` it is
         a child of that run."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         row, fresh = self.store.create(
             new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
         )
@@ -177,11 +177,11 @@ class Engine:
 
     async def create_async(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True, priority: int = 0,
+        above: Session | None = None, claim: bool = True, priority: int = 0, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """The same on this event loop."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         try:
             row, fresh = await self.store.create_async(new)
         except asyncio.CancelledError:  # by now it has been created, or not
@@ -195,14 +195,14 @@ class Engine:
 
     def _creation(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...],
-        above: Session | None, claim: bool, priority: int,
+        above: Session | None, claim: bool, priority: int, given: Limits,
     ) -> tuple[Creation, Head]:  # fmt: skip
         log.check_run_id(run_id)
         self.learn(spec)
         data, digest = spec.encode_input(args, kwargs)
         value, blob = log.wrap(data)
         now = self.store.now()
-        limits, inherited = lineage.at_creation(spec, now, above)
+        limits, inherited = lineage.at_creation(spec, now, above, given)
         parent = "" if above is None else above.run_id
         created = e.RunCreated(
             run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=limits.deadline_at,
@@ -226,17 +226,39 @@ class Engine:
         if row.status == "quarantined":
             raise run_waiting(row.id, WaitingFor("quarantine", reason=row.waiting_for))
         asked_at = elapsed()
-        claimed = self.store.claim(
-            row.id, worker=self.worker, lease_us=self.leases.lease_us, within=within
+        claim = partial(
+            self.store.claim,
+            row.id,
+            worker=self.worker,
+            lease_us=self.leases.lease_us,
+            within=within,
         )
+        claimed = claim()
+        now = self.store.get(row.id) if claimed is None else None
+        if now is not None and self._release_if_dead(now):
+            claimed = claim()
         if claimed is None:
-            now = self.store.get(row.id)
             if within is not None and now is not None and not now.is_live(self.store.now()):
                 room = WaitingFor("room", spec.name, limit=spec.max_running or 0)
                 raise run_waiting(row.id, room)
             owner = now.owner if now else "another worker"
             raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
         return Taken(claimed, spec, asked_at)
+
+    def _release_if_dead(self, row: RunRow) -> bool:
+        """End the lease of a process that has died on this machine. By its epoch: if another process claimed the
+        run meanwhile, nothing happens."""
+        if not row.is_live(self.store.now()) or not has_died_here(row.owner):
+            return False
+        return self.store.release(row.id, row.epoch, died=True)
+
+    def release_dead(self, *, limit: int = 1000) -> None:
+        """End the leases of processes that have died on this machine, among the newest runs."""
+        rows = self.store.runs(Filter(status="running"), limit=limit)
+        dead = {owner for owner in {row.owner for row in rows} if has_died_here(owner)}
+        for row in rows:
+            if row.owner in dead:
+                self._release_if_dead(row)
 
     def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
         """Claim a run as a worker would: if there is room for it. None if that is impossible."""
@@ -346,7 +368,7 @@ class Engine:
         if row.claims <= self.options.quarantine_after:
             return
         reason = (
-            f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
+            f"it was claimed {row.claims} times without progress; it may kill its workers, or block them for "
             "longer than a lease"
         )
         raise self._set_aside(session, WaitingFor("quarantine", reason=reason))
@@ -493,7 +515,8 @@ class Engine:
                     data = read_value(self.store, row.id, event.result, seq=record.seq)
                     return spec.result.decode(data) if spec else values.decode(data)
                 case e.RunFailed():
-                    raise outcome_error(row.id, event.reason, event.error.type, event.error.message)
+                    root, error = log.root_of(row.id, row.parent), event.error
+                    raise outcome_error(row.id, event.reason, error.type, error.message, root)
                 case e.RunCancelled():
                     raise cancelled_error(row.id, event.by, event.why)
                 case _:
@@ -600,7 +623,7 @@ class Engine:
         cancel.cancel_children(self.store, run_id, asked)
         for row in cancel.open_children(self.store, run_id):
             spec = self.agents.get(row.agent)
-            if spec is not None and not row.is_live(self.store.now()):
+            if spec is not None and not is_held(row, self.store.now()):
                 with contextlib.suppress(HoldfastError):  # else a worker ends it
                     self.execute(self.take(row, spec))
 

@@ -17,8 +17,9 @@ from holdfast.runtime.branches import CURRENT, Branch, Inside
 from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec
 from holdfast.runtime.drivers import drive
 from holdfast.runtime.effects import Asked, LookAgain
-from holdfast.runtime.flow import answer, ask, nested, proceed, recorded
+from holdfast.runtime.flow import answer, ask, nested, proceed
 from holdfast.runtime.lease import under_way
+from holdfast.runtime.match import recorded
 from holdfast.runtime.task_factory import drive_async_here
 
 

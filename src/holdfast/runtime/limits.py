@@ -1,8 +1,8 @@
 """Waiting for room: calls that are limited in number or rate over all workers.
 
-The limits live in the store (`Limits`), so that a fleet honours a provider's limit together. A call gets
+The limits are in the store (`Limits`), so that a fleet honours a provider's limit together. A call gets
 its seat and its turn before its intent is recorded: a crash between the two costs a turn, and nothing
-else. Near turns are waited for here; for far ones the run leaves memory, with its turn kept.
+else. Near turns are waited for here; for far ones the run is suspended, with its turn kept.
 """
 
 from __future__ import annotations

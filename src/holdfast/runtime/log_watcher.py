@@ -1,7 +1,7 @@
 """Wait for events of many runs in one thread, for callers on an event loop.
 
 A thread for each of a thousand requests that wait for a result would be a thousand threads that poll. Here one thread asks
-for the ends of all these logs in one query, when something has changed and now and then; it ends when nobody waits.
+for the ends of all these logs in one query, when something has changed and now and then; it ends when no caller is waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_SECONDS: Final = 0.5
 
 
 class _Waiter:
-    """A caller that waits for an event after `after` in the log of a run."""
+    """A caller waiting for an event after `after` in the log of a run."""
 
     def __init__(self, run_id: str, after: int) -> None:
         self.run_id, self.after = run_id, after
@@ -41,7 +41,7 @@ class _Waiter:
 
 
 class LogWatcher:
-    """Waits for events of runs of one store."""
+    """Watches the logs of one store's runs."""
 
     def __init__(self, store: Store, threads: Executor) -> None:
         self._store, self._threads = store, threads
@@ -71,7 +71,7 @@ class LogWatcher:
         while self._is_needed():
             try:
                 self._store.wait_due([], timeout=LOOK_SECONDS, or_when=self._look)
-            except BaseException as error:  # noqa: BLE001 (those who wait hear of it)
+            except BaseException as error:  # noqa: BLE001 (raised in the waiting callers)
                 self._wake(self._all(), error)
 
     def _is_needed(self) -> bool:
@@ -80,7 +80,7 @@ class LogWatcher:
             return self._watching
 
     def _look(self) -> bool:
-        """Wake those whose logs have grown; whether there were any, or nobody waits any longer."""
+        """Wake those whose logs have grown; whether there were any, or no caller is waiting any longer."""
         waiting = self._all()
         heads = self._store.heads(sorted({one.run_id for one in waiting})) if waiting else {}
         grown = [one for one in waiting if heads.get(one.run_id, one.after + 1) > one.after]

@@ -54,7 +54,7 @@ class MockMissing(BaseException):
 
 
 class Mock(Protocol):
-    """What stands in for one function."""
+    """What replaces one function."""
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         """The answer to the call number `count` (from 0) with these arguments, or its error."""
@@ -85,14 +85,14 @@ def mock_of(name: str, given: Any) -> Mock:
     ways = [key for key in ANSWERS if key in given]
     if len(ways) > 1 or ("sequence" in given and (ways or "when" in given)):
         said = ", ".join(key for key in KEYS if key in given)
-        raise InvalidInput(f"the mock of {name} says {said}; say one of them")
+        raise InvalidInput(f"the mock of {name} has {said}; use one of them")
     if "sequence" in given:
         return _Sequence(name, _sequence(name, given["sequence"]))
     otherwise = _answer(name, given) if ways else None
     if "when" in given:
         return _When(name, _cases(name, given["when"]), otherwise)
     if otherwise is None:
-        raise InvalidInput(f"the mock of {name} is empty; say one of {', '.join(KEYS)}")
+        raise InvalidInput(f"the mock of {name} is empty; use one of {', '.join(KEYS)}")
     return otherwise
 
 
@@ -102,7 +102,7 @@ def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> No
         close = difflib.get_close_matches(unknown[0], known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
-            f"{what} has {unknown[0]!r}, which means nothing; known are {', '.join(known)}{hint}"
+            f"{what} has {unknown[0]!r}, which is unknown; known are {', '.join(known)}{hint}"
         )
 
 
@@ -141,7 +141,7 @@ class _Sequence:
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         if count >= len(self.answers):
             raise MockFailure(
-                f"the mock of {self.name} has {len(self.answers)} answers and was asked once more"
+                f"the mock of {self.name} has {len(self.answers)} answers and was called once more"
             )
         return self.answers[count](count, args)
 

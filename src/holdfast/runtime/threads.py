@@ -56,7 +56,7 @@ class Threads(Executor):
             return self._todo.popleft() if self._todo else None
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Let idle threads end, and from now on each thread after its call. Nothing waits for what is under way."""
+        """Let idle threads end, and from now on each thread after its call. Calls under way are not waited for."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -67,7 +67,7 @@ def _call(future: Future[T], fn: Callable[[], T]) -> None:
         return
     try:
         result = fn()
-    except BaseException as error:  # noqa: BLE001 (whoever awaits it hears of it)
+    except BaseException as error:  # noqa: BLE001 (raised where it is awaited)
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -97,7 +97,7 @@ class Worker:
         self._changed = threading.Condition()
         self._failures = 0
         self._failed_at = 0.0
-        self._fire_at = self._look_at = 0.0
+        self._fire_at = self._look_at = self._release_at = 0.0
         self._idle = False
         """Nothing was due a moment ago."""
         self._crowded = CROWDED_SECONDS[0]
@@ -141,6 +141,7 @@ class Worker:
     def _turn(self, *, once: bool) -> bool:
         """Take what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
+        self._release_dead()
         self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
@@ -218,6 +219,12 @@ class Worker:
         self._fire_at = elapsed() + SCHEDULE_SECONDS
         return fire_due(self._engine, self._known())
 
+    def _release_dead(self) -> None:
+        """Do not wait for the leases of workers that have died on this machine."""
+        if elapsed() >= self._release_at:
+            self._release_at = elapsed() + self._engine.options.lease_seconds / 3
+            self._engine.release_dead()
+
     def _look_around(self, wanted: list[Wanted]) -> None:
         """Say, once for each kind, what is due and not for us."""
         if elapsed() < self._look_at:
@@ -231,12 +238,12 @@ class Worker:
                 continue
             self._unknown.add(which)
             known = {one.code_version for one in wanted if one.agent == kind.agent}
-            detail = f"this worker does not know agent {kind.agent!r}"
+            detail = f"this worker does not have agent {kind.agent!r}"
             if known:
                 has = ", ".join(repr(version) for version in sorted(known))
                 detail = (
-                    f"they were begun under version {kind.code_version!r}, this worker runs {has}; "
-                    f"to go on with them: @agent(continues=({kind.code_version!r},)), or for one run "
+                    f"they were started with version {kind.code_version!r}, this worker runs {has}; "
+                    f"to continue them: @agent(continues=({kind.code_version!r},)), or for one run "
                     "hf.resume(id, override=['version'])"
                 )
             self._say(Report("unknown", kind.agent, detail=detail))
@@ -304,7 +311,7 @@ class Worker:
 
     def _pause_after(self, error: StoreError) -> None:
         seconds = self._next_pause()
-        _log.warning("the store failed, asking again in %.2g s: %s", seconds, error)
+        _log.warning("the store failed, retrying in %.2g s: %s", seconds, error)
         self._wait_here(seconds, lambda: False)
 
     def _drain(self) -> None:
@@ -330,7 +337,7 @@ class Worker:
         self._engine.give_back(left, STOPPING)
         self._engine.let_go(list(left.values()))
         for row in left.values():
-            detail = "it was inside a call when the time of grace was over"
+            detail = "it was inside a call when the grace period ended"
             self._say(Report("given back", row.agent, row.id, detail=detail))
 
 

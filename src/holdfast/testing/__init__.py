@@ -1,8 +1,8 @@
-"""What the authors of Holdfast test with, for everybody: a manual clock, a scripted model, mocks,
-specs in Gherkin, the crash explorer, and a suite for stores.
+"""Tools for testing agents and stores: a manual clock, a scripted model, mocks,
+Gherkin specs, the crash explorer, and the conformance suite for stores.
 
-Names are loaded when they are first used, so that the pytest plugin costs nothing where nobody asks
-for it.
+Names are loaded when they are first used, so that the pytest plugin costs nothing until a test
+uses it.
 """
 
 from importlib import import_module
@@ -42,7 +42,7 @@ _HOME_OF = {
     "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",
 }  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
 
     def __getattr__(name: str) -> Any:
         home = _HOME_OF.get(name)

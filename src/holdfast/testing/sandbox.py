@@ -57,7 +57,7 @@ from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.no_contact import refuse_contacts
 
 ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
-LEASE_SECONDS: Final = 3600.0  # the dead are known to be dead here: nobody waits for a lease to end
+LEASE_SECONDS: Final = 3600.0  # dead processes are known to be dead here: no lease has to expire
 
 _OURS: Final = str(Path(holdfast.__file__).parent)
 _LIBRARIES: Final = tuple(
@@ -111,7 +111,7 @@ def _real_time() -> int:
     return time.time_ns() // 1000
 
 
-# ── chance ───────────────────────────────────────────────────────────────────────────────────
+# ── randomness ───────────────────────────────────────────────────────────────────────────────────
 
 
 class FixedDraws:
@@ -137,7 +137,7 @@ class FixedDraws:
 
     def _value(self, draw: Draw, count: int) -> Any:
         if draw.name == "now":
-            # It moves with the code, by a millisecond a call, so that no code waits for ever.
+            # It moves with the code, by a millisecond a call, so that no code waits forever.
             position = draw.index + sum(map(int, re.findall(r"\d+", draw.branch)))
             return self._clock.now() + 1000 * position + count
         where = f"{draw.session.run_id} {draw.branch} {draw.index} {draw.name} {count}"
@@ -189,7 +189,7 @@ def is_library(frame: FrameType) -> bool:
 
 
 def is_ours(frame: FrameType | None) -> bool:
-    """Whether the innermost code that is no library's is Holdfast's own."""
+    """Whether the innermost code that is not a library's is Holdfast's own."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(("<", *_LIBRARIES)) or name.startswith(_OURS):
@@ -212,7 +212,7 @@ class Sandbox:
 
     def __init__(self, folder: Path, mocks: Mocks, *, strict: bool, is_fixed: bool = False) -> None:
         """`is_fixed` is about a new folder: all runs in it, and in copies of it, see the same time and
-        chance."""
+        randomness."""
         self.folder = folder
         self.mocks = mocks
         self.strict = strict
@@ -329,7 +329,7 @@ class Sandbox:
         return typed_answer(facts["name"], real, answer["result"])
 
     def _turns_of(self, name: str) -> Iterator[int]:
-        """The numbers of the calls of something repeatable: as many as the log holds when a process first
+        """The numbers of the calls of something repeatable: as many as the log contains when a process first
         asks, then one more each time. So one that a crash kept from being recorded is asked again."""
         here = (os.getpid(), name)
         if here not in self._turns:
@@ -367,7 +367,7 @@ class Sandbox:
         return look_up
 
     def _instead(self, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A step called inside another's body: not a call of the run, but mocked all the same."""
+        """A step called inside another's body: not a call of the run, but mocked anyway."""
         mock = self.mocks.get(spec.name)
         if mock is None:
             if self.strict and spec.outside:
@@ -380,7 +380,7 @@ class Sandbox:
         answer = typed_answer(spec.name, spec.fn, mock(0, bound))
         return _later(answer) if spec.is_async else answer
 
-    # ── plain functions ──────────────────────────────────────────────────────────────────
+    # ── sync functions ──────────────────────────────────────────────────────────────────
 
     @contextmanager
     def patched(self, names: dict[str, Any]) -> Iterator[None]:

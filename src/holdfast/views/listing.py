@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeVar
 from holdfast.errors import InvalidInput
 from holdfast.store.base import STATUSES, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
+from holdfast.store.process import is_held
 
 PAGE: Final = 200
 SHOWN_STATUSES: Final = (*STATUSES[:2], "interrupted", *STATUSES[2:])
@@ -38,7 +39,7 @@ class RunPage:
 
 def standing(row: RunRow, now: int) -> str:
     """The row's status; `interrupted` if its worker has let the lease end."""
-    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+    return "interrupted" if row.status == "running" and not is_held(row, now) else row.status
 
 
 def runs(

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.core.log import root_of
+from holdfast.core.policy import budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
 from holdfast.views.state import get
@@ -48,7 +50,7 @@ def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
     if state.status in ("completed", "cancelled", "running"):
         return []
     if state.status != "waiting":
-        return [*_doubts(state), NextStep("resume", state.id)]
+        return [*_doubts(state), _resume(state)]
     found = [step for request in requests(store, state) for step in _ways(request)]
     for member in family(store, state):
         if member.diverged is not None and member.status == "waiting":
@@ -58,6 +60,31 @@ def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
         if member.status in ("paused", "quarantined"):
             found.append(NextStep("resume", member.id))
     return found or [NextStep("resume", state.id), NextStep("worker", state.id)]
+
+
+def _resume(state: RunState) -> NextStep:
+    """A run that failed by a limit is resumed with a higher one, which is that of the whole tree."""
+    limits = _higher_limits(state)
+    run_id = root_of(state.id, state.parent) if limits else state.id
+    return NextStep("resume", run_id, limits=limits)
+
+
+def _higher_limits(state: RunState) -> tuple[str, ...]:
+    reason = state.failure.reason if state.status == "failed" and state.failure else ""
+    if reason == "deadline":
+        return ("--deadline", "60")
+    if reason != "budget":
+        return ()
+    used = budget_use(
+        state.budget,
+        steps=state.steps + state.child_steps,
+        elapsed_us=state.updated_at - state.created_at,
+        usage=state.usage,
+    )
+    over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+    return tuple(
+        word for name in over for word in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")
+    )
 
 
 def _ways(request: OpenRequest) -> list[NextStep]:
@@ -85,4 +112,9 @@ def _doubts(state: RunState) -> list[NextStep]:
     # A call that is safe to repeat is resolved by the resume itself; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
     ways: tuple[Literal["done", "failed", "retry"], ...] = ("done", "failed", "retry")
-    return [NextStep("resolve", state.id, step=c.step, how=how) for c in open_ones for how in ways]
+    lost = [
+        NextStep("resolve", state.id, step=c.step, how="done") for c in state.calls if c.unavailable
+    ]
+    return lost + [
+        NextStep("resolve", state.id, step=c.step, how=how) for c in open_ones for how in ways
+    ]

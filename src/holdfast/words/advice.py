@@ -34,6 +34,8 @@ class NextStep:
 
     accept_new_steps: bool = False
     """Make the calls that the code has added."""
+    limits: tuple[str, ...] = ()
+    """Options of `resume` for a run that failed by a limit, which needs a higher one."""
 
     @property
     def needs_code(self) -> bool:
@@ -65,7 +67,7 @@ def advice(step: NextStep, url: str | None = None, file: str = "FILE") -> str:
             return command(url, "resolve", step.run_id, step.step, *way)
         case "resume":
             more = ["--accept-new-steps"] if step.accept_new_steps else []
-            return command(url, "resume", file, step.run_id, *more)
+            return command(url, "resume", file, step.run_id, *more, *step.limits)
         case "rerun":
             return command(url, "rerun", file, step.run_id)
         case "worker":

@@ -22,8 +22,7 @@ class Sentence:
 
 
 def sentence(event: Event) -> Sentence:
-    """One event in words. Somebody else may have written it, in every field: nothing of it can steer
-    a terminal."""
+    """One event in words. Its fields are untrusted data: nothing of it can control a terminal."""
     said = _SENTENCES[type(event)](event)
     return Sentence(visible(said.what), visible(said.text), said.colour)
 
@@ -68,7 +67,7 @@ def _failed(x: e.RunFailed) -> Sentence:
 
 
 def _suspended(x: e.RunSuspended) -> Sentence:
-    return Sentence("run", f"waits for {visible(x.waiting_for)}", "yellow")
+    return Sentence("run", f"suspended, waiting for {visible(x.waiting_for)}", "yellow")
 
 
 def _error(error: e.ErrorInfo) -> str:
@@ -80,16 +79,16 @@ def _error(error: e.ErrorInfo) -> str:
 
 def _started(x: e.CallStarted) -> Sentence:
     attempt = f", attempt {x.attempt}" if x.attempt > 1 else ""
-    return Sentence(_call(x), f"begins{attempt} ({x.effect}): {_args(x.args)}")
+    return Sentence(_call(x), f"started{attempt} ({x.effect}): {_args(x.args)}")
 
 
 def _succeeded(x: e.CallSucceeded) -> Sentence:
-    lost = f" (its result could not be kept: {visible(x.unavailable)})" if x.unavailable else ""
+    lost = f" (its result could not be stored: {visible(x.unavailable)})" if x.unavailable else ""
     return Sentence(_call(x), f"done in {span(x.duration_us)} → {_value(x.result)}{lost}", "green")
 
 
 def _attempt_failed(x: e.CallFailed) -> Sentence:
-    again = "" if x.retry_at is None else "; will be tried again"
+    again = "" if x.retry_at is None else "; will be retried"
     colour = "red" if x.retry_at is None else "yellow"
     return Sentence(_call(x), f"attempt {x.attempt} failed: {_error(x.error)}{again}", colour)
 
@@ -98,15 +97,20 @@ def _doubted(x: e.CallDoubted) -> Sentence:
     return Sentence(_call(x), f"in doubt: {visible(x.because)}", "magenta")
 
 
+def _limits(x: e.LimitsChanged) -> str:
+    deadline = [] if x.deadline_at is None else [f"deadline {clock(x.deadline_at)}"]
+    return ", ".join([*deadline, *(f"{name} {limit:g}" for name, limit in x.budget.items())])
+
+
 def _resolved(x: e.CallResolved) -> Sentence:
     result = f" → {_value(x.result)}" if x.result is not None else ""
-    return Sentence(_call(x), f"doubt settled, {x.how}{result}{_by(x)}", "magenta")
+    return Sentence(_call(x), f"doubt resolved, {x.how}{result}{_by(x)}", "magenta")
 
 
 def _evidence(x: e.CallEvidence) -> Sentence:
     return Sentence(
         _call(x),
-        f"{visible(x.worker)} (epoch {x.epoch}), which had lost the run, says: {x.outcome}",
+        f"{visible(x.worker)} (epoch {x.epoch}), which had lost its lease, reports: {x.outcome}",
     )
 
 
@@ -123,8 +127,8 @@ def _wait_began(x: e.WaitBegan) -> Sentence:
 
 def _wait_ended(x: e.WaitEnded) -> Sentence:
     if x.is_over("cut"):
-        return Sentence("wait", f"{x.wait} given up: the agent's code stopped waiting for it")
-    return Sentence("wait", f"{x.wait} over: {visible(x.outcome)} {_value(x.value)}".rstrip())
+        return Sentence("wait", f"{x.wait} cancelled: the agent's code stopped waiting for it")
+    return Sentence("wait", f"{x.wait} ended: {visible(x.outcome)} {_value(x.value)}".rstrip())
 
 
 def _approved(x: e.ApprovalDecided) -> Sentence:
@@ -135,23 +139,24 @@ def _approved(x: e.ApprovalDecided) -> Sentence:
 def _iterated(x: e.IterationEnded) -> Sentence:
     phase = f", {visible(x.phase)}" if x.phase else ""
     changed = _value(x.state if x.delta is None else x.delta) if x.state or x.delta else ""
-    return Sentence("iteration", f"{x.iteration} is over{phase} {changed}".rstrip(), "cyan")
+    return Sentence("iteration", f"{x.iteration} ended{phase} {changed}".rstrip(), "cyan")
 
 
 _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.RunCreated: _created,
-    e.RunClaimed: lambda x: Sentence("run", f"taken up by {visible(x.worker)}", "cyan"),
+    e.RunClaimed: lambda x: Sentence("run", f"claimed by {visible(x.worker)}", "cyan"),
     e.RunSuspended: _suspended,
     e.RunCompleted: _completed,
     e.RunFailed: _failed,
     e.RunCancelled: lambda x: Sentence("run", f"cancelled{_by(x)}", "red"),
     e.RunReopened: lambda x: Sentence("person", f"resumed{_by(x)}"),
     e.StepsAccepted: lambda x: Sentence("person", f"new steps accepted{_by(x)}"),
-    e.RunRestarted: lambda x: Sentence("person", f"begun anew, state kept{_by(x)}"),
+    e.LimitsChanged: lambda x: Sentence("person", f"limits changed{_by(x)}: {_limits(x)}"),
+    e.RunRestarted: lambda x: Sentence("person", f"restarted, state kept{_by(x)}"),
     e.RunPaused: lambda x: Sentence("person", f"paused{_by(x)}", "yellow"),
-    e.RunQuarantined: lambda x: Sentence("run", f"set aside: {visible(x.reason)}", "red"),
-    e.CancelRequested: lambda x: Sentence("person", f"asked to cancel{_by(x)}", "red"),
-    e.UndoRequested: lambda x: Sentence("person", f"asked to undo{_by(x)}", "yellow"),
+    e.RunQuarantined: lambda x: Sentence("run", f"quarantined: {visible(x.reason)}", "red"),
+    e.CancelRequested: lambda x: Sentence("person", f"cancellation requested{_by(x)}", "red"),
+    e.UndoRequested: lambda x: Sentence("person", f"undo requested{_by(x)}", "yellow"),
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
     e.CallFailed: _attempt_failed,
@@ -160,7 +165,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.CallEvidence: _evidence,
     e.WaitBegan: _wait_began,
     e.WaitEnded: _wait_ended,
-    e.TimeoutFired: lambda x: Sentence("timeout", f"a timeout of the agent's code has cancelled branch {x.branch or 'main'}"),
+    e.TimeoutFired: lambda x: Sentence("timeout", f"a timeout in the agent's code cancelled branch {x.branch or 'main'}"),
     e.SignalReceived: lambda x: Sentence("signal", f"{visible(x.name)} {_value(x.value)}{_by(x)}"),
     e.ApprovalDecided: _approved,
     e.AnswerGiven: lambda x: Sentence("person", f"answered {_value(x.value)}{_by(x)}", "green"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from holdfast.errors import RunBusy, RunWaiting, Suspend
 from holdfast.waiting import WaitingFor
 
-BY_ITSELF = "it continues by itself when a worker is running"
+BY_ITSELF = "a worker resumes it when it is due"
 
 
 def phrase(x: WaitingFor) -> str:
@@ -27,9 +27,9 @@ def phrase(x: WaitingFor) -> str:
         case "retry":
             return f"the next attempt of {x.name}"
         case "rate":
-            return f"its turn to call {x.name} ({x.reason})"
+            return f"a permit to call {x.name} ({x.reason})"
         case "room":
-            return f"room for {x.name}, of which {x.limit} may be under way at once"
+            return f"a free slot of {x.name} ({x.limit} may run at once)"
         case "child":
             below = f", which is waiting for {phrases(x.child)}" if x.child else ""
             return f"child run {x.run_id}{below}"
