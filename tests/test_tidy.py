@@ -22,14 +22,14 @@ SRC = Path(__file__).parent.parent / "src" / PACKAGE
 # So control and views never import runtime: a person can approve and look on a machine that has
 # none of the agent's code.
 FLOORS = (
+    {"waiting"},  # what a run is waiting for, as data: errors carry it
     {"errors"},
     {"core"},
     {"store"},
+    {"words"},  # sentences for people, for errors and for every interface
     {"runtime", "control", "views", "event_stream"},
-    {
-        "dry_fork",
-        "execution",
-    },  # one step of a run again, away from its store; run or resume, for both of these
+    # operations on a store; one step of a run again, away from its store; run or resume
+    {"bundle", "check", "doctor", "gc", "dry_fork", "execution"},
     {"app"},  # the Holdfast object: one door to runtime, control and views
     {"aio"},  # the same for event loops
     {"agents"},

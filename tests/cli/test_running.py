@@ -34,6 +34,7 @@ def test_run_as_json_names_the_run_its_status_and_result(shell: Shell) -> None:
         "status": "completed",
         "result": "m-1",
         "waiting_for": "",
+        "waiting": [],
         "error": "",
         "continue": [],
     } == found
@@ -253,7 +254,7 @@ def test_a_run_left_by_a_killed_process_is_taken_up_when_its_lease_ends(shell: S
     result = shell("resume", "agents.py", "r1", code=1)
 
     assert "is waiting for a decision about step 2, charge" in result.stderr
-    assert f"holdfast resolve r1 2 --done … --db {shell.db}" in result.stderr
+    assert f"holdfast resolve r1 2 --done RESULT --db {shell.db}" in result.stderr
     assert ["5"] == shell.lines("charged")
 
 

@@ -128,6 +128,28 @@ class Shown(msgspec.Struct, rename={"goes_on": "continue"}):
     goes_on: list[str]
 
 
+class Started(Strict):
+    run: str
+    agent: str
+    version: str
+    status: str
+
+
+class AgentInfo(Strict):
+    name: str
+    is_registered: bool
+    version: str
+    versions: list[str]
+    registered_at: int | None
+    description: str
+    parameters: dict[str, Any]
+    stages: list[str]
+
+
+class Agents(Strict):
+    agents: list[AgentInfo]
+
+
 class Moment(Strict):
     seq: int
     time: int
@@ -181,6 +203,7 @@ class Ran(Strict, rename={"goes_on": "continue"}):
     status: str
     result: Any
     waiting_for: str
+    waiting: list[dict[str, Any]]
     error: str
     goes_on: list[str]
 
@@ -344,6 +367,9 @@ CASES = {
                 ("run agents.py:recap -p to=ann --id done", "exists with a different input")),
     "resume": Verb("resume agents.py failed", Ran, ("resume agents.py failed --lease soon", "not a valid float"),
                    ("resume other.py failed", "which is not in other.py"), exit_code=1),
+    "start": Verb("start recap -p to=sam --id new", Started, ("start recap --priority high", "not a valid int"),
+                  ("start recpa -p to=sam", "agent 'recpa' is not registered")),
+    "agents": Verb("agents", Agents, ("agents recap", "unexpected extra argument"), only_looks=True),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
     "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
                    ("replay other.py done", "which is not in other.py"), only_looks=True),

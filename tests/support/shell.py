@@ -244,6 +244,7 @@ with Holdfast(sys.argv[1], options=Options(lease_seconds=2.0)) as hf:
     attempt(agents.asking, "question")
     attempt(agents.listening, "signal")
     hf.start(agents.asking, id="due")
+    hf.register(agents.recap)
     hf.schedule(agents.asking, cron="@yearly", id="yearly")
     hf.start(agents.listening, id="held")
     hf.store.claim("held", worker="somebody", lease_us=3_600_000_000)

@@ -42,6 +42,11 @@ Place = tuple[str, int]
 """A branch, and a position within it."""
 
 
+def request_id(place: Place) -> str:
+    """How people name a request, or a call, at a place."""
+    return f"{place[0]}#{place[1]}"
+
+
 class Entry(msgspec.Struct, eq=False, gc=False):
     """What the log contains at one place.
 
