@@ -35,6 +35,7 @@ VERBS: Final = {
     "replay": ("run", "replay", "Run the code against the log; no tool executes."),
     "rerun": ("run", "rerun", "Run a run's code from its first line again, its state kept."),
     "test": ("test", "test", "Play the specs beside an agent; crash it everywhere."),
+    "validate": ("validate", "validate", "Check a .tac file without running it."),
     "check": ("check", "check", "Would unfinished runs agree with this code? Nothing executes."),
     "approve": ("decisions", "approve", "Say yes to what a run asks for."),
     "reject": ("decisions", "reject", "Say no to what a run asks for."),

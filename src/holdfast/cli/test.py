@@ -22,7 +22,8 @@ import click
 
 from holdfast.cli import text
 from holdfast.cli.common import json_option
-from holdfast.cli.load import Loaded, load
+from holdfast.cli.load import LUA, Loaded, load
+from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.testing.crash import Fault, Lives, Report, explore
 from holdfast.testing.fork_server import ForkServers
@@ -76,7 +77,7 @@ class Tally:
     "--real", is_flag=True, help="With --crash-everywhere: yes, call unmocked tools for real."
 )
 @click.option(
-    "-k", "only", default="", metavar="TEXT", help="Only scenarios and tests whose name holds it."
+    "-k", "--scenario", "only", default="", metavar="TEXT", help="Only scenarios and tests whose name holds it."
 )
 @json_option
 def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str,
@@ -115,6 +116,9 @@ def found(target: str, mock: bool) -> Found:
     loaded = load(target)
     path = Path(loaded.file)
     names = vars(loaded.module)
+    if path.suffix == LUA:
+        cast, scenarios = lua_scenarios(loaded, mock)
+        return Found(given, target, cast, scenarios, [])
     cast = Cast(
         loaded.agents, _chosen(loaded), names,
         mocks_of(names.get("MOCKS", {})) if mock else {}, strict=mock,
