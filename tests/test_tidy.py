@@ -29,7 +29,8 @@ FLOORS = (
     {"app"},  # the Holdfast object: one door to runtime, control and views
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
-    {"cli", "web", "mcp", "lua"},
+    {"lua"},  # a front end: files become agents, which the interfaces load
+    {"cli", "web", "mcp"},
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 WINDOWS = FLOORS[-1]

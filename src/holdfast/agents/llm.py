@@ -186,7 +186,9 @@ class LLMAgent:
         recorded in that run. Not for an async model or async tools.
         """
         if self._model_is_async or any(use.spec.is_async for use in self._tools.values()):
-            raise InvalidInput(f"{self.__name__}: turn() needs a model and tools that are not async")
+            raise InvalidInput(
+                f"{self.__name__}: turn() needs a model and tools that are not async"
+            )
         if instructions:
             run.messages.add(Role.SYSTEM, instructions)
         run.messages.add(Role.USER, message)

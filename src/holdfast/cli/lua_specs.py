@@ -20,9 +20,7 @@ def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
     """Who takes part, and the scenarios of the file and of the .feature file next to it."""
     names = vars(loaded.module)
     program: Program = names["__lua__"]
-    cast = Cast(
-        loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock
-    )
+    cast = Cast(loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock)
     known = [*_own_sentences(program), *known_sentences(names)]
     scenarios: list[Scenario] = []
     for spec in program.declared.specs:
@@ -40,7 +38,14 @@ def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
 def _mocks(program: Program) -> dict[str, Mock]:
     """The mocks of the file; whatever else it could call ends the test with a message that names it."""
     declared = program.declared
-    known = {*declared.tools, *declared.agents, "File.read", "File.write", "File.exists", "File.size"}
+    known = {
+        *declared.tools,
+        *declared.agents,
+        "File.read",
+        "File.write",
+        "File.exists",
+        "File.size",
+    }
     unknown = [name for name in declared.mocks if name not in known]
     if unknown:
         raise InvalidInput(

@@ -77,7 +77,12 @@ class Tally:
     "--real", is_flag=True, help="With --crash-everywhere: yes, call unmocked tools for real."
 )
 @click.option(
-    "-k", "--scenario", "only", default="", metavar="TEXT", help="Only scenarios and tests whose name holds it."
+    "-k",
+    "--scenario",
+    "only",
+    default="",
+    metavar="TEXT",
+    help="Only scenarios and tests whose name holds it.",
 )
 @json_option
 def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str,
@@ -117,8 +122,7 @@ def found(target: str, mock: bool) -> Found:
     path = Path(loaded.file)
     names = vars(loaded.module)
     if path.suffix == LUA:
-        cast, scenarios = lua_scenarios(loaded, mock)
-        return Found(given, target, cast, scenarios, [])
+        return Found(given, target, *lua_scenarios(loaded, mock), [])
     cast = Cast(
         loaded.agents, _chosen(loaded), names,
         mocks_of(names.get("MOCKS", {})) if mock else {}, strict=mock,

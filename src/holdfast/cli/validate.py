@@ -23,10 +23,14 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
     found = []
     for name in files:
         if not name.endswith(LUA):
-            raise InvalidInput(f"{name} is not a {LUA} file; `holdfast check` compares Python agents with their runs")
+            raise InvalidInput(
+                f"{name} is not a {LUA} file; `holdfast check` compares Python agents with their runs"
+            )
         if not Path(name).is_file():
             raise NotFound(f"there is no file {name}")
-        found += [{"file": name, "line": p.line, "problem": p.says} for p in problems_of(Path(name))]
+        found += [
+            {"file": name, "line": p.line, "problem": p.says} for p in problems_of(Path(name))
+        ]
     if as_json:
         click.echo(text.as_json({"ok": not found, "problems": found}))
     else:

@@ -22,7 +22,6 @@ from holdfast.lua.schema import Fields, fitted
 from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
-    from holdfast.lua.program import Program
     from holdfast.runtime.run import Run
 
 OPTIONS: Final = (
@@ -77,7 +76,7 @@ class AgentDecl:
         return made(self.model_name, max_output_tokens=most, options=options)
 
     def turn(
-        self, program: Program, run: Run, dialogue: Dialogue, given: Mapping[str, Any], known: Mapping[str, Any],
+        self, find_tool: Callable[[str], Callable[..., Any]], run: Run, dialogue: Dialogue, given: Mapping[str, Any], known: Mapping[str, Any],
     ) -> Turn:  # fmt: skip
         """Take a turn: what the file gives for this call wins over what it declared."""
         unknown = [option for option in given if option not in CALL_OPTIONS]
@@ -86,7 +85,7 @@ class AgentDecl:
                 f"{self.name} was called with {unknown[0]}; a call takes {', '.join(CALL_OPTIONS)}"
             )
         names = given.get("tools", self.tools)
-        tools = [program.tool(name) for name in names]
+        tools = [find_tool(name) for name in names]
         settings = {name: given[name] for name in _SETTINGS if name in given}
         messages = AgentMessages(dialogue, self.name)
         instructions = render(run, self.system_prompt, known)
@@ -100,7 +99,9 @@ class AgentDecl:
         usage = {"total_tokens": _tokens(run) - before}
         result = {"response": text, "message": text, "output": text, "usage": usage}
         if self.output:
-            result["data"] = fitted(self.output, _json(self.name, text), f"{self.name}: its answer", others=True)
+            result["data"] = fitted(
+                self.output, _json(self.name, text), f"{self.name}: its answer", others=True
+            )
         return Turn(result, _calls(messages.added))
 
     def _message(self, given: Mapping[str, Any], messages: AgentMessages) -> str:
@@ -131,7 +132,9 @@ def _json(agent: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidInput(f"{agent} declares output=, but did not answer with JSON: {error}") from None
+        raise InvalidInput(
+            f"{agent} declares output=, but did not answer with JSON: {error}"
+        ) from None
 
 
 def _calls(messages: list[Message]) -> list[dict[str, Any]]:

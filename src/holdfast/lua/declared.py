@@ -42,6 +42,8 @@ class ToolDecl:
     """The Python tool that it stands for."""
     has_check: bool = False
     has_undo: bool = False
+    is_open: bool = False
+    """Whether it takes any arguments, because it declares none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class ProcedureDecl:
     state: Fields
     options: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
+    is_open: bool = False
+    """Whether it takes any input, because it declares none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,9 @@ class _Reader:
         name = self._named("Tool", name, self._found.tools)
         where = f"Tool {name}"
         host = _text_option(spec, "use", where)
-        _check_options(spec, where, ("name", "description", "input", "use", "check", "undo", *_TOOL))
+        _check_options(
+            spec, where, ("name", "description", "input", "use", "check", "undo", *_TOOL)
+        )
         if not host and kind_of(spec[1]) != "function":
             raise InvalidInput(f"{where} needs a function: Tool {{ …, function(args) … end }}")
         for option in ("check", "undo"):
@@ -140,7 +146,7 @@ class _Reader:
         self._found.tools[name] = ToolDecl(
             name, read_fields(spec[b"input"], f"{where}: input"), _text_option(spec, "description", where),
             _options(spec, _TOOL, where), host.removeprefix("host."),
-            spec[b"check"] is not None, spec[b"undo"] is not None,
+            spec[b"check"] is not None, spec[b"undo"] is not None, spec[b"input"] is None,
         )  # fmt: skip
 
     # ── agents ───────────────────────────────────────────────────────────────────────────
@@ -155,7 +161,8 @@ class _Reader:
             if spec[option.encode()] is not None
         }
         model = self._models.get(name)
-        provider, model_name, settings = ("", "", {})
+        provider, model_name = "", ""
+        settings: dict[str, Any] = {}
         if model is None:
             provider, model_name, settings = provider_and_model(
                 plain.pop("provider", None), plain.pop("model", None), where
@@ -195,14 +202,20 @@ class _Reader:
         if name in self._found.procedures:
             raise InvalidInput(f"there are two procedures named {name}")
         where = "Procedure" if name == MAIN else f"Procedure {name}"
-        _check_options(spec, where, ("name", "description", "input", "output", "state", *_PROCEDURE))
+        _check_options(
+            spec, where, ("name", "description", "input", "output", "state", *_PROCEDURE)
+        )
         if kind_of(spec[1]) != "function":
             raise InvalidInput(
                 f"{where} needs a function: Procedure {{ …, function(input) … end }}"
             )
-        fields = [read_fields(spec[key.encode()], f"{where}: {key}") for key in ("input", "output", "state")]
+        taken, returned, kept = (
+            read_fields(spec[key.encode()], f"{where}: {key}")
+            for key in ("input", "output", "state")
+        )
+        options = _options(spec, _PROCEDURE, where)
         self._found.procedures[name] = ProcedureDecl(
-            name, *fields, options=_options(spec, _PROCEDURE, where), line=line
+            name, taken, returned, kept, options, line, spec[b"input"] is None
         )
 
     def _stages(self, _name: str | None, spec: Any, _line: int) -> None:
@@ -229,14 +242,18 @@ class _Reader:
             file = plain["from"]
             self._found.specs.append(SpecText(self._project.read(file), file, 1))
         elif isinstance(plain.get("text"), str):
-            self._found.specs.append(SpecText(plain["text"], str(self._path), self._line_of(plain["text"], line)))
+            self._found.specs.append(
+                SpecText(plain["text"], str(self._path), self._line_of(plain["text"], line))
+            )
         else:
             raise InvalidInput("Specification takes a text in Gherkin, or {from = FILE}")
 
     def _line_of(self, said: str, line: int) -> int:
         """The line of the file where a text begins."""
         place = self._source.decode("utf-8", "replace").find(said)
-        return line if place < 0 else self._source.decode("utf-8", "replace").count("\n", 0, place) + 1
+        return (
+            line if place < 0 else self._source.decode("utf-8", "replace").count("\n", 0, place) + 1
+        )
 
     def _step(self, _name: str | None, spec: Any, _line: int) -> None:
         said = text(spec[b"text"])

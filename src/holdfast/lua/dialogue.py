@@ -55,7 +55,9 @@ class Dialogue:
             raise InvalidInput('MessageHistory.append takes {role = "user", content = "…"}')
         role = str(message.get("role", "user"))
         if role not in ("system", "user", "assistant"):
-            raise InvalidInput(f"MessageHistory.append: role {role!r} is not system, user or assistant")
+            raise InvalidInput(
+                f"MessageHistory.append: role {role!r} is not system, user or assistant"
+            )
         self.run.messages.add(role, message["content"])
 
     def do_inject_system(self, content: Any) -> None:

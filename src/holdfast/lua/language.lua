@@ -142,7 +142,7 @@ local procedure_meta = {
     return protect(handle, {
       __name = "procedure",
       __call = function(_, args)
-        return child_call(name_of(declared), args)
+        return (child_call(name_of(declared), args))
       end,
     })
   end,
@@ -150,7 +150,7 @@ local procedure_meta = {
 G.Procedure = protect({
   run = function(name, args)
     local declared = type(name) == "table" and by_handle[name]
-    return child_call(declared and declared.name or name, args)
+    return (child_call(declared and declared.name or name, args))
   end,
 }, procedure_meta)
 for _, verb in ipairs({ "spawn", "status", "wait", "cancel", "wait_any", "wait_all", "inject", "is_complete", "all_complete" }) do
@@ -268,8 +268,8 @@ end
 local state_get, state_set = bridge("state_get", 3), bridge("state_set", 3)
 local state_all = bridge("state_all")
 G.state = protect({}, {
-  __index = function(_, k) return state_get(k) end,
-  __newindex = function(_, k, v) return state_set(k, v) end,
+  __index = function(_, k) return (state_get(k)) end,
+  __newindex = function(_, k, v) state_set(k, v) end,
   __pairs = function() return pairs(state_all()) end,
   __name = "state",
 })
@@ -319,7 +319,7 @@ for _, verb in ipairs({ "approve", "input", "review", "notify", "escalate", "sel
   G.Human[verb] = function(options)
     if type(options) == "string" then options = { message = options } end
     if type(options) ~= "table" then fail("Human." .. verb .. " takes a table with message=") end
-    return ask(options)
+    return (ask(options)) -- not a tail call: errors name the caller's line
   end
 end
 for _, verb in ipairs({ "upload", "custom" }) do
@@ -356,7 +356,7 @@ local history = {}
 for _, verb in ipairs({
   "append", "inject_system", "clear", "get", "history", "head", "tail", "slice", "keep_tail_tokens", "rewind", "checkpoint",
 }) do
-  history[verb] = function(...) return message_op(verb, ...) end
+  history[verb] = function(...) return (message_op(verb, ...)) end
 end
 G.MessageHistory, G.Session = history, history
 
@@ -378,22 +378,23 @@ end
 function G.require(name)
   if type(name) ~= "string" then fail("require takes the name of a module") end
   if loaded[name] ~= nil then return loaded[name] end
-  if loading[name] then fail("require: module " .. name .. " requires itself") end
   if name == "tactus.tools.done" or name == "holdfast.tools.done" then
     loaded[name] = standard_done()
     return loaded[name]
   end
   local source, chunk_name = module_source(name)
+  if loaded[chunk_name] ~= nil then return loaded[chunk_name] end
+  if loading[chunk_name] then fail("require: module " .. name .. " requires itself") end
   local chunk, wrong = S.compile(source, chunk_name)
   if not chunk then error(wrong, 0) end
-  loading[name] = true
+  loading[chunk_name] = true
   local result = chunk()
-  loading[name] = nil
+  loading[chunk_name] = nil
   if result == nil then result = true end
   if type(result) == "table" then
     for k, v in pairs(result) do S.naming[1](k, v) end
   end
-  loaded[name] = result
+  loaded[name], loaded[chunk_name] = result, result
   return result
 end
 

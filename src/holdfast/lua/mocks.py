@@ -35,11 +35,15 @@ def mock_of(name: str, given: Any) -> Any:
 def _list(name: str, key: str, given: Mapping[str, Any]) -> list[Any]:
     if not isinstance(given[key], list):
         raise InvalidInput(f"the mock of {name}: {key} takes a list")
-    return given[key]
+    return list(given[key])
 
 
 def _answer(item: Any) -> Any:
-    return item if isinstance(item, dict) and len(item) == 1 and {*item} <= {"returns", "error"} else {"returns": item}
+    return (
+        item
+        if isinstance(item, dict) and len(item) == 1 and {*item} <= {"returns", "error"}
+        else {"returns": item}
+    )
 
 
 def _case(name: str, item: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidInput
 from holdfast.lua.convert import from_lua, text, to_lua
 
 if TYPE_CHECKING:
-    from holdfast.lua.program import Program
+    from holdfast.lua.seam import LoadedFile
     from holdfast.lua.vm import Vm
 
 _LOG: Final = logging.getLogger("holdfast.lua")
@@ -36,7 +36,7 @@ class Ops:
 
     vm: Vm
 
-    def __init__(self, program: Program, where: str) -> None:
+    def __init__(self, program: LoadedFile, where: str) -> None:
         self.program, self._where = program, where
 
     def table(self) -> dict[str, Callable[..., Any]]:
@@ -78,7 +78,9 @@ class Ops:
 
     def os_date(self, template: Any = None, when: Any = None) -> Any:
         template = "%c" if template is None else text(template)
-        moment = self._now() if when is None else datetime.datetime.fromtimestamp(when, datetime.UTC)
+        moment = (
+            self._now() if when is None else datetime.datetime.fromtimestamp(when, datetime.UTC)
+        )
         template = template.removeprefix("!")
         if template.startswith("*t"):
             return self._lua(_fields_of(moment))
@@ -110,7 +112,7 @@ class Ops:
 class BodyOps(Ops):
     """The operations of a tool's body: what it needs of the run comes in its arguments."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: LoadedFile) -> None:
         super().__init__(program, "in a tool's body; pass what it needs as an argument")
 
     def _now(self) -> datetime.datetime:
@@ -144,7 +146,11 @@ class BodyOps(Ops):
 
 def said(message: bytes, data: Any) -> str:
     """A line of the log: its text, and its data as JSON."""
-    shown = "" if data is None else " " + json.dumps(from_lua(data, "the data of a log line"), ensure_ascii=False)
+    shown = (
+        ""
+        if data is None
+        else " " + json.dumps(from_lua(data, "the data of a log line"), ensure_ascii=False)
+    )
     return text(message) + shown
 
 

@@ -77,7 +77,9 @@ class People:
 
     def notify(self, options: dict[str, Any]) -> None:
         """A line for people who look at the run. Nobody is waited for."""
-        self._run.log(f"notify: {_message(options, 'notify')}", level=str(options.get("level", "info")))
+        self._run.log(
+            f"notify: {_message(options, 'notify')}", level=str(options.get("level", "info"))
+        )
 
     def escalate(self, options: dict[str, Any]) -> bool:
         """Wait until a person has dealt with it."""
@@ -97,4 +99,4 @@ def _texts(given: Any, verb: str) -> list[str]:
     found = [x.get("value", x.get("label")) if isinstance(x, dict) else x for x in given or ()]
     if not found or not all(isinstance(x, str) for x in found):
         raise InvalidInput(f"Human.{verb} needs options=, a list of texts")
-    return found
+    return [str(x) for x in found]

@@ -31,6 +31,7 @@ from holdfast.runtime.enter import tool as declare_tool
 if TYPE_CHECKING:
     from holdfast.runtime.run import Run
 
+
 class Program:
     """A loaded file."""
 
@@ -52,7 +53,7 @@ class Program:
         self.stages = declared.stages
         self._tools = {name: self._tool(decl) for name, decl in declared.tools.items()}
         self.procedures = {name: self._agent(decl) for name, decl in declared.procedures.items()}
-        self.file_steps = self._file_steps()
+        self.file_steps: Mapping[str, Callable[..., Any]] = self._file_steps()
 
     @property
     def name(self) -> str:
@@ -68,7 +69,9 @@ class Program:
     def main(self) -> Callable[..., Any]:
         """The agent of the main procedure."""
         if MAIN not in self.procedures:
-            raise InvalidInput(f"{self.path} has no procedure; add Procedure {{ function(input) … end }}")
+            raise InvalidInput(
+                f"{self.path} has no procedure; add Procedure {{ function(input) … end }}"
+            )
         return self.procedures[MAIN]
 
     # ── loading ──────────────────────────────────────────────────────────────────────────
@@ -102,21 +105,20 @@ class Program:
 
         name = self.name if decl.name == MAIN else f"{self.name}.{decl.name}"
         made = function_with_fields(
-            run_procedure, name, decl.input, module=self.name, doc=f"{self.path.name}:{decl.line}", first="run"
+            run_procedure, name, decl.input, module=self.name, doc=f"{self.path.name}:{decl.line}", first="run", is_open=decl.is_open
         )  # fmt: skip
         return declare_agent(name=name, stages=self.stages, **decl.options)(made)
 
     def _execute(self, run: Run, decl: ProcedureDecl, given: dict[str, Any]) -> Any:
         ops = RunOps(self, run, decl)
-        values = given if decl.input else given.get("values", given)
+        values = given.get("values", given) if decl.is_open else given
         ops.set_defaults()
         vm = self._vm(ops)
         entered = to_lua(vm.lua, values)
         vm.language[b"set_input"](entered)
         spec = vm.language[b"find"](b"Procedure", decl.name.encode())
         result = from_lua(vm.call(spec[1], entered), "the procedure's result")
-        if ops._live:
-            ops.write_back()
+        ops.write_back()
         if not decl.output:
             return result
         return fitted(decl.output, result, f"{self.path.name}: the result", others=True)
@@ -126,8 +128,8 @@ class Program:
         if name not in self.procedures:
             known = ", ".join(self.procedures)
             raise InvalidInput(f"there is no procedure {name!r}; the file has {known}")
-        fields = self.declared.procedures[name].input
-        return self.procedures[name](**fitted(fields, args, name))
+        decl = self.declared.procedures[name]
+        return self.procedures[name](**fitted(decl.input, args, name, others=decl.is_open))
 
     # ── tools ────────────────────────────────────────────────────────────────────────────
 
@@ -143,12 +145,13 @@ class Program:
     def call_tool(self, name: str, args: Any) -> Any:
         """Call a tool of the file with a table of arguments."""
         fn = self.tool(name)
-        values = fitted(self.declared.tools[name].fields, args, name)
+        decl = self.declared.tools[name]
+        values = fitted(decl.fields, args, name, others=decl.is_open or bool(decl.host))
         return self._called(fn, name, values)
 
     def call_host(self, name: str, args: Any) -> Any:
         """Call a tool that was given from Python."""
-        return self._called(self.host(name), name, fitted({}, args, name))
+        return self._called(self.host(name), name, fitted({}, args, name, others=True))
 
     def host(self, name: str) -> Callable[..., Any]:
         if name not in self._host:
@@ -173,11 +176,16 @@ class Program:
             return self.host(decl.host)
 
         def body(**given: Any) -> Any:
-            values = given if decl.fields else given.get("values", given)
+            values = given.get("values", given) if decl.is_open else given
             return self._body(decl.name, 1, values)
 
         made = function_with_fields(
-            body, decl.name, decl.fields, module=self.name, doc=decl.description
+            body,
+            decl.name,
+            decl.fields,
+            module=self.name,
+            doc=decl.description,
+            is_open=decl.is_open,
         )
         options = dict(decl.options)
         if decl.has_check:
@@ -200,10 +208,10 @@ class Program:
         """Reading and writing files, recorded. Writing is safe to repeat: it writes the same content."""
         project = self.project
         return {
-            "read": declare_step(name="File.read")(lambda path: project.read(path)),
-            "write": declare_step(name="File.write")(lambda path, content: project.write(path, content)),
-            "exists": declare_step(name="File.exists")(lambda path: project.exists(path)),
-            "size": declare_step(name="File.size")(lambda path: project.size(path)),
+            "read": declare_step(name="File.read")(project.read),
+            "write": declare_step(name="File.write")(project.write),
+            "exists": declare_step(name="File.exists")(project.exists),
+            "size": declare_step(name="File.size")(project.size),
         }
 
     # ── for the command line ─────────────────────────────────────────────────────────────
@@ -215,6 +223,7 @@ class Program:
         names = vars(made)
         names.update(self._tools)
         names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
+        names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
         names["__lua__"] = self
         return made
 
@@ -222,5 +231,7 @@ class Program:
 def _tool_name(fn: Callable[..., Any]) -> str:
     spec = spec_of(fn)
     if spec is None:
-        raise InvalidInput(f"{getattr(fn, '__name__', fn)!r} is not declared; decorate it with @tool")
+        raise InvalidInput(
+            f"{getattr(fn, '__name__', fn)!r} is not declared; decorate it with @tool"
+        )
     return spec.name

@@ -21,7 +21,7 @@ from holdfast.runtime.enter import step
 
 if TYPE_CHECKING:
     from holdfast.lua.declared import ProcedureDecl
-    from holdfast.lua.program import Program
+    from holdfast.lua.seam import LoadedFile
     from holdfast.runtime.run import Run
 
 _WRITES: Final = ("note_progress", "json_encode", "json_decode", "module_source")
@@ -31,7 +31,7 @@ _WRITES: Final = ("note_progress", "json_encode", "json_decode", "module_source"
 class RunOps(Ops):
     """The operations on one run."""
 
-    def __init__(self, program: Program, run: Run, procedure: ProcedureDecl) -> None:
+    def __init__(self, program: LoadedFile, run: Run, procedure: ProcedureDecl) -> None:
         super().__init__(program, "here")
         self.run, self._procedure = run, procedure
         self._live: dict[str, tuple[Any, Any]] = {}
@@ -195,8 +195,10 @@ class RunOps(Ops):
     def agent_turn(self, name: Any, options: Any = None, prepared: Any = None) -> Any:
         agent = self.program.agent(text(name))
         given = from_lua(options, f"the options of {agent.name}") if options is not None else {}
-        known = {"prepared": from_lua(prepared, "what prepare returns") if prepared is not None else {}}
-        turn = agent.turn(self.program, self.run, self.dialogue, given or {}, known)
+        known = {
+            "prepared": from_lua(prepared, "what prepare returns") if prepared is not None else {}
+        }
+        turn = agent.turn(self.program.tool, self.run, self.dialogue, given or {}, known)
         return self._lua(turn.result), self._lua(turn.calls)
 
     def template(self, given: str) -> str:

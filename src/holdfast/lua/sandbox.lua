@@ -151,7 +151,7 @@ local function id_of(value)
 end
 
 local function number_text(value)
-  if math_type(value) == "float" and value == floor(value) and value > -1e15 and value < 1e15 then
+  if math_type(value) == "float" and value == floor(value) and value >= -9007199254740992 and value <= 9007199254740992 then
     return format("%d", value)
   end
   return tostring(value)

@@ -120,13 +120,15 @@ def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> 
     values = {} if values == [] or values is None else values
     if not isinstance(values, dict):
         raise InvalidInput(f"{where} takes a table of named values, not {_shown(values)}")
-    if not fields:
+    if not fields and others:
         return values
     wrong = [f"{name} is missing" for name, f in fields.items()
              if f.required and f.default is None and values.get(name) is None]  # fmt: skip
     wrong += [f"{name} is unknown" for name in values if name not in fields and not others]
     if wrong:
-        raise InvalidInput(f"{where}: {'; '.join(wrong)}. It takes {', '.join(fields) or 'nothing'}")
+        raise InvalidInput(
+            f"{where}: {'; '.join(wrong)}. It takes {', '.join(fields) or 'nothing'}"
+        )
     return {
         name: fields[name].fitted(value, f"{where}: ") if name in fields else value
         for name, value in values.items()
@@ -134,9 +136,16 @@ def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> 
 
 
 def function_with_fields(
-    fn: Callable[..., Any], name: str, fields: Fields, *, module: str, doc: str = "", first: str = ""
+    fn: Callable[..., Any],
+    name: str,
+    fields: Fields,
+    *,
+    module: str,
+    doc: str = "",
+    first: str = "",
+    is_open: bool = False,
 ) -> Callable[..., Any]:
-    """A function that takes these fields by name. To be replaced by a parameter schema as a value."""
+    """A function that takes these fields by name (and, if it `is_open`, any others). To be replaced by a parameter schema as a value."""
     kinds = inspect.Parameter
     parameters = [kinds(first, kinds.POSITIONAL_ONLY)] if first else []
     annotations: dict[str, Any] = {}
@@ -146,10 +155,14 @@ def function_with_fields(
                 f"{name}: the field {field.name!r} cannot be a parameter; choose another name"
             )
         default = "" if field.name == KEY and field.default is None else field.default
-        empty = kinds.empty if field.required and field.default is None and field.name != KEY else default
+        empty = (
+            kinds.empty
+            if field.required and field.default is None and field.name != KEY
+            else default
+        )
         annotations[field.name] = str if field.name == KEY else field.python_type
         parameters.append(kinds(field.name, kinds.KEYWORD_ONLY, default=empty))
-    if not fields:
+    if is_open:
         parameters.append(kinds("values", kinds.VAR_KEYWORD))
 
     def called(*args: Any, **given: Any) -> Any:

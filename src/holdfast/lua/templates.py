@@ -26,7 +26,13 @@ def render(run: Run, template: str, known: Mapping[str, Any] | None = None) -> s
             value: Any = (known or {}).get(root)
             for key in path.removeprefix(".").split("."):
                 value = value.get(key) if isinstance(value, Mapping) else None
-            return "" if value is None else value if isinstance(value, str) else dialogue.text_of(value)
+            return (
+                ""
+                if value is None
+                else value
+                if isinstance(value, str)
+                else dialogue.text_of(value)
+            )
         return run.format(f"{{{'input' if root == 'params' else root}{path}}}")
 
     return _TOKEN.sub(filled, template)

@@ -20,7 +20,10 @@ from holdfast.lua.templates import names_in
 from holdfast.lua.vm import Limits, Vm
 
 _KEYWORDS: Final = frozenset(
-    "and break do else elseif end false for function goto if in local nil not or repeat return then true until while".split()
+    re.findall(
+        r"\w+",
+        "and break do else elseif end false for function goto if in local nil not or repeat return then true until while",
+    )
 )
 _TOKEN: Final = re.compile(
     r"""(?P<skip>--\[(?P<ceq>=*)\[.*?\](?P=ceq)\]|--[^\n]*|\s+)
@@ -73,7 +76,9 @@ def _words(source: str) -> Iterator[_Word]:
     line = 1
     for found in _TOKEN.finditer(source):
         kind = found.lastgroup or ""
-        kind = "skip" if found["skip"] is not None else "string" if found["long"] is not None else kind
+        kind = (
+            "skip" if found["skip"] is not None else "string" if found["long"] is not None else kind
+        )
         if kind != "skip":
             yield _Word(kind, found[0], line)
         line += found[0].count("\n")
@@ -87,9 +92,13 @@ def _unknown_globals(words: list[_Word], program: Program) -> Iterator[Problem]:
     for n, word in enumerate(words):
         before = words[n - 1].text if n else ""
         after = words[n + 1].text if n + 1 < len(words) else ""
-        is_field = before in (".", ":", "goto", "::") or (after == "=" and before in ("{", ",", ";"))
+        is_field = before in (".", ":", "goto", "::") or (
+            after == "=" and before in ("{", ",", ";")
+        )
         if word.kind == "name" and word.text not in known and not is_field:
-            yield Problem(word.line, f"unknown global {word.text!r}; declare it with local, or assign it")
+            yield Problem(
+                word.line, f"unknown global {word.text!r}; declare it with local, or assign it"
+            )
 
 
 def _known_names(program: Program) -> set[str]:
@@ -103,10 +112,14 @@ def _assigned(words: list[_Word]) -> set[str]:
     for n, word in enumerate(words):
         if word.text in ("local", "for", "function"):
             found |= set(_declared_after(words, n))
-        elif word.kind == "name" and n + 1 < len(words) and words[n + 1].text == "=":
-            if not n or words[n - 1].text not in (".", ":", "{"):
-                found.add(word.text)
+        elif word.kind == "name" and _is_assigned(words, n):
+            found.add(word.text)
     return found
+
+
+def _is_assigned(words: list[_Word], n: int) -> bool:
+    is_field = n > 0 and words[n - 1].text in (".", ":", "{")
+    return not is_field and n + 1 < len(words) and words[n + 1].text == "="
 
 
 def _declared_after(words: list[_Word], n: int) -> Iterator[str]:
@@ -131,7 +144,9 @@ def _stages(words: list[_Word], program: Program) -> Iterator[Problem]:
             given = words[n + 4] if called[3] == "(" else words[n + 3]
             if given.kind == "string" and given.text[1:-1] not in program.stages:
                 known = ", ".join(program.stages) or "none"
-                yield Problem(given.line, f"stage {given.text[1:-1]!r} is not declared; Stages has {known}")
+                yield Problem(
+                    given.line, f"stage {given.text[1:-1]!r} is not declared; Stages has {known}"
+                )
 
 
 def _templates(program: Program) -> Iterator[Problem]:
@@ -141,7 +156,12 @@ def _templates(program: Program) -> Iterator[Problem]:
         for template in (agent.system_prompt, agent.initial_message):
             for name in (*names_in(template, "input"), *names_in(template, "params")):
                 if inputs and name not in inputs:
-                    yield Problem(main.line, f"agent {agent.name} uses {{input.{name}}}, which no procedure declares")
+                    yield Problem(
+                        main.line,
+                        f"agent {agent.name} uses {{input.{name}}}, which no procedure declares",
+                    )
         for tool in agent.tools:
             if tool not in program.declared.tools:
-                yield Problem(main.line, f"agent {agent.name} names the tool {tool!r}, which is not declared")
+                yield Problem(
+                    main.line, f"agent {agent.name} names the tool {tool!r}, which is not declared"
+                )

@@ -84,7 +84,10 @@ class Vm:
             encoding=None, source_encoding="utf-8", attribute_filter=_no_attributes, register_eval=False,
             register_builtins=False, unpack_returned_tuples=True, max_memory=limits.memory,
         )  # fmt: skip
-        own = {"exhausted": self._exhausted, "out_of_memory": self._out_of_memory}
+        own: dict[str, Callable[..., Any]] = {
+            "exhausted": self._exhausted,
+            "out_of_memory": self._out_of_memory,
+        }
         py = self.lua.table()
         for name, op in ops.items():
             py[name.encode()] = self._guarded(op)
@@ -180,5 +183,9 @@ def _message(error: BaseException) -> bytes:
 def _readable(lua_traceback: str) -> str:
     """A Lua traceback without the lines of the sandbox."""
     lines = lua_traceback.splitlines()
-    kept = [x for x in lines if "holdfast:" not in x and "[C]: in ?" not in x and "[C]: in function 'xpcall'" not in x]
+    kept = [
+        x
+        for x in lines
+        if "holdfast:" not in x and "[C]: in ?" not in x and "[C]: in function 'xpcall'" not in x
+    ]
     return "\n".join(kept) if len(kept) > 1 else ""
