@@ -1,27 +1,28 @@
-# Every target makes its own virtual environment; nothing has to be installed or activated first.
+# Every target creates its own virtual environment; nothing has to be installed or activated first.
 #
 #   make demo      see a run survive a crash (installs only what users install)
-#   make test      the tests of every change            ARGS="-k lease" narrows them down
+#   make test      the tests of every change            ARGS="-k lease" selects some
 #   make check     everything a change must pass: lint, types, tests
-#   make nightly   all tests, long ones too, with many more random examples; then planted bugs
+#   make docs      build the documentation site into build/docs; any warning fails
+#   make nightly   all tests, long ones too, with many more random examples; then mutants
 #   make chaos     500 runs while workers are killed and frozen and PostgreSQL restarts; minutes
 #   make fuzz      random agents under random faults      ARGS="--seed 7 --kills 20000 --store both"
-#   make bench     how fast it is here, beside the raw databases and the alternatives that are installed
-#   make pictures  draw the README's pictures anew, from real output
-#   make alternatives   install those that bench can measure Holdfast against
+#   make bench     how fast it is here, compared with raw databases and the installed alternatives
+#   make pictures  draw the README's pictures again, from real output
+#   make alternatives   install the engines that bench compares Holdfast with
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
-# Many tests wait more than they compute, so that two cores take three; worksteal lets the tests of
-# one folder, which are alike in that, not all come at once.
+# Many tests wait more than they compute, so two cores can run three. With worksteal, the tests of one
+# folder, which are alike in that, do not all run at once.
 PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench alternatives pictures chaos fuzz nightly format clean
+.PHONY: demo test lint types check bench alternatives pictures docs chaos fuzz nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -39,33 +40,38 @@ types: $(VENV)/.dev
 	@echo "== types"
 	@$(BIN)/mypy
 
-# One after the other also under make -j: what is quick to fail comes first.
+# One after the other, even with make -j: what fails quickly comes first.
 check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory test
 
-# On a disk, where each test of a change works in memory if it can.
+# On a disk; `make test` works in memory if it can.
 nightly: $(VENV)/.dev
 	@echo "== all tests, the long way"
 	@TMPDIR=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $(ARGS)
-	@echo "== planted bugs that the tests must find"
+	@echo "== mutants that the tests must find"
 	@$(BIN)/python tests/mutants.py
 
-# HOLDFAST_CHAOS_SEED=… repeats the choices of an earlier chaos.
+# HOLDFAST_CHAOS_SEED=… repeats the choices of an earlier run.
 chaos: $(VENV)/.dev
 	@$(BIN)/python -m pytest -s -m nightly --timeout=1800 tests/fleet/test_chaos.py $(ARGS)
 
-# Without ARGS ten batches on SQLite; ARGS="--help" says what there is.
+# Without ARGS: ten batches on SQLite. ARGS="--help" lists the options.
 fuzz: $(VENV)/.dev
 	@cd tests && ../$(BIN)/python -m fuzz $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)
 
-# Never by itself: they bring some sixty packages that nothing else here needs.
+# Only on request: they need about sixty packages that nothing else here needs.
 alternatives: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
+
+docs: $(VENV)/.dev
+	@echo "== documentation site"
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "build/docs/index.html"
 
 pictures: $(VENV)/.dev
 	@$(BIN)/python docs/pictures/draw.py
@@ -78,7 +84,7 @@ clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-# Stamps: a second call finds them newer than pyproject.toml and starts at once.
+# Stamps: if they are newer than pyproject.toml, nothing is installed again.
 $(VENV)/pyvenv.cfg:
 	@echo "== making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
@@ -88,7 +94,7 @@ $(VENV)/.runtime: pyproject.toml | $(VENV)/pyvenv.cfg
 	@$(PIP) install -e .
 	@touch $@
 
-# The development install holds the runtime one, so it stamps both.
+# The development install includes the runtime one, so it stamps both.
 $(VENV)/.dev: pyproject.toml | $(VENV)/pyvenv.cfg
 	@echo "== installing holdfast and the development tools (once, a minute or so)"
 	@$(PIP) install -e '.[dev]'

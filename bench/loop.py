@@ -234,7 +234,7 @@ def _flat(report: Report, place: Place, sizes: tuple[int, ...]) -> None:
     said = f"{on}: memory from {small:,} to {large:,}"
     report.fact(said, f"{grown:+.1f} MB", grown <= MEMORY_MB)
     share = resumes[large]["seconds"] / resumes[small]["seconds"]
-    said = f"{on}: resume after {large:,} beside after {small:,}"
+    said = f"{on}: resume after {large:,} / after {small:,}"
     report.fact(said, f"{share:.2f}", share <= 3)
     report.keep()
 
@@ -242,7 +242,11 @@ def _flat(report: Report, place: Place, sizes: tuple[int, ...]) -> None:
 def _facts(
     report: Report, name: str, n: int, walk: dict[str, Any], resumed: dict[str, Any]
 ) -> None:
-    for what, of in (("wall", "each"), ("cpu", "each"), ("raw", "for a raw commit beside it")):
+    for what, of in (
+        ("wall", "each"),
+        ("cpu", "each"),
+        ("raw", "for a raw commit at the same time"),
+    ):
         along = walk[f"{what}_us"]
         said = f"{along[1]:,.0f} in the second tenth, {along[-1]:,.0f} in the last"
         time_of = "wall" if what == "raw" else what
@@ -254,11 +258,11 @@ def _facts(
 
 
 def _goals(report: Report, name: str, walk: dict[str, Any]) -> None:
-    """The last tenth beside the second: the first one has to open the database and read the code."""
+    """The last tenth compared with the second: the first one has to open the database and read the code."""
     in_raw = [ours / raw for ours, raw in zip(walk["wall_us"], walk["raw_us"], strict=True)]
     for what, along in (("cpu time", walk["cpu_us"]), ("wall time in raw commits", in_raw)):
         slower = along[-1] / along[1]
-        said = f"{name}: {what} of the last tenth beside the second"
+        said = f"{name}: {what} of the last tenth / the second"
         report.fact(said, f"{slower:.2f}", slower <= FLAT)
 
 

@@ -56,7 +56,7 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     if data["rows"]:
-        yield "| | Holdfast | beside | | ratio | goal |"
+        yield "| | Holdfast | compared with | | ratio | goal |"
         yield "|---|---|---|---|---|---|"
     for row in data["rows"]:
         yield f"| {row['what']} | {_rate(row['ours'])} | {row['beside']} | {_rate(row['theirs'])} | {_ratio(row)} |"

@@ -210,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "a snapshot is trusted over the log",
-        "views.py::_from_snapshot",
+        "views/state.py::_from_snapshot",
         "at[0].hash == kept.hash",
         "at[0].hash",
         ("tests/test_views.py",),
@@ -407,21 +407,21 @@ MUTANTS = (
     ),
     Mutant(
         "a decision is written behind another event than it was made upon",
-        "control.py::act",
+        "control/act.py::act",
         "key, before=head.hash)",
         "key)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a run that ended while somebody decided is written to",
-        "control.py::act",
+        "control/act.py::act",
         "        records = reads(store, run_id)\n        row = store.get(run_id)",
         "        row = store.get(run_id)\n        records = reads(store, run_id)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a signal is received as often as it is sent",
-        "control.py::signal.decide",
+        "control/requests.py::signal.decide",
         "[] if blob is None else [blob], key)",
         "[] if blob is None else [blob])",
         ("tests/runtime/test_decisions.py",),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.agents.models import AnthropicModel, OpenAIModel
     from holdfast.app import AsyncHoldfast, Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
+    from holdfast.core.params import Parameter, ParamSchema
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
     from holdfast.core.policy import Budget, Checkpoint, Rate, Retry
@@ -106,6 +107,8 @@ __all__ = [
     "OpenAIModel",
     "Options",
     "OutOfTurns",
+    "ParamSchema",
+    "Parameter",
     "Phase",
     "Question",
     "Rate",
@@ -135,6 +138,7 @@ _HOMES = {
     "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
     "holdfast.core.parts": ("Message",),
+    "holdfast.core.params": ("ParamSchema", "Parameter"),
     "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),

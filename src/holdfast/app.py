@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, Ru
 from holdfast.runtime.declare import AgentSpec, agent_spec
 from holdfast.runtime.dry_run import Replayed, replay
 from holdfast.runtime.engine import Engine, Options, Taken
+from holdfast.runtime.registration import register
 from holdfast.runtime.resumable import check as check_resumable
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.tree import Tree
@@ -173,9 +174,17 @@ class Holdfast:
                 except HoldfastError as error:
                     tree.ended(error)
 
-    def start(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, priority: int = 0,
+    def start(self, agent: Callable[..., Any] | str, /, *args: Any, id: str | None = None, priority: int = 0,
               **input: Any) -> Handle:  # fmt: skip
-        """Create the run and leave the work to workers. Returns at once."""
+        """Create the run and leave the work to workers. Returns at once.
+
+        The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
+        if isinstance(agent, str):
+            if args:
+                raise InvalidInput(f"to start agent {agent!r} by name, give its input by name too")
+            return Handle(
+                self, control.start(self.store, agent, input, id=id, priority=priority).id
+            )
         spec = agent_spec(agent)
         run_id = id if id is not None else _new_id(spec)
         self.engine.create(spec, run_id, input, args=args, claim=False, priority=priority)
@@ -251,6 +260,18 @@ class Holdfast:
         )
         self._workers.add(made)
         return made
+
+    def register(self, *agents: Callable[..., Any]) -> None:
+        """Let runs of these agents (or of all that this object knows) be started by name. A worker registers its
+        own agents when it starts."""
+        specs = _specs(agents)
+        for spec in specs:
+            self.engine.learn(spec)
+        register(self.store, specs or self.engine.agents.values())
+
+    def agents(self) -> list[views.AgentInfo]:
+        """The agents that the store knows: those that workers have registered, and those that have runs."""
+        return views.agents(self.store)
 
     # ── schedules ────────────────────────────────────────────────────────────────────────
 

@@ -92,6 +92,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         e.CallEvidence, step=STEPS, name=NAMES, key=KEYS, digest=KEYS, worker=KEYS, epoch=st.just(1), outcome=KEYS
     ),
     st.builds(e.WaitBegan, **PLACES, wait=st.sampled_from(["timer", "approval"]), name=KEYS),
+    st.builds(e.TimeoutFired, **PLACES, within_us=st.integers(0, 9)),
     st.builds(e.WaitEnded, **PLACES, wait=st.just("timer"), outcome=KEYS, source=st.integers(0, 9)),
     st.builds(e.SignalReceived, id=KEYS, name=KEYS, value=VALUES),
     st.builds(e.ApprovalDecided, **PLACES, approved=st.booleans()),

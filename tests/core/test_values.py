@@ -1032,3 +1032,36 @@ def test_lowering_gives_builtins_only() -> None:
         "by_level": {"1": "1"},
     } == lowered
     assert int is type(lowered["corners"][0]["x"])
+
+
+BUILT_AT_ONCE = """
+import dataclasses, sys, threading
+from holdfast.core.values import Codec
+
+sys.setswitchinterval(1e-6)
+
+def build(declared, go):
+    go.wait()
+    Codec(declared).decode(b'{"text":"x","inner":[{"n":1}]}')
+
+for _ in range(300):
+    Inner = dataclasses.make_dataclass("Inner", [("n", int), ("name", str, "")])
+    Outer = dataclasses.make_dataclass("Outer", [("text", str), ("inner", tuple[Inner, ...], ())])
+    go = threading.Barrier(4)
+    threads = [threading.Thread(target=build, args=(Outer, go)) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_threads_that_declare_the_same_type_at_once_do_not_crash_the_interpreter() -> None:
+    """Found by the fuzzer: msgspec crashes if two threads examine a class at the same time."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUILT_AT_ONCE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)

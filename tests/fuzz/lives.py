@@ -361,6 +361,19 @@ def drive(stage: Stage, plan: Plan) -> None:
                 pass  # failed, cancelled, diverged: found in the log
             except BaseException as error:
                 stage.world.report("unexpected error", run_id, f"hf.run(wait=True): {error!r}")
+            execute_rest(run_id)
+
+        def execute_rest(root_id: str) -> None:
+            """A run that had ended before executes nothing. What is still open below it is a worker's to claim."""
+            while below := [
+                row
+                for row in rows_of(hf.store, stage.since, f"{root_id}~")
+                if row.status not in TERMINAL_STATUSES
+            ]:
+                for row in below:
+                    with contextlib.suppress(HoldfastError):
+                        hf.drive(row.id)
+                threading.Event().wait(0.05)
 
         for run_id, program in stage.programs.items():
             target = threading.Thread(target=bring_to_its_end, args=(run_id, program), daemon=True)

@@ -99,6 +99,34 @@ def kinds(hf: Holdfast) -> list[str]:
     return [type(event).__name__ for _, event in hf.events("r")]
 
 
+# ── the order of outcomes ────────────────────────────────────────────────────────────────────
+
+
+def test_a_buffered_outcome_is_given_to_the_code_after_a_task_has_ended_with_an_earlier_one(
+    url: str,
+) -> None:
+    """Found by the fuzzer (seed 300007): the last line that was left was never given its outcome."""
+    acted = asyncio.Event()
+
+    @tool
+    async def act() -> int:
+        acted.set()
+        return 1
+
+    @step
+    async def follow() -> int:
+        await acted.wait()  # its receipt is buffered while that of `act` is being committed
+        return 2
+
+    @agent(checkpoint="every_iteration")
+    async def both(run: AsyncRun) -> list[int]:
+        acting = asyncio.create_task(act())
+        return [await follow(), await acting]
+
+    with opened(url, both) as hf:
+        assert [2, 1] == hf.run(both, id="r")
+
+
 # ── waits that end while another branch is at work ───────────────────────────────────────────
 
 

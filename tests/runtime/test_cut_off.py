@@ -27,6 +27,7 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
+from holdfast.runtime import cancelled
 
 happened: list[str] = []
 when_begun: list[Callable[[], None]] = []
@@ -304,6 +305,28 @@ def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(hom
     hf = home.open(child)
     assert hf.get("r~1").cancel_requested
     assert 1 == sum(isinstance(x, e.CallFailed) for _, x in hf.events("r"))
+
+
+def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it(
+    home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the fuzzer (seed 400022): the child was executed to its end though nobody waited for it."""
+
+    @agent(name="child")
+    async def child(_: AsyncRun) -> str:
+        return await slow_step("x")
+
+    main = impatient(too_late, lambda _: child())
+    monkeypatch.setattr(cancelled, "ask_to_cancel", lambda store, run_id: None)
+    with pytest.raises(RunWaiting, match="go"):
+        home.open(child).run(main, id="r")
+    monkeypatch.undo()
+    assert not home.open(child).get("r~1").cancel_requested
+
+    hf = home.open(main, child)
+    hf.signal("r", "go")
+    hf.run(main, id="r")
+    assert hf.get("r~1").cancel_requested
 
 
 def test_a_tool_whose_intent_was_on_its_way_does_not_begin(home: Any) -> None:

@@ -120,6 +120,32 @@ def test_a_child_that_was_cancelled_has_ended_when_waiting_for_its_parent_is_ove
     assert {"p": "failed", "p~1": "cancelled"} == {run.id: run.status for run in hf.runs()}
 
 
+def test_a_cancelled_run_below_a_child_that_completed_has_ended_when_waiting_is_over(
+    hf: Holdfast,
+) -> None:
+    """Found by the fuzzer (seed 400032)."""
+
+    @agent
+    async def middle(run: AsyncRun) -> None:
+        task = asyncio.create_task(child_async())
+        await until_the_child_waits()
+        task.cancel()
+
+    @step
+    async def until_the_child_waits() -> None:
+        await asyncio.to_thread(eventually, lambda: has_begun("p~1~1"), "the child waits")
+
+    @agent
+    async def main(run: AsyncRun) -> None:
+        await middle()
+
+    def has_begun(run_id: str) -> bool:
+        return any(r.id == run_id and r.status == "waiting" for r in hf.runs())
+
+    hf.run(main, id="p", wait=True)
+    assert "cancelled" == hf.get("p~1~1").status
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_waiting_for_a_run_executes_its_suspended_child(
     hf: Holdfast, url: str, elsewhere: bool

@@ -27,11 +27,12 @@ from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.declare import AgentSpec, Params, Strategy, agent_spec_of, declared
+from holdfast.runtime.declare import AgentSpec, Strategy, agent_spec_of, declared
 from holdfast.runtime.durations import Durations, measured
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
+from holdfast.runtime.params import Params
 from holdfast.runtime.session import Session
 from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import learn_names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +17,8 @@ import msgspec
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.annotations import description as description_of
 from holdfast.runtime.declare import AgentSpec, CallSpec, spec_of
+from holdfast.runtime.json_schema import description_of, json_schema_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What both OpenAI and Anthropic accept as a tool's name."""
@@ -123,153 +123,15 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
             f"{owner}: models accept tool names of up to 64 letters, digits, _ and -; rename "
             f"{spec.name!r} with name="
         )
-    shown = {
-        name: p
-        for name, p in spec.params.signature.parameters.items()
-        if name not in spec.params.hidden
-    }
-    for p in shown.values():
-        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+    shown = spec.params.schema.parameters
+    for p in shown:
+        if p.kind != "named":
             raise InvalidInput(f"{owner}: a model gives arguments by name; {spec.name} takes {p}")
-    description, said = docstring_parts(inspect.getdoc(spec.fn) or "")
-    types = {name: spec.params.types.get(name, Any) for name in shown}
-    schemas, defs = _schemas(types, f"{owner}: tool {spec.name}")
-    properties = {
-        name: _with_default(
-            _described(schemas[name], description_of(types[name]) or said.get(name, "")), p.default
-        )
-        for name, p in shown.items()
-    }
-    required = [name for name, p in shown.items() if p.default is p.empty]
-    parameters: dict[str, Any] = {"type": "object", "properties": properties}
-    parameters |= {"required": required} if required else {}
-    parameters |= {"additionalProperties": False}
-    parameters |= {"$defs": defs} if defs else {}
+    parameters = json_schema_of(spec, f"{owner}: tool {spec.name}")
     return ToolUse(
         fn=fn,
         spec=spec,
-        schema=ToolSchema(spec.name, description, parameters),
-        codecs={name: Codec(declared) for name, declared in types.items()},
-        required=frozenset(required),
+        schema=ToolSchema(spec.name, description_of(spec), parameters),
+        codecs={p.name: Codec(p.type) for p in shown},
+        required=frozenset(p.name for p in shown if p.is_required),
     )
-
-
-def _schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of each type, and the definitions that they share."""
-    plain = {name: t for name, t in types.items() if not _is_pydantics(t)}
-    try:
-        made, defs = msgspec.json.schema_components(
-            plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
-        )
-    except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
-        raise InvalidInput(
-            f"{what} has a parameter that no JSON Schema describes: {error}"
-        ) from None
-    schemas: dict[str, Any] = dict(zip(plain, made, strict=True))
-    for name in types.keys() - plain.keys():
-        schemas[name] = _pydantic_schema(types[name])
-        defs |= schemas[name].pop("$defs", {})
-    return schemas, defs
-
-
-def _foreign_schema(declared: type) -> dict[str, Any]:
-    """For msgspec: the schema of a type that it does not know."""
-    if values.is_path(declared):
-        return {"type": "string", "format": "path"}
-    raise NotImplementedError  # what msgspec asks its hooks to raise
-
-
-def _is_pydantics(declared: Any) -> bool:
-    return values.mentions_pydantic(declared) or values.has_pydantic_metadata(declared)
-
-
-def _pydantic_schema(declared: Any) -> dict[str, Any]:
-    import pydantic
-
-    schema: dict[str, Any] = pydantic.TypeAdapter(declared).json_schema()
-    return schema
-
-
-def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    return {**schema, "description": text} if text else schema
-
-
-def _with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
-    if default is inspect.Parameter.empty or default is None:
-        return schema
-    try:
-        return {**schema, "default": values.lower(default, typed=True)}
-    except NotStorable:  # it has one, though JSON cannot say which
-        return schema
-
-
-# ── docstrings ───────────────────────────────────────────────────────────────────────────────
-
-_HEADING: Final = re.compile(
-    r"(args|arguments|parameters|params|returns?|raises|yields?|examples?|notes?)(:?)", re.I
-)
-_ABOUT_PARAMETERS: Final = ("args", "arguments", "parameters", "params")
-_ENTRY: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*(?::\s*(.*))?$")
-_SPHINX: Final = re.compile(r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)$")
-_FIELD: Final = re.compile(r":\w[^:]*:")
-
-
-@dataclass(slots=True)
-class _Section:
-    """Some lines of a docstring and the heading above them; underlined in the style of NumPy."""
-
-    heading: str = ""
-    underlined: bool = False
-    lines: list[str] = field(default_factory=list)
-
-
-def docstring_parts(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring's own text, and what it says of each parameter (Google, NumPy or Sphinx style)."""
-    first, *others = _sections(doc.splitlines())
-    said: dict[str, str] = {}
-    for section in others:
-        if section.heading in _ABOUT_PARAMETERS:
-            said |= _entries(section)
-        elif found := _SPHINX.match(section.heading):
-            said[found[1]] = _joined([found[2], *section.lines])
-    return "\n".join(first.lines).strip(), {name: text for name, text in said.items() if text}
-
-
-def _sections(lines: list[str]) -> list[_Section]:
-    found = [_Section()]
-    for line, below in zip(lines, [*lines[1:], ""], strict=False):
-        text = line.strip()
-        heading = _HEADING.fullmatch(text)
-        if heading and (heading[2] or _is_rule(below)):
-            found.append(_Section(heading[1].lower(), _is_rule(below)))
-        elif _FIELD.match(text):
-            found.append(_Section(text))
-        elif not (_is_rule(line) and found[-1].underlined and not found[-1].lines):
-            found[-1].lines.append(line)
-    return found
-
-
-def _is_rule(line: str) -> bool:
-    return bool(line.strip()) and set(line.strip()) == {"-"}
-
-
-def _entries(section: _Section) -> dict[str, str]:
-    """`name: text` at the margin of the section, or `name : type` with the text below."""
-    margin = min((_indent(line) for line in section.lines if line.strip()), default=0)
-    said: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in section.lines:
-        entry = _ENTRY.match(line.strip()) if _indent(line) == margin else None
-        if entry and (section.underlined or entry[2] is not None):
-            current = said[entry[1]] = [] if section.underlined else [entry[2]]
-        else:
-            current.append(line)
-    return {name: _joined(parts) for name, parts in said.items()}
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return " ".join(line.strip() for line in lines if line.strip())
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())

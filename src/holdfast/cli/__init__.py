@@ -22,6 +22,8 @@ VERBS: Final = {
     "demo": ("demo", "demo", "See a run survive a crash, offline, in a few seconds."),
     "run": ("run", "run", "Run an agent of a file; the same id resumes."),
     "resume": ("run", "resume", "Go on with a run that waits, was interrupted or failed."),
+    "start": ("start", "start", "Start a run of a registered agent by name, for workers."),
+    "agents": ("start", "agents", "The agents that the store knows."),
     "worker": ("worker", "worker", "Execute runs that are due, until stopped."),
     "schedule": ("worker", "schedule", "Have workers start a run at certain times."),
     "schedules": ("worker", "schedules", "All schedules, and when each is due next."),

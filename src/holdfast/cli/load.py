@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import inspect
 import sys
 import traceback
 import types
@@ -19,6 +18,7 @@ import click
 
 from holdfast.cli.common import json_or_text, pair
 from holdfast.core import values
+from holdfast.core.params import ParamSchema, type_name
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotFound, NotStorable
 from holdfast.runtime.declare import AgentSpec, agent_spec, spec_of
@@ -152,12 +152,12 @@ def _place(error: BaseException, path: Path) -> str:
 # ── parameters ───────────────────────────────────────────────────────────────────────────────
 
 
-def parameters(spec: AgentSpec, given: Iterable[str]) -> dict[str, Any]:
+def parameters(name: str, schema: ParamSchema, given: Iterable[str]) -> dict[str, Any]:
     """`k=v` texts as the agent's parameters; a usage error that lists all that is wrong, and what is
     wanted."""
-    wanted = spec.params.signature.parameters
-    loose = any(p.kind is p.VAR_KEYWORD for p in wanted.values())
-    named = {n: p for n, p in wanted.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    wanted = schema.parameters
+    loose = any(p.kind == "more" for p in wanted)
+    named = {p.name: p for p in wanted if p.kind in ("named", "positional")}
     found: dict[str, Any] = {}
     wrong: list[str] = []
     for key, value in map(pair, given):
@@ -167,31 +167,17 @@ def parameters(spec: AgentSpec, given: Iterable[str]) -> dict[str, Any]:
             wrong.append(f"{key} is not a parameter")
         else:
             try:
-                found[key] = converted(value, spec.params.types.get(key, Any))
+                found[key] = converted(value, named[key].type if key in named else Any)
             except NotStorable:
-                wrong.append(f"{key}={value!r} is not {_shown(spec.params.types[key])}")
+                wrong.append(f"{key}={value!r} is not {type_name(named[key].type)}")
     given_names = {key for key, _ in map(pair, given)}
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in given_names]
+    missing = [n for n, p in named.items() if p.is_required and n not in given_names]
     wrong += [f"{name} is missing" for name in missing]
     if wrong:
-        listed = "\n".join(f"  {_described(p, spec.params.types.get(n))}" for n, p in named.items())
-        takes = f"{spec.name} takes:\n{listed}" if named else f"{spec.name} takes no parameters"
+        listed = "\n".join(f"  {p}" for p in named.values())
+        takes = f"{name} takes:\n{listed}" if named else f"{name} takes no parameters"
         raise click.UsageError("; ".join(wrong) + f"\n{takes}\ngive each as --param name=value")
     return found
-
-
-def _described(parameter: inspect.Parameter, declared: Any) -> str:
-    kind = f": {_shown(declared)}" if declared is not None else ""
-    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-    return f"{parameter.name}{kind}{default}"
-
-
-def _shown(declared: Any) -> str:
-    return (
-        declared.__name__
-        if isinstance(declared, type) and not typing.get_args(declared)
-        else str(declared)
-    )
 
 
 def converted(text: str, declared: Any) -> Any:

@@ -231,7 +231,7 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
     loaded = load(target)
     agent = loaded.chosen()
     spec = agent_spec(agent)
-    values = parameters(spec, given)
+    values = parameters(spec.name, spec.params.schema, given)
     taken = sorted({"id", "wait"} & values.keys())
     if taken:
         raise InvalidInput(

@@ -252,7 +252,7 @@ def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_i
     There is one run for each time, whatever the number of workers. The same id again replaces the schedule.
     """
     agent = load(target).chosen()
-    values = parameters(agent_spec(agent), given)
+    values = _input(agent, given)
     with Holdfast(url) as hf:
         made = hf.schedule(
             agent,
@@ -303,6 +303,11 @@ def unschedule(schedule_id: str, url: str | None, as_json: bool) -> None:
         if not store.schedules.delete(schedule_id):
             raise NotFound(f"there is no schedule {schedule_id!r}; `holdfast schedules` lists them")
     say(as_json, {"id": schedule_id, "deleted": True}, f"{schedule_id} is no schedule any more")
+
+
+def _input(agent: Any, given: tuple[str, ...]) -> dict[str, Any]:
+    spec = agent_spec(agent)
+    return parameters(spec.name, spec.params.schema, given)
 
 
 def _fields(one: Schedule) -> dict[str, Any]:

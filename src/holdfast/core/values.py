@@ -23,6 +23,7 @@ import sys
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sized
+from threading import Lock
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -570,11 +571,17 @@ def is_path(declared: Any) -> bool:
     )
 
 
+_BUILDING: Final = Lock()
+"""Held while msgspec examines a type. It keeps what it finds with the class before that is complete, and a decoder that
+another thread builds from it then crashes the interpreter (msgspec 0.22)."""
+
+
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     if has_pydantic_metadata(declared):
         return _pydantic_decoder(declared)
     try:
-        return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
+        with _BUILDING:
+            return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec, of types it cannot read
         if mentions_pydantic(declared):  # a union of models, which only pydantic can tell apart
             adapter = sys.modules["pydantic"].TypeAdapter(declared)

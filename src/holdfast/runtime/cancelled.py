@@ -36,7 +36,7 @@ def record_cut(
         duration_us=0 if started is None else session.store.now() - started,
     )
     if spec.effect == CHILD:
-        cancel = _cancel_child(asked, f"{session.run_id}~{receipt.step}")
+        cancel = cancel_child(asked, receipt.step)
         yield from commit_outcome(asked, receipt, urgent=True, first=cancel)
     else:
         urgent = spec.has_intent
@@ -44,9 +44,10 @@ def record_cut(
     raise cut.cancelled
 
 
-def _cancel_child(asked: Asked, run_id: str) -> Flow:
+def cancel_child(asked: Asked, step: int) -> Flow:
+    """Cancel the child run of this call, unless it has ended. Repeating it does no harm."""
     session, spec = asked.session, asked.spec
-    child = {"store": session.store, "run_id": run_id}
+    child = {"store": session.store, "run_id": f"{session.run_id}~{step}"}
     inside = Inside(spec.name, spec.effect, session.run_id)
     told = False
     while not told:

@@ -14,17 +14,16 @@ import functools
 import inspect
 import types
 import typing
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, final, overload
 
 from holdfast.core import values
+from holdfast.core.params import ParamSchema
 from holdfast.core.parts import text, texts
 from holdfast.core.policy import NO_RETRY, RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.annotations import Annotations, annotations_of, misplaced
 from holdfast.runtime.callables import as_function, takes_self
 from holdfast.runtime.options import (
     AGENT,
@@ -37,6 +36,7 @@ from holdfast.runtime.options import (
     names,
     risks,
 )
+from holdfast.runtime.params import HIDDEN, Params
 from holdfast.runtime.state_schema import fields_of
 from holdfast.runtime.unawaited import checked, remember
 
@@ -45,9 +45,9 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Risk = Literal["read", "write_local", "external_action"]
+Schema = ParamSchema | Mapping[str, Any]
+"""What declares parameters in the place of a signature: a `ParamSchema`, or a JSON Schema."""
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-HIDDEN: Final = ("idempotency_key", "tx")
-"""Parameters that the runtime fills: not part of a call's arguments, nor of a model's tool schema."""
 REDACTED: Final = "[redacted]"
 
 REPEATABLE, KEYED, CHECKED, TRANSACTIONAL, ONCE, CHILD = (
@@ -60,132 +60,6 @@ class Done:
     """What a `check` returns when the call did happen and its result may be None."""
 
     result: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Params:
-    """A function's parameters, and how to bind a call's arguments to them quickly."""
-
-    signature: inspect.Signature
-    names: tuple[str, ...]
-    defaults: Mapping[str, Any]
-    hidden: frozenset[str]
-    simple: bool
-    types: Mapping[str, Any]
-    all_names: frozenset[str]
-    plain_names: bool
-    """Whether all of them are ASCII."""
-    exactly: int
-    """How many arguments by position are all there are; -1 if some cannot be given so."""
-    constrained: tuple[str, ...] = ()
-    """Those whose annotations demand more than a type; checked before a call."""
-    unresolved: Mapping[str, str] = field(default_factory=dict)
-    """Annotations that could not be resolved, and why."""
-
-    @classmethod
-    def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
-        signature = inspect.signature(fn)
-        parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
-        signature = signature.replace(parameters=parameters)
-        kinds = {p.kind for p in parameters}
-        names = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        given = [p.name for p in parameters if p.name not in HIDDEN]
-        found = annotations_of(fn)
-        types = _types(found, parameters)
-        return cls(
-            signature=signature,
-            names=names,
-            defaults={p.name: p.default for p in parameters if p.default is not p.empty},
-            hidden=frozenset(p.name for p in parameters if p.name in HIDDEN),
-            simple=kinds
-            <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY},
-            types=types,
-            all_names=frozenset(p.name for p in parameters),
-            plain_names=all(p.name.isascii() for p in parameters),
-            exactly=len(names) if len(names) == len(parameters) else -1,
-            constrained=tuple(n for n in given if values.is_constrained(types.get(n, Any))),
-            unresolved={n: w for n, w in found.unresolved.items() if n in (*given, "return")},
-        )
-
-    def check_declared(self, name: str) -> None:
-        """InvalidInput for an annotation that says nothing here, and for a constraint in the wrong place."""
-        wrong = misplaced(self.signature.parameters.values())
-        if wrong:
-            raise InvalidInput(
-                f"{name}: the default of {wrong} is a Field, which is not a value; write "
-                f"{wrong}: Annotated[…, Field(…)]"
-            )
-        for parameter, why in self.unresolved.items():
-            what = "its result" if parameter == "return" else f"parameter {parameter}"
-            raise InvalidInput(
-                f"{name}: the annotation of {what} cannot be resolved ({why}); define or import what it "
-                "names before the function, and not only under TYPE_CHECKING"
-            )
-
-    def by_name(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, to be called with what `bind` gives: every parameter by its name."""
-        if self.simple:
-            return fn
-
-        @functools.wraps(fn)
-        def called(*first: Any, **bound: Any) -> Any:
-            args, kwargs = self.split(bound)
-            return fn(*first, *args, **kwargs)
-
-        return called
-
-    def split(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments by name as positional and keyword ones again."""
-        if self.simple:
-            return (), dict(bound)
-        filled = inspect.BoundArguments(self.signature, OrderedDict(bound))
-        return filled.args, filled.kwargs
-
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, with defaults filled in; TypeError as Python would raise it."""
-        names = self.names
-        if not kwargs and len(args) == self.exactly:
-            return dict(zip(names, args, strict=True))
-        if self.simple and len(args) <= len(names):
-            # dict.update takes pairs from zip in C; this is on the path of every call.
-            bound = dict(self.defaults)
-            bound.update(zip(names, args, strict=False))
-            given_twice = False
-            if kwargs:
-                given_twice = not kwargs.keys().isdisjoint(names[: len(args)])
-                bound.update(kwargs)
-            complete = bound.keys() == self.all_names or (
-                bound.keys() <= self.all_names and self.all_names - bound.keys() <= self.hidden
-            )
-            if complete and not given_twice:
-                return bound
-        optional = {
-            name: p.replace(default=None) if name in self.hidden and p.default is p.empty else p
-            for name, p in self.signature.parameters.items()
-        }
-        params = self.signature.replace(parameters=_defaults_last(optional.values()))
-        exact = params.bind(*args, **kwargs)
-        exact.apply_defaults()
-        return dict(exact.arguments)
-
-
-def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Hidden parameters may stand before others that have no default; make them keyword-only."""
-    found = list(parameters)
-    return [p for p in found if p.name not in HIDDEN] + [
-        p.replace(kind=p.KEYWORD_ONLY) for p in found if p.name in HIDDEN
-    ]
-
-
-def _types(found: Annotations, parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """Declared types by name; of `*rest` and `**more` the types of what they collect."""
-    types = dict(found.types)
-    for p in parameters:
-        if p.kind is p.VAR_POSITIONAL:
-            types[p.name] = list[types.get(p.name, Any)]  # type: ignore[misc]
-        elif p.kind is p.VAR_KEYWORD:
-            types[p.name] = dict[str, types.get(p.name, Any)]  # type: ignore[misc]
-    return types
 
 
 class _Known(NamedTuple):
@@ -373,9 +247,8 @@ class AgentSpec:
             bound = self.params.bind(args, kwargs)
         except TypeError as error:
             run = next(iter(inspect.signature(self.fn).parameters), "")
-            takes = self.params.signature.replace(return_annotation=inspect.Signature.empty)
             raise InvalidInput(
-                f"agent {self.name} was given wrong input: {error}. It takes {takes}, after its first "
+                f"agent {self.name} was given wrong input: {error}. It takes {self.params}, after its first "
                 f"parameter ({run}), which is always the run"
             ) from None
         try:
@@ -388,8 +261,17 @@ class AgentSpec:
         return kept
 
     def decode_input(self, data: bytes) -> dict[str, Any]:
-        """Recorded input as the types its parameters declare."""
-        return self._typed(values.decode(data))
+        """Recorded input as the types its parameters declare; InvalidInput if it does not fit them."""
+        raw = values.decode(data)
+        if not isinstance(raw, dict):
+            raise InvalidInput(f"agent {self.name} was given wrong input: it is not an object")
+        raw = self.params.collected(raw)
+        wrong = self.params.wrong_names(raw)
+        if wrong:
+            raise InvalidInput(
+                f"agent {self.name} was given wrong input: {wrong}. It takes {self.params}"
+            )
+        return self._typed(raw)
 
     def _typed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Input as the types its parameters declare; InvalidInput if it does not fit."""
@@ -494,7 +376,8 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
 def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
     name = _named(fn, options)
     is_method = takes_self(fn)
-    params = Params.of(fn, skip_first=is_method)
+    schema = options.pop("schema", None)
+    params = Params.of(fn, skip_first=is_method) if schema is None else Params.declared(schema, fn)
     params.check_declared(name)
     returns = params.types.get("return", Any)
     try:
@@ -550,6 +433,7 @@ class Declarations:
         version: str = "",
         rate: Rate | None = None,
         max_running: int | None = None,
+        schema: Schema | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A journaled function that is safe to repeat: a model call, a read, a random choice.
@@ -589,6 +473,7 @@ class Declarations:
         version: str = "",
         rate: Rate | None = None,
         max_running: int | None = None,
+        schema: Schema | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function that touches the world. The log knows of each call before it begins.
@@ -597,6 +482,9 @@ class Declarations:
         repeat after a crash. With none of these a call in doubt waits for a person. What `redact` names is kept
         out of the log: the parameters, fields of the result that are called so, and the parameters' values in
         its texts (if they are long enough: see the threat model).
+
+        With `schema` (a `ParamSchema` or a JSON Schema) the parameters are those that it declares, and not those
+        of the function's signature; the function is called with them by name.
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -634,6 +522,7 @@ class Declarations:
         checkpoint: Strategy | Checkpoint = "every_step",
         redact: Iterable[str] = (),
         exempt: Iterable[str] = (),
+        schema: Schema | None = None,
     ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A function whose runs survive crashes. Its first parameter is the run.
@@ -642,7 +531,7 @@ class Declarations:
         others alone; of all its runs, workers have at most `max_running` under way at once.
 
         `approve`, `redact`, deadline and budget hold for its child runs too, whatever their agents declare;
-        `exempt` names what does not ("approve", "redact").
+        `exempt` names what does not ("approve", "redact"). `schema` declares its input, as for a tool.
         """
 
         def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -663,8 +552,8 @@ RUN_OPTIONS: Final = ("id", "wait", "priority")
 
 
 def _check_names(name: str, params: Params) -> None:
-    for parameter in params.signature.parameters.values():
-        if parameter.name in RUN_OPTIONS and parameter.kind is not parameter.POSITIONAL_ONLY:
+    for parameter in params.schema.parameters:
+        if parameter.name in RUN_OPTIONS and parameter.kind != "positional":
             raise InvalidInput(
                 f"agent {name}: hf.run and hf.start have an option `{parameter.name}` of their own, so a parameter "
                 f"of that name could not be given; rename it, or take it by position only: "
@@ -686,6 +575,9 @@ def agent_spec_of(
             f"{name} is a method, and an agent cannot be one: a worker that resumes a run finds its agent by "
             "name and has no instance; declare a function that makes or finds the instance"
         )
+    schema = options.pop("schema", None)
+    if schema is not None:
+        params = Params.declared(schema, fn)
     params = params or Params.of(fn, skip_first=True)
     _check_names(name, params)
     params.check_declared(name)

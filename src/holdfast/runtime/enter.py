@@ -97,8 +97,7 @@ def _warn_of_loss(spec: CallSpec, runs: Sequence[str]) -> None:
 
 def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Outside a run nobody makes a key: one that has no default is left empty."""
-    parameter = spec.params.signature.parameters.get("idempotency_key")
-    if parameter is None or parameter.default is not parameter.empty or "idempotency_key" in kwargs:
+    if not spec.params.needs_key or "idempotency_key" in kwargs:
         return kwargs
     return {**kwargs, "idempotency_key": ""}
 

@@ -46,7 +46,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime import durations
 from holdfast.runtime.branches import Branch, Inside
-from holdfast.runtime.cancelled import record_cut
+from holdfast.runtime.cancelled import cancel_child, record_cut
 from holdfast.runtime.commit import commit, is_due, park, wait_until
 from holdfast.runtime.declare import (
     CHECKED,
@@ -151,6 +151,9 @@ def replay(asked: Asked, entry: Entry) -> Flow:
     if entry.settled_as("done"):
         yield from _refuse_misfit(asked, entry)
     if entry.is_cut_off and asked.session.lines is not None:
+        if asked.spec.effect == CHILD and asked.session.only_replay is None:
+            # The process may have died after it recorded this and before it cancelled the child.
+            yield from cancel_child(asked, entry.step)
         try:
             yield Replay(asked.session, [asked.place], is_cut=True)
         finally:

@@ -346,7 +346,7 @@ class Lines:
         if line is None or line.in_call:
             yield None  # in a task that the agent did not make
             return
-        if line.cancel_due and line.task is not None:
+        if line.cancel_due and line.task is not None and not self._is_recorded_next(line):
             line.cancel_due = False
             if line.task.cancelling():
                 raise asyncio.CancelledError
@@ -356,6 +356,17 @@ class Lines:
         finally:
             line.in_call = False
             line.runs()
+
+    def _is_recorded_next(self, line: Line) -> bool:
+        """Whether the call that this line is about to make is in the log: then a cancellation came after it had
+        begun. A call has its place by now; one in a thread takes the next."""
+        branch, session = line.branch, self.session
+        if branch is None:
+            return False
+        if not session.knows_all:
+            session.read_all()
+        entries = session.journal.entries
+        return (branch.path, branch.index - 1) in entries or (branch.path, branch.index) in entries
 
     # ── turns ────────────────────────────────────────────────────────────────────────────
 
@@ -483,13 +494,19 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        waits = self._asking or self._held or self._parked or self._timed_out or self.has_unwound
-        if len(self.members) <= 1 and not (waits or self._is_ticking or self._hops):
+        if len(self.members) <= 1 and not (self._is_awaited or self._is_ticking or self._hops):
             return  # nothing has to be put in order
         self._hops = max(self._hops, hops)
         if not self._is_ticking and not self.running:
             self._is_ticking = True
             self.loop.call_soon(self._tick)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a line waits for what only `_advance` gives."""
+        if self._asking or self._held or self._parked or self._timed_out or self.has_unwound:
+            return True
+        return bool(self._outcomes) and self._outcomes[0].waiter is not None
 
     def _tick(self) -> None:
         self._is_ticking = False
@@ -610,8 +627,9 @@ class Lines:
         if journal.entries[place].timeout is not None:
             self.session.show(journal.entries[place].seq)
             journal.forget(*place)
-        self._timed_out.remove(found[0])
-        self._cancel_line(found[0])
+        line = found[0]
+        self._timed_out.remove(line)
+        self._cancel_line(line)
         return True
 
     def _cancel_line(self, line: Line) -> None:

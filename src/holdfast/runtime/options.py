@@ -15,11 +15,11 @@ from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microse
 from holdfast.errors import InvalidInput
 
 ON_DOUBT: Final = ("wait", "retry", "fail")
-STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running")
+STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
 TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")
 AGENT: Final = (
     "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
-    "max_running", "checkpoint", "redact", "exempt",
+    "max_running", "checkpoint", "redact", "exempt", "schema",
 )  # fmt: skip
 
 

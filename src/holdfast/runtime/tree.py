@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, LeaseLost, NoSuchRun, NotResumable, S
 from holdfast.runtime.engine import Engine, Taken
 from holdfast.runtime.resumable import check
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow
-from holdfast.store.cancel import open_children
+from holdfast.store.cancel import children, open_children
 
 WAIT_SECONDS: Final = 1.0
 """How long one wait lasts at most: after it, the caller may have been cancelled."""
@@ -50,10 +50,8 @@ class Tree:
     def rest(self) -> Taken | None:
         """After the root has ended: a descendant that is due, claimed. The root's end has cancelled it, or the
         root did not wait for it, and perhaps no worker is there."""
-        root = self._store.get(self._root)
-        for row in [] if root is None else reversed(self._open_runs(root)):
-            may_execute = row.id != self._root and self._may_execute(row)
-            if may_execute and (taken := self._claimed(row)) is not None:
+        for row in reversed(self._descendants()):
+            if self._may_execute(row) and (taken := self._claimed(row)) is not None:
                 return taken
         return None
 
@@ -66,6 +64,13 @@ class Tree:
         found = [root]
         for row in found:  # it grows while it is walked
             found += open_children(self._store, row.id)
+        return found
+
+    def _descendants(self) -> list[RunRow]:
+        """All of them: one that is open may be below one that has ended."""
+        found = list(children(self._store, self._root))
+        for row in found:  # it grows while it is walked
+            found += children(self._store, row.id)
         return found
 
     def _is_due(self, row: RunRow) -> bool:

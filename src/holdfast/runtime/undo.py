@@ -21,9 +21,10 @@ from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, Conflict, NotFound, Suspend
 from holdfast.runtime.branches import Branch, Inside
-from holdfast.runtime.declare import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, Params, spec_of
+from holdfast.runtime.declare import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, spec_of
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.flow import call
+from holdfast.runtime.params import Params
 from holdfast.runtime.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
 
@@ -144,8 +145,8 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
     known = spec.decode_args(session.unwrap(finished.args))
     if finished.result is not None:
         known["result"] = decode(session.unwrap(finished.result))
-    wanted = Params.of(spec.undo).signature.parameters if spec.undo else {}
-    return {name: known[name] for name in wanted if name in known}
+    wanted = Params.of(spec.undo).schema.parameters if spec.undo else ()
+    return {p.name: known[p.name] for p in wanted if p.name in known}
 
 
 def learn_names(session: Session, fn: Callable[..., Any]) -> None:

@@ -38,6 +38,7 @@ from holdfast.errors import (
 from holdfast.runtime.clock import elapsed
 from holdfast.runtime.declare import AgentSpec
 from holdfast.runtime.engine import Engine, Taken
+from holdfast.runtime.registration import register
 from holdfast.runtime.schedules import fire_due
 from holdfast.store.base import RunRow, Wanted
 
@@ -98,6 +99,7 @@ class Worker:
         """Nothing was due a moment ago."""
         self._crowded = CROWDED_SECONDS[0]
         self._unknown: set[tuple[str, str]] = set()
+        self._registered: list[AgentSpec] = []
         self.taken = 0
 
     @property
@@ -135,6 +137,7 @@ class Worker:
     def _turn(self, *, once: bool) -> bool:
         """Take what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
+        self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
         room = self._concurrency - busy
@@ -164,6 +167,15 @@ class Worker:
             return busy > 0
         self._wait_for_more(wanted)
         return True
+
+    def _register(self) -> None:
+        """Register the agents that it has not registered yet: then runs of them can be started by name."""
+        known = list(self._known().values())
+        if len(known) != len(self._registered) or any(
+            a is not b for a, b in zip(known, self._registered, strict=True)
+        ):
+            register(self._engine.store, known)
+            self._registered = known
 
     def _wait_for_more(self, wanted: list[Wanted]) -> None:
         # Nobody rings when another worker takes a run, nor when it dies: look within half a lease.

@@ -204,6 +204,15 @@ class Schedule(NamedTuple):
     last_at: int | None = None
 
 
+class RegisteredAgent(NamedTuple):
+    """An agent that a worker has registered. `data` is an encoded `core.registration.Registration`."""
+
+    name: str
+    code_version: str
+    data: bytes
+    registered_at: int
+
+
 LIVE: Final = "live:"
 """The snapshots whose `code_version` begins so are a family of their own: what a loop goes on from."""
 
@@ -273,6 +282,22 @@ class Schedules(Protocol):
     def delete(self, schedule_id: str) -> bool: ...
 
 
+class Agents(Protocol):
+    """The agents of a store: those that workers have registered, and the names of those with runs."""
+
+    def register(self, agents: Sequence[RegisteredAgent]) -> None:
+        """Keep each, in the place of an older one of the same name and version."""
+        ...
+
+    def all(self) -> list[RegisteredAgent]:
+        """By name; of one name the last registered version first."""
+        ...
+
+    def with_runs(self) -> list[str]:
+        """The names of the agents that have runs, registered or not, in order."""
+        ...
+
+
 class Limits(Protocol):
     """Limits that all workers of a store keep together, by the store's clock."""
 
@@ -295,6 +320,9 @@ class Store(Protocol):
     """A place where logs live. All methods may be called from any thread."""
 
     url: str
+
+    @property
+    def agents(self) -> Agents: ...
 
     @property
     def schedules(self) -> Schedules: ...

@@ -38,9 +38,14 @@ _ENDS: Final = {
 
 def open_children(store: Store, run_id: str) -> Iterator[RunRow]:
     """The child runs of a run that have not ended, the newest first."""
+    return (row for row in children(store, run_id) if row.status not in TERMINAL_STATUSES)
+
+
+def children(store: Store, run_id: str) -> Iterator[RunRow]:
+    """The child runs of a run, the newest first."""
     cursor: int | None = None
     while page := store.runs(Filter(parent=run_id), limit=PAGE, cursor=cursor):
-        yield from (row for row in page if row.status not in TERMINAL_STATUSES)
+        yield from page
         if len(page) < PAGE:
             return
         cursor = page[-1].cursor

@@ -18,6 +18,7 @@ from holdfast.store.base import (
     Append,
     Creation,
     Filter,
+    RegisteredAgent,
     RowChange,
     Wanted,
 )
@@ -57,6 +58,15 @@ def check_new_run(creation: Creation) -> None:
     if not records:
         raise InvalidInput(f"run {run.id!r} has no first record; a log begins with its creation")
     _check_order(run.id, -1, records)
+
+
+def check_registered(agent: RegisteredAgent) -> RegisteredAgent:
+    """The agent itself, or InvalidInput for text that no run can have."""
+    check_text("agent", agent.name)
+    check_text("code version", agent.code_version)
+    if not agent.name:
+        raise InvalidInput("an agent needs a name that is not empty")
+    return agent
 
 
 def check_priority(priority: object) -> int:

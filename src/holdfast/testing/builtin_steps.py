@@ -223,7 +223,7 @@ def signal_comes(play: Play, name: str, value: Any = None) -> None:
     play.answers.append(Answer("signal", value, name))
 
 
-@sentence("a person settles doubts about {tool}", on="play")
+@sentence("a person resolves/settles doubts about {tool}", on="play")
 def doubt_is_settled(play: Play, tool: str) -> None:
     play.may_doubt.add(tool)
 

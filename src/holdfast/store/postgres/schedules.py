@@ -1,4 +1,4 @@
-"""What a fleet shares in PostgreSQL beside its runs: schedules, and limits that all keep.
+"""What a fleet shares in PostgreSQL next to its runs: registered agents, schedules and limits.
 
 Those who count and then take lock the limit's name first, in the same transaction, by an advisory lock
 that ends with it (so it works behind a transaction pooler). What was tried and not answered may be tried
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.store.base import Schedule
-from holdfast.store.checks import check_text
+from holdfast.store.base import RegisteredAgent, Schedule
+from holdfast.store.checks import check_registered, check_text
 from holdfast.store.postgres.connections import Connection
 
 T = TypeVar("T")
@@ -23,6 +23,33 @@ class Run(Protocol):
     """Do work on some connection of the store's pool; see `link.Link.run`."""
 
     def __call__(self, work: Callable[[Connection, bool], T], *, write: bool = True) -> T: ...
+
+
+class PostgresAgents:
+    """See `base.Agents`."""
+
+    def __init__(self, run: Run, queries: dict[str, str]) -> None:
+        self._run, self._q = run, queries
+
+    def register(self, agents: Sequence[RegisteredAgent]) -> None:
+        ordered = sorted(map(check_registered, agents))  # so that two workers never deadlock
+
+        def register(db: Connection, _unsure: bool) -> None:
+            with db.pipeline():
+                db.begin()
+                for agent in ordered:
+                    db.execute(self._q["register_agent"], agent)
+                db.execute("COMMIT")
+
+        self._run(register)
+
+    def all(self) -> list[RegisteredAgent]:
+        found = self._run(lambda db, _: db.rows(self._q["agents"], None), write=False)
+        return [RegisteredAgent(*row) for row in found]
+
+    def with_runs(self) -> list[str]:
+        found = self._run(lambda db, _: db.rows(self._q["agent_names"], None), write=False)
+        return [name for (name,) in found]
 
 
 class PostgresSchedules:

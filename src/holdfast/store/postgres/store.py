@@ -53,7 +53,7 @@ from holdfast.store.postgres.connections import Connection, Link, Pool, Route
 from holdfast.store.postgres.create import Creating
 from holdfast.store.postgres.listen import Listener
 from holdfast.store.postgres.migrate import Schema
-from holdfast.store.postgres.schedules import PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.schedules import PostgresAgents, PostgresLimits, PostgresSchedules
 from holdfast.store.postgres.timeline import History
 from holdfast.store.wakeups import ANY, Bell
 
@@ -109,6 +109,7 @@ class PostgresStore:
         self._schema = Schema(schema, self._q, steps)
         self._left_behind: list[object] = []
         self._closed = False
+        self.agents = PostgresAgents(self._run, self._q)
         self.schedules = PostgresSchedules(
             self._run, self._q, self._fixed_now, lambda: self._say("schedules")
         )

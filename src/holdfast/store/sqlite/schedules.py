@@ -1,4 +1,4 @@
-"""What a fleet shares in a SQLite file beside its runs: schedules, and limits that all keep.
+"""What a fleet shares in a SQLite file next to its runs: registered agents, schedules and limits.
 
 Every method is one short transaction; those that count and then take are serialised by SQLite's one
 write lock. Not here: when a schedule is due (`core/cron.py`), who waits how for a limit (`runtime`).
@@ -14,12 +14,33 @@ from typing import Final
 import apsw
 
 from holdfast.store import sql
-from holdfast.store.base import Schedule
-from holdfast.store.checks import check_text
+from holdfast.store.base import RegisteredAgent, Schedule
+from holdfast.store.checks import check_registered, check_text
 
 Opening = Callable[[], AbstractContextManager[apsw.Connection]]
 
 _Q: Final = sql.queries("sqlite")
+
+
+class SQLiteAgents:
+    """See `base.Agents`."""
+
+    def __init__(self, transaction: Opening, reading: Opening) -> None:
+        self._transaction, self._reading = transaction, reading
+
+    def register(self, agents: Sequence[RegisteredAgent]) -> None:
+        for agent in agents:
+            check_registered(agent)
+        with self._transaction() as db:
+            db.executemany(_Q["register_agent"], agents)
+
+    def all(self) -> list[RegisteredAgent]:
+        with self._reading() as db:
+            return [RegisteredAgent(*row) for row in db.execute(_Q["agents"])]
+
+    def with_runs(self) -> list[str]:
+        with self._reading() as db:
+            return [name for (name,) in db.execute(_Q["agent_names"])]
 
 
 class SQLiteSchedules:

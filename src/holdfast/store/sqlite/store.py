@@ -53,7 +53,7 @@ from holdfast.store.group import GroupCommit
 from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
-from holdfast.store.sqlite.schedules import SQLiteLimits, SQLiteSchedules
+from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
 from holdfast.store.wakeups import ANY, Bell
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class SQLiteStore:
         self._reading = self._connections.reading
         has_room = not (self._connections.in_memory or self._connections.readonly)
         self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
+        self.agents = SQLiteAgents(self._transaction, self._reading)
         self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
         self.limits = SQLiteLimits(self._transaction, clock)
         self._set_out()

@@ -1,11 +1,31 @@
-"""What holds of schedules, and of limits that all workers keep together."""
+"""What holds of registered agents, of schedules, and of limits that all workers keep together."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from holdfast.store.base import MICROSECONDS, Schedule, Wanted
+from holdfast.store.base import MICROSECONDS, RegisteredAgent, Schedule, Wanted
 from holdfast.testing.store_suite.bench import LEASE_SECONDS, Bench, same, together
+
+
+def agents_are_registered_by_name_and_version(bench: Bench) -> None:
+    """The last registration of a name and version counts; of one name the last version comes first."""
+    agents = bench.store.agents
+    same([], agents.all())
+    old, new = RegisteredAgent("b", "1", b"{}", 5), RegisteredAgent("b", "2", b"{}", 6)
+    agents.register([old, RegisteredAgent("a", "", b"{}", 9), new])
+    agents.register([RegisteredAgent("a", "", b'{"n":1}', 7)])
+    same([RegisteredAgent("a", "", b'{"n":1}', 7), new, old], agents.all())
+    agents.register([])
+    same(3, len(agents.all()))
+
+
+def the_agents_that_have_runs_are_known(bench: Bench) -> None:
+    """Each once, in order, registered or not."""
+    same([], bench.store.agents.with_runs())
+    for n, agent in enumerate(("b", "a", "b", "ä")):
+        bench.create(f"run-{n}", agent=agent)
+    same(["a", "b", "ä"], bench.store.agents.with_runs())
 
 
 def schedules_are_kept_changed_and_deleted(bench: Bench) -> None:

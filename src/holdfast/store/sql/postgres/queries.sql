@@ -503,4 +503,24 @@ SELECT coalesce(pg_catalog.bool_and(pg_catalog.has_table_privilege(c.oid, p)), f
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace,
      pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p
 WHERE n.nspname = %s::text AND c.relname IN ('runs', 'events', 'blobs', 'snapshots', 'keys', 'schedules',
-                                           'turns', 'seats');
+                                           'turns', 'seats', 'agents');
+
+-- name: register_agent
+INSERT INTO holdfast.agents (name, code_version, data, registered_at)
+VALUES (%s::text, %s::text, %s::bytea, %s::bigint)
+ON CONFLICT (name, code_version) DO UPDATE
+SET data = excluded.data, registered_at = excluded.registered_at;
+
+-- name: agents
+SELECT name, code_version, data, registered_at FROM holdfast.agents
+ORDER BY name COLLATE "C", registered_at DESC, code_version COLLATE "C";
+
+-- name: agent_names
+-- The agents that have runs; one look at the index for each.
+WITH RECURSIVE known (agent) AS (
+  SELECT pg_catalog.min(agent) FROM holdfast.runs
+  UNION ALL
+  SELECT (SELECT pg_catalog.min(r.agent) FROM holdfast.runs r WHERE r.agent > known.agent)
+  FROM known WHERE known.agent IS NOT NULL
+)
+SELECT agent FROM known WHERE agent IS NOT NULL ORDER BY agent COLLATE "C";

@@ -270,3 +270,20 @@ SELECT :name, :holder, key, :epoch FROM runs WHERE id = :run_id;
 
 -- name: leave_seat
 DELETE FROM seats WHERE name = ? AND holder = ?;
+
+-- name: register_agent
+INSERT INTO agents (name, code_version, data, registered_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (name, code_version) DO UPDATE
+SET data = excluded.data, registered_at = excluded.registered_at;
+
+-- name: agents
+SELECT name, code_version, data, registered_at FROM agents ORDER BY name, registered_at DESC, code_version;
+
+-- name: agent_names
+-- The agents that have runs; one look at the index for each.
+WITH RECURSIVE known (agent) AS (
+  SELECT min(agent) FROM runs
+  UNION ALL
+  SELECT (SELECT min(r.agent) FROM runs r WHERE r.agent > known.agent) FROM known WHERE known.agent IS NOT NULL
+)
+SELECT agent FROM known WHERE agent IS NOT NULL;

@@ -1,0 +1,36 @@
+"""What people may do to a run. Works without the agent's code, on any machine that reaches the store.
+
+Every act is one event (or two) appended to the run's log, on condition that the log is still what the decision was
+based on. So of approve, reject, time-out and cancel racing, one wins, and the others are told which. A worker that
+is executing the run sees the event at its next commit.
+"""
+
+from holdfast.control.act import Act, act
+from holdfast.control.doubt import resolve
+from holdfast.control.fork import fork
+from holdfast.control.lifecycle import accept_new_steps, cancel, pause, reopen, rerun, undo
+from holdfast.control.patch import Patch, patch
+from holdfast.control.requests import answer, approve, received, reject, signal
+from holdfast.control.start import registered, start
+
+__all__ = [
+    "Act",
+    "Patch",
+    "accept_new_steps",
+    "act",
+    "answer",
+    "approve",
+    "cancel",
+    "fork",
+    "patch",
+    "pause",
+    "received",
+    "registered",
+    "reject",
+    "reopen",
+    "rerun",
+    "resolve",
+    "signal",
+    "start",
+    "undo",
+]

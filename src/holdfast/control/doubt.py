@@ -1,0 +1,67 @@
+"""Resolve a call in doubt: a person says whether it happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.control.act import WAKE, Act, act, open_until, what_is_open, whole_state
+from holdfast.core import events as e
+from holdfast.core import log, still_open, values
+from holdfast.core.events import ErrorInfo
+from holdfast.core.state import Call, RunState
+from holdfast.errors import InvalidInput, NotFound, NotNow
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+
+
+def resolve(
+    store: Store, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
+    retry: bool = False, by: str = "", why: str = "",
+) -> None:  # fmt: skip
+    """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
+    if (done is not ...) + (failed is not None) + bool(retry) != 1:
+        raise InvalidInput("say exactly one of done=result, failed='why' and retry=True")
+    if call is not None and not isinstance(call, int | str):
+        raise InvalidInput(f"a call is named by its step number or its name, not by {call!r}")
+    wrapped, blob = log.wrap(values.encode(None if done is ... else done))
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(
+                f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
+            )
+        target = _doubtful(state, call) or _doubtful(whole_state(store, run_id), call)
+        if target is None:
+            named = f" named {call!r}" if call else ""
+            raise NotFound(f"run {run_id!r} has no call in doubt{named}")
+        how = "done" if done is not ... else "retry" if retry else "failed"
+        event = e.CallResolved(
+            branch=target.branch, index=target.index, step=target.step, name=target.name, how=how,
+            result=wrapped if how == "done" else None,
+            error=ErrorInfo("NotDone", failed, effect="none") if failed is not None else None,
+            by=by, why=why,
+        )  # fmt: skip
+        change = None if row.status in TERMINAL_STATUSES else WAKE
+        return Act([event], change, [blob] if blob is not None and how == "done" else [])
+
+    # A tool may have several calls in doubt, and then it is to be said which: so its name ends no search.
+    is_place = isinstance(call, int) or (call is not None and "#" in call)
+    reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
+    act(store, run_id, decide, reads)
+
+
+def _doubtful(state: RunState, call: int | str | None) -> Call | None:
+    """The call that may or may not have happened (an intent without a receipt counts), if there is one."""
+    unsure = [c for c in state.calls if c.status in still_open.UNSETTLED and c.index >= 0]
+    if call is not None:
+        unsure = [c for c in unsure if call in (c.step, c.name, c.id)]
+    if not unsure:
+        known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
+        if known is not None:
+            raise NotNow(
+                f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it"
+            )
+        return None
+    if len(unsure) > 1:
+        names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
+        raise InvalidInput(f"run {state.id!r} has several calls in doubt: say which step: {names}")
+    return unsure[0]

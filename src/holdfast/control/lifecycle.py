@@ -1,0 +1,151 @@
+"""Pause, resume, restart, cancel and undo a run."""
+
+from __future__ import annotations
+
+from holdfast.control.act import (
+    WAKE,
+    Act,
+    act,
+    everything,
+    lately,
+    refuse_ended,
+    what_is_open,
+    whole_state,
+)
+from holdfast.core import events as e
+from holdfast.core import still_open
+from holdfast.core.state import Call, RunState
+from holdfast.errors import NotNow, NotResumable
+from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
+from holdfast.store.cancel import cancel_children
+
+
+def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Stop the run at its next call, until somebody resumes it."""
+
+    def decide(_: RunState, row: RunRow) -> Act:
+        refuse_ended(row, "a pause")
+        if row.status == "paused":
+            raise NotNow(f"run {run_id!r} is paused already")
+        live = row.is_live(store.now())
+        change = None if live else RowChange("paused", None, "somebody to resume it")
+        return Act([e.RunPaused(by=by, why=why)], change)
+
+    act(store, run_id, decide)
+
+
+def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Let a failed, paused or quarantined run go on; one that waits is looked at again."""
+
+    def decide(_: RunState, row: RunRow) -> Act:
+        if row.status == "cancelled":
+            anew = f"hf.rerun({run_id!r}) begins it anew with its state kept"
+            raise NotResumable(run_id, "status", "it was cancelled", anew)
+        if row.status == "failed" and _is_undone(whole_state(store, run_id)):
+            anew = f"hf.rerun({run_id!r}) begins it anew"
+            raise NotResumable(run_id, "status", "what it did has been undone", anew)
+        if row.status == "quarantined":
+            whole_state(store, run_id)  # it may have been set aside because of its log
+        if row.status in ("failed", "paused", "quarantined"):
+            now = store.now()
+            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
+        return Act()
+
+    found = store.get(run_id)
+    if found is not None and found.status in ("pending", "running", "waiting"):
+        return  # it goes on by itself: its log, which may be long, need not be read for that
+    for child in _failed_children(store, run_id):
+        reopen(store, child, by=by, why=why)
+    act(store, run_id, decide)
+
+
+def _is_undone(state: RunState) -> bool:
+    undoable = [c for c in state.calls if c.undoable and c.status == "done" and c.index >= 0]
+    return bool(undoable) and all(c.undone for c in undoable)
+
+
+def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Let the code add calls among what the run has done: those are made, and what is recorded stays.
+
+    What is recorded must still be asked for, in its order and with its arguments.
+    """
+
+    def decide(_: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
+        if row.status in ("completed", "cancelled"):
+            raise NotNow(
+                f"run {run_id!r} is {row.status}: it does not go on, so nothing can be added"
+            )
+        return Act([e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None)
+
+    act(store, run_id, decide)
+
+
+def _failed_children(store: Store, run_id: str) -> list[str]:
+    """The child runs whose failure a failed run has failed by: they go on before it does."""
+    row = store.get(run_id)
+    if row is None or row.status != "failed":
+        return []
+    state = whole_state(store, run_id)
+    failed = {state.failure.step, *state.failure.also} if state.failure else set()
+    children = [store.get(c.child) for c in state.calls if c.step in failed and c.child]
+    return [child.id for child in children if child is not None and child.status == "failed"]
+
+
+def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Begin the run's code at its first line again, with its state kept: guards still hold."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(
+                f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
+            )
+        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and _acts(c)]
+        if doubt:
+            first = doubt[0]
+            raise NotNow(
+                f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; settle "
+                f"that first with hf.resolve({run_id!r}, {first.step}, …)"
+            )
+        return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
+
+    act(store, run_id, decide, what_is_open)
+
+
+def _acts(call: Call) -> bool:
+    return call.effect not in ("repeatable", "child", "transactional")
+
+
+def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """End the run and its child runs, each at its next call. A call that is under way is not interrupted."""
+    asked = e.CancelRequested(by=by, why=why)
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        refuse_ended(row, "a cancellation")
+        if state.cancel_requested:
+            return Act()
+        if row.status in ("paused", "quarantined"):
+            reopened = e.RunReopened(by=by, why="to cancel it")
+            return Act([asked, reopened], RowChange("pending", store.now()))
+        return Act([asked], WAKE)
+
+    act(store, run_id, decide, lately)
+    cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
+
+
+def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
+    """Take back what the run did, newest first. A worker with the agent's code does it."""
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        if row.is_live(store.now()):
+            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
+        if not state.to_undo:
+            end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
+            raise NotNow(
+                f"run {run_id!r} has nothing to undo: no finished call of it says how (@tool(undo=…)), "
+                f"or it is undone already{end}"
+            )
+        return Act([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
+
+    act(store, run_id, decide, everything)

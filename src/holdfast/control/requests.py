@@ -1,0 +1,145 @@
+"""Answers to what a run asks people for: signals, approvals, answers."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.control.act import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
+from holdfast.core import events as e
+from holdfast.core import log, still_open, values
+from holdfast.core.events import Event
+from holdfast.core.state import RunState, Waiting
+from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
+from holdfast.store.base import RESERVED, RunRow, Store
+
+
+def signal(
+    store: Store,
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    signal_id: str = "",
+    by: str = "",
+    why: str = "",
+) -> None:
+    """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
+    if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
+        raise InvalidInput("a signal needs a name that is not empty")
+    key = _signal_key(run_id, str(signal_id)) if signal_id else ""
+    wrapped, blob = log.wrap(values.encode(value))
+
+    def decide(_: RunState, row: RunRow) -> Act:
+        refuse_ended(row, f"the signal {name!r}")
+        event = e.SignalReceived(
+            id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
+        )
+        return Act([event], WAKE, [] if blob is None else [blob], key)
+
+    with contextlib.suppress(KeyTaken):  # it has been received before
+        act(store, run_id, decide)
+
+
+def _signal_key(run_id: str, signal_id: str) -> str:
+    """The key under which the store knows that a run has received this signal."""
+    known_as = values.digest(signal_id.encode("utf-8", "surrogatepass"))
+    return f"{RESERVED}signal {run_id} {known_as}"
+
+
+def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
+    """For a log that is written at once: the keys of the signals in it, with their places."""
+    found = {_signal_key(run_id, x.id): seq for seq, x in events if isinstance(x, e.SignalReceived)}
+    return list(found.items())
+
+
+def approve(
+    store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+) -> None:
+    """Say yes to what the run asks for. `digest`, if given, must be that of what was shown."""
+    _decide_approval(store, run_id, request, True, by, why, digest)
+
+
+def reject(
+    store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+) -> None:
+    """Say no to what the run asks for."""
+    _decide_approval(store, run_id, request, False, by, why, digest)
+
+
+def _decide_approval(
+    store: Store, run_id: str, request: str, approved: bool, by: str, why: str, digest: str
+) -> None:
+    def decide(state: RunState, row: RunRow) -> Act:
+        refuse_ended(row, "a decision")
+        wait = _pending(state, "approval", request)
+        if digest and wait.digest and digest != wait.digest:
+            raise NotNow(
+                f"run {run_id!r} now asks for something else than what was shown; look again"
+            )
+        _refuse_expired(store, run_id, wait)
+        event = e.ApprovalDecided(
+            branch=wait.branch,
+            index=wait.index,
+            approved=approved,
+            digest=wait.digest,
+            by=by,
+            why=why,
+        )
+        return Act([event], WAKE)
+
+    act(store, run_id, decide, _requests(request))
+
+
+def _requests(request: str) -> Reads:
+    """What tells of the one request, or of all that are open."""
+    return open_until(still_open.begins_request(request)) if request else what_is_open
+
+
+def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
+    if wait.until is not None and store.now() >= wait.until:
+        raise NotNow(f"run {run_id!r}: the request has expired")
+
+
+def answer(
+    store: Store, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = ""
+) -> None:
+    """Answer the question that the run asks."""
+    wrapped, blob = log.wrap(values.encode(value))
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        refuse_ended(row, "an answer")
+        wait = _pending(state, "answer", request)
+        _refuse_expired(store, run_id, wait)
+        if wait.options and value not in wait.options:
+            raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
+        event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
+        return Act([event], WAKE, [] if blob is None else [blob])
+
+    act(store, run_id, decide, _requests(request))
+
+
+def _pending(state: RunState, kind: str, request: str) -> Waiting:
+    """The one request of this kind that is open (or the one that `request` names)."""
+    asked = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
+    open_ones = [w for w in asked if not w.decided]
+    if asked and not open_ones:
+        raise AlreadyDecided(f"run {state.id!r}: it is already decided" + _last_decision(state))
+    if not open_ones:
+        other = f"; it waits for {state.waiting_for}" if state.waiting_for else ""
+        raise NotNow(
+            f"run {state.id!r} does not wait for an {kind}"
+            + (f" {request}" if request else "")
+            + other
+        )
+    if len(open_ones) > 1:
+        names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
+        raise InvalidInput(f"run {state.id!r} waits for several: say which one: {names}")
+    return open_ones[0]
+
+
+def _last_decision(state: RunState) -> str:
+    said = [line.text for line in state.lines if line.level in ("approval", "answer")]
+    return f": {said[-1]}" if said else ""

@@ -1,0 +1,99 @@
+"""Start a run by the name of its agent, without the agent's code.
+
+A worker registers its agents when it starts. What it registered fills the run's first event, so the run is the same as
+one that a process with the code would have started. Any worker that knows the agent claims it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core import log, values
+from holdfast.core.params import ParamSchema
+from holdfast.core.registration import Registration
+from holdfast.errors import InvalidInput, NotFound, NotStorable
+from holdfast.store.base import NewRun, RunRow, Store
+from holdfast.store.checks import check_priority
+
+
+def start(
+    store: Store,
+    agent: str,
+    input: Mapping[str, Any] | None = None,
+    *,
+    id: str | None = None,
+    version: str | None = None,
+    priority: int = 0,
+    by: str = "",
+    why: str = "",
+) -> RunRow:
+    """Create a run of a registered agent and leave the work to workers; the run's row.
+
+    Run ids are idempotent, as for `hf.start`: the same id with the same input is the same run, with another input
+    InputConflict. Without a version, the one that was registered last. An input that the agent does not take is
+    refused here as far as its JSON Schema tells; else the run fails when a worker reads it.
+    """
+    found = registered(store, agent, version)
+    run_id = log.check_run_id(f"{agent}-{uuid.uuid4().hex[:12]}" if id is None else id)
+    data, digest = _encoded(found, {} if input is None else input)
+    value, blob = log.wrap(data)
+    now = store.now()
+    created = e.RunCreated(
+        run_id=run_id,
+        agent=found.name,
+        input=value,
+        code_version=found.version,
+        deadline_at=None if found.deadline_us is None else now + found.deadline_us,
+        budget=found.budget,
+        stages=found.stages,
+        loop=found.is_loop,
+        by=by,
+        why=why,
+    )
+    _, records = log.seal(log.origin(run_id), [created], epoch=0, time=now)
+    new = NewRun(run_id, found.name, digest, found.version, priority=check_priority(priority))
+    row, _ = store.create(new, records, blobs=() if blob is None else (blob,))
+    return row
+
+
+def registered(store: Store, agent: str, version: str | None = None) -> Registration:
+    """What workers have registered of an agent; NotFound that says which agents there are."""
+    known = store.agents.all()
+    for found in known:
+        if found.name == agent and version in (None, found.code_version):
+            try:
+                return Registration.decode(found.data)
+            except ValueError as error:
+                raise NotFound(
+                    f"what is registered of agent {agent!r} cannot be read ({error}); start its worker again"
+                ) from None
+    versions = [found.code_version for found in known if found.name == agent]
+    if versions:
+        listed = ", ".join(map(repr, versions))
+        raise NotFound(
+            f"version {version!r} of agent {agent!r} is not registered; there is {listed}"
+        )
+    names = ", ".join(dict.fromkeys(found.name for found in known))
+    raise NotFound(
+        f"agent {agent!r} is not registered in this store; "
+        + (f"registered are: {names}. " if names else "no agent is. ")
+        + "A worker registers its agents when it starts: holdfast worker FILE"
+    )
+
+
+def _encoded(found: Registration, given: object) -> tuple[bytes, str]:
+    """The input as it is kept, and its digest: the same as if the agent's own code had encoded it."""
+    what = f"agent {found.name}"
+    if not isinstance(given, Mapping):
+        raise InvalidInput(
+            f"{what}: input takes its arguments by name, such as {{'n': 1}}, not {given!r}"
+        )
+    try:
+        lowered = values.lower(dict(given), typed=True)
+        filled = ParamSchema.from_json_schema(found.parameters).check(lowered, what)
+        return values.encode(filled), values.digest(values.canonical(filled))
+    except NotStorable as error:
+        raise error.of(f"the input of {what}") from None

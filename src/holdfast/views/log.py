@@ -1,0 +1,125 @@
+"""A run's log: read in pages, event by event, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core import log
+from holdfast.core.events import Event, artifacts
+from holdfast.core.fold import fold
+from holdfast.core.log import Record
+from holdfast.core.state import RunState
+from holdfast.errors import LogDamaged, NoSuchRun
+from holdfast.store.artifacts import read_artifact
+from holdfast.store.base import RunRow, Store
+from holdfast.store.checks import check_whole
+
+PAGE: Final = 5000
+"""So many events of a long log are read at once."""
+
+Through = Callable[[Iterable[Record]], Iterable[Record]]
+"""What the events of a long log pass on their way, one by one: where somebody may count them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` found."""
+
+    run_id: str
+    ok: bool
+    events: int
+    head: str
+    problem: str = ""
+
+
+def row_of(store: Store, run_id: str) -> RunRow:
+    """The run's row, or NotFound."""
+    row = store.get(run_id)
+    if row is None:
+        raise NoSuchRun(run_id)
+    return row
+
+
+def records(store: Store, run_id: str, through: Through = iter) -> list[Record]:
+    """The run's log, checked, from the beginning."""
+    found = list(log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))))
+    if not found:
+        row_of(store, run_id)
+    return found
+
+
+def _in_pages(store: Store, run_id: str) -> Iterator[Record]:
+    """The run's log as it is kept."""
+    after = -1
+    while page := store.read(run_id, after=after, limit=PAGE):
+        yield from page
+        if len(page) < PAGE or page[-1].seq <= after:
+            return
+        after = page[-1].seq
+
+
+def contradiction(row: RunRow, state: RunState) -> LogDamaged | None:
+    """What is wrong if a run's row and its log do not agree.
+
+    A row is not part of the hash chain, and a chain that has lost its end is still a chain. But how a run
+    ended, or that it waits, is written to both in one transaction.
+    """
+    if not state.agent:
+        return LogDamaged(row.id, 0, "it is missing")
+    if row.agent != state.agent:
+        what = f"the run is stored as one of agent {row.agent!r}, its log as one of {state.agent!r}"
+        return LogDamaged(row.id, 0, what)
+    if row.status not in (state.status, *_NOT_RECORDED):
+        what = f"the run is stored as {row.status}, but its log ends as {state.status}"
+        return LogDamaged(row.id, state.seq + 1, f"it may be missing: {what}")
+    return None
+
+
+_NOT_RECORDED: Final = ("pending", "running", "paused", "quarantined")
+"""Statuses that a run can have without an event that says so: claims and releases are not recorded."""
+
+
+def events(
+    store: Store, run_id: str, *, after: int = -1, through: Through = iter
+) -> Iterator[tuple[Record, Event]]:
+    """The run's log: each record with its event."""
+    check_whole("after", after)
+    for record in records(store, run_id, through):
+        if record.seq > after:
+            yield record, log.read_event(run_id, record)
+
+
+def verify(store: Store, run_id: str, *, through: Through = iter) -> Verdict:
+    """Check the run's whole log against its hash chain, and every value stored outside it."""
+    seen: list[Record] = []  # the last one that verified
+    try:
+        while True:
+            row = row_of(store, run_id)
+            state = fold(RunState(), _verified(store, run_id, through, seen))
+            damage = contradiction(row, state)
+            if damage is None:
+                break
+            if row == row_of(store, run_id):  # else it was written in between: read both again
+                raise damage
+    except LogDamaged as found:
+        return _verdict(run_id, seen, str(found))
+    return _verdict(run_id, seen)
+
+
+def _verdict(run_id: str, seen: Sequence[Record], problem: str = "") -> Verdict:
+    events, head = (seen[-1].seq + 1, seen[-1].hash.hex()) if seen else (0, "")
+    return Verdict(run_id, not problem, events, head, problem)
+
+
+def _verified(store: Store, run_id: str, through: Through, seen: list[Record]) -> Iterator[Record]:
+    """The run's records, each checked with all that it refers to; the last one is left in `seen`."""
+    known: set[str] = set()
+    for record in log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))):
+        new = artifacts(log.read_event(run_id, record)) - known
+        for name in sorted(new):
+            read_artifact(store, run_id, name, seq=record.seq)
+        known |= new
+        seen[:] = [record]
+        yield record

@@ -1,0 +1,58 @@
+"""Where a run is: its step, by its plan or by its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.state import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run is: step 6 of 9, 1–5 committed. `of` is None for a run without a plan."""
+
+    step: int
+    of: int | None
+    name: str
+    committed: str
+
+    def __str__(self) -> str:
+        if not self.step:
+            return "no steps"
+        place = f"step {self.step}" + (f" of {self.of}" if self.of else "")
+        name = f", {self.name}" if self.name else ""
+        return f"{place}{name}; {self.committed or 'none'} committed"
+
+
+def position(state: RunState) -> Position:
+    """By the plan if the code goes by it (`run.doing`), else by the calls."""
+    if state.plan and (not state.calls or any(step.status != "pending" for step in state.plan)):
+        done = [n for n, step in enumerate(state.plan, 1) if step.status == "done"]
+        doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
+        left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
+        now = (doing or left or [len(state.plan)])[0]
+        return Position(
+            now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done)
+        )
+    over = [c.step for c in state.calls if c.status in ("done", "failed")]
+    under_way = [c for c in state.calls if c.status not in ("done", "failed")]
+    if under_way:
+        return Position(under_way[0].step, None, under_way[0].name, ranges(over))
+    # Between two calls: the next one has no name yet. After the end there is no next one.
+    return Position(state.steps + (state.status not in ENDED), None, "", ranges(over))
+
+
+ENDED: Final = ("completed", "failed", "cancelled")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1–5, 7, 9–10."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)

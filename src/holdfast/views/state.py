@@ -1,0 +1,164 @@
+"""The state of a run, now and at any step: a fold of its log.
+
+A snapshot saves time when a long log is folded. The run's row adds whether an open call has a live owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast.core import log, snapshot, still_open
+from holdfast.core.events import ALL, Noted
+from holdfast.core.fold import fold
+from holdfast.core.log import Head
+from holdfast.core.state import Call, RunState
+from holdfast.errors import InvalidInput, NotFound, StoreError
+from holdfast.store.artifacts import read_artifact
+from holdfast.store.base import RunRow, Snapshot, Store
+from holdfast.store.tail import newest_first
+from holdfast.views.log import contradiction, records, row_of
+from holdfast.views.values import Change, compare, to_plain
+
+SNAPSHOT_AFTER: Final = 1000
+"""A log that grew by this many events since the last snapshot gets a new one when it is read."""
+
+
+def get(store: Store, run_id: str) -> RunState:
+    """The state now, with calls in doubt marked as such."""
+    row, state = _row_and_state(store, run_id)
+    return _with_dialogue(with_owner(state, row, store.now()))
+
+
+def _row_and_state(store: Store, run_id: str) -> tuple[RunRow, RunState]:
+    """The row and the fold of the log; LogDamaged if they contradict each other."""
+    while True:
+        row, state = row_of(store, run_id), folded(store, run_id)
+        damage = contradiction(row, state)
+        if damage is None:
+            return row, state
+        if row == row_of(store, run_id):  # else it was written in between: read both again
+            raise damage
+
+
+def _with_dialogue(state: RunState) -> RunState:
+    """A loop's dialogue is in its own state; whoever looks at the run finds it with the run's messages."""
+    own = state.agent_state
+    if own is None or not own.messages:
+        return state
+    return msgspec.structs.replace(state, messages=(*state.messages, *own.messages))
+
+
+def pending(store: Store, run_id: str) -> RunState:
+    """What is open in the run now: its requests and its calls without a receipt, as in `get`.
+
+    They are found from the end of the log, so this costs no more the longer the run is. Of anything else the
+    state that is returned says only what happened since they began.
+    """
+    records = still_open.tail(run_id, newest_first(store, run_id))
+    row = row_of(store, run_id)
+    return with_owner(fold(RunState(id=run_id), records), row, store.now())
+
+
+def folded(store: Store, run_id: str) -> RunState:
+    """The fold of the whole log, begun at a snapshot if there is a good one.
+
+    Whoever has folded a long log leaves a snapshot for the next. It saves time and nothing else: a
+    snapshot that does not fit the log exactly is not used.
+    """
+    start, head = _from_snapshot(store, run_id)
+    found = list(log.verify(run_id, head, store.read(run_id, after=head.seq)))
+    state = fold(start, found)
+    if len(found) >= SNAPSHOT_AFTER and not _ends_at_live(store, run_id, found[-1].seq):
+        last = found[-1]
+        kept = Snapshot(last.seq, last.hash, snapshot.VERSION, store.now(), snapshot.dump(state))
+        with contextlib.suppress(
+            StoreError
+        ):  # a cache: a store that is read-only or full does without
+            store.save_snapshot(run_id, kept)
+    return state
+
+
+def _ends_at_live(store: Store, run_id: str, seq: int) -> bool:
+    """Whether a loop goes on from a snapshot that ends here: one place holds one snapshot."""
+    live = store.snapshot(run_id, live=True)
+    return live is not None and live.seq == seq
+
+
+def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
+    """A state to begin with and the end of the log that it is the fold of."""
+    kept = store.snapshot(run_id)
+    if kept is not None and kept.code_version == snapshot.VERSION:
+        at = store.read(run_id, after=kept.seq - 1, limit=1)
+        if at and at[0].seq == kept.seq and at[0].hash == kept.hash:
+            with contextlib.suppress(ValueError):
+                state = snapshot.load(kept.data)
+                if (state.id, state.seq) == (run_id, kept.seq):
+                    return state, Head(kept.seq, kept.hash, at[0].time)
+    return RunState(), log.origin(run_id)
+
+
+def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
+    """An intent without a receipt and without a living owner is in doubt."""
+    calls = state.calls if row.is_live(now) else tuple(map(_doubted, state.calls))
+    return msgspec.structs.replace(state, status=standing(row, now), calls=calls)
+
+
+def standing(row: RunRow, now: int) -> str:
+    """The row's status; `interrupted` if its worker has let the lease end."""
+    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+
+
+def _doubted(call: Call) -> Call:
+    may_have_happened = call.status == "running" and call.effect in ("once", "keyed", "checked")
+    return msgspec.structs.replace(call, status="in_doubt") if may_have_happened else call
+
+
+def at(
+    store: Store, run_id: str, step: int, when: Literal["before", "after"] = "after"
+) -> RunState:
+    """The state before or after a step: what the agent knew then.
+
+    After a step means: with what the agent made of it, until it called the next one.
+    """
+    if when not in ("before", "after"):
+        raise InvalidInput(f"when must be 'before' or 'after', not {when!r}")
+    found = records(store, run_id)
+    whole = fold(RunState(), found)
+    call = whole.call(step)
+    if call is None:
+        raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
+    end = call.first_seq
+    if when == "after":
+        end = call.last_seq + 1
+        while end < len(found) and found[end].kind in _NOTED:
+            end += 1
+    then = fold(RunState(), found[:end])
+    # Who creates a run and executes it at once does not say that he takes it up.
+    then = msgspec.structs.replace(then, status="running") if then.status == "pending" else then
+    return _with_dialogue(then)
+
+
+_NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))
+
+
+def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
+    """What changed in what the agent knew between the ends of two steps."""
+    return compare(_known(at(store, run_id, step_a)), _known(at(store, run_id, step_b)))
+
+
+def _known(state: RunState) -> dict[str, Any]:
+    """The part of a state that is the agent's knowledge and position."""
+    names = ("state", "stage", "plan", "decisions", "facts", "questions", "notes", "messages",
+             "artifacts", "context", "flags", "steps", "usage", "iteration", "loop")  # fmt: skip
+    return {name: to_plain(getattr(state, name)) for name in names}
+
+
+def artifact(store: Store, run_id: str, name: str) -> bytes:
+    """The bytes of an artifact, by its name (the newest of that name) or its id."""
+    for kept in reversed(get(store, run_id).artifacts):
+        if name in (kept.name, kept.id):
+            return read_artifact(store, run_id, kept.id)
+    raise NotFound(f"run {run_id!r} has no artifact {name!r}")

@@ -1,0 +1,68 @@
+"""Parts of a state as plain values, and the differences between two of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.core import values
+from holdfast.core.events import Value
+from holdfast.store.artifacts import read_value
+from holdfast.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two states: a path, and what stood there before and after."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+def compare(before: Any, after: Any, path: str = "") -> list[Change]:
+    """The differences between two plain values."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [*before, *(k for k in after if k not in before)]
+        return [
+            c
+            for k in keys
+            for c in compare(before.get(k), after.get(k), f"{path}.{k}" if path else k)
+        ]
+    if isinstance(before, list) and isinstance(after, list):
+        same = min(len(before), len(after))
+        found = [c for i in range(same) for c in compare(before[i], after[i], f"{path}[{i}]")]
+        found += [Change(f"{path}[{i}]", None, after[i]) for i in range(same, len(after))]
+        return found + [Change(f"{path}[{i}]", before[i], None) for i in range(same, len(before))]
+    return [] if before == after else [Change(path, before, after)]
+
+
+def to_plain(value: Any) -> Any:
+    """Any part of a state as plain JSON values, for `--json` and for comparing."""
+    if isinstance(value, Value):
+        if value.blob:
+            return {"artifact": value.blob, "bytes": value.bytes}
+        return values.decode(value.json)
+    if isinstance(value, msgspec.Struct):
+        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {k: to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value]
+    return value
+
+
+def value(store: Store, run_id: str, found: Any) -> Any:
+    """Something found in a state, whole: what was too big for its event is fetched."""
+    if isinstance(found, Value):
+        return values.decode(read_value(store, run_id, found))
+    if isinstance(found, dict):
+        return {k: value(store, run_id, v) for k, v in found.items()}
+    if isinstance(found, list | tuple):
+        return [value(store, run_id, v) for v in found]
+    return found
