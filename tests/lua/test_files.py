@@ -25,26 +25,7 @@ DAILY = {
 REFUSED = sorted((FILES / "refused").glob("*.tac"))
 
 # Every name of the language: declarations, globals, helpers.
-NAMES = """
-Stages Tool Agent Procedure field.string field.number field.boolean field.array field.object field.integer Mocks
-Specifications Specification Step( Evaluations Toolset Prompt Hitl Model Signature Module History Message mcp. filters.
-contains equals matches Task IncludeTasks Context template system user assistant
-state. State.get State.set State.increment State.append State.all State.clear
-Stage.set Stage.advance Stage.current Stage.is Stage.history
-Log.debug Log.info Log.warn Log.error Iterations.current Iterations.exceeded
-Stop.requested Stop.reason Stop.success Stop.request Step.checkpoint checkpoint(
-Checkpoint.next_position Checkpoint.exists Checkpoint.get "clear_all" "clear_after"
-Human.approve Human.input Human.review Human.notify Human.escalate Human.select Human.multiple Human.inputs "upload" "custom"
-System.alert Retry.with_backoff max_attempts initial_delay max_delay backoff_factor Sleep
-File.read File.write File.exists File.size Json.encode Json.decode
-MessageHistory.append MessageHistory.inject_system MessageHistory.clear MessageHistory.get MessageHistory.head
-MessageHistory.tail MessageHistory.slice MessageHistory.keep_tail_tokens MessageHistory.rewind MessageHistory.checkpoint
-Session.append Session.history Procedure.run "spawn" "status" "wait" "cancel" Host.call
-require("tactus.tools.done") input. {state. {input. {params. {prepared. os.date os.time math.random debug.getinfo
-.called() .last_call() .last_result() .call_count() .reset() .call( returns temporal conditional error tool_calls usage
-description system_prompt initial_message tool_choice prepare provider temperature .response .message .output .data .usage
-required default from
-""".split()
+NAMES = ["Stages", "Tool", "Agent", "Procedure", "field.string", "field.number", "field.boolean", "field.array", "field.object", "field.integer", "Mocks", "Specifications", "Specification", "Step(", "Evaluations", "Toolset", "Prompt", "Hitl", "Model", "Signature", "Module", "History", "Message", "mcp.", "filters.", "contains", "equals", "matches", "Task", "IncludeTasks", "Context", "template", "system", "user", "assistant", "state.", "State.get", "State.set", "State.increment", "State.append", "State.all", "State.clear", "Stage.set", "Stage.advance", "Stage.current", "Stage.is", "Stage.history", "Log.debug", "Log.info", "Log.warn", "Log.error", "Iterations.current", "Iterations.exceeded", "Stop.requested", "Stop.reason", "Stop.success", "Stop.request", "Step.checkpoint", "checkpoint(", "Checkpoint.next_position", "Checkpoint.exists", "Checkpoint.get", '"clear_all"', '"clear_after"', "Human.approve", "Human.input", "Human.review", "Human.notify", "Human.escalate", "Human.select", "Human.multiple", "Human.inputs", '"upload"', '"custom"', "System.alert", "Retry.with_backoff", "max_attempts", "initial_delay", "max_delay", "backoff_factor", "Sleep", "File.read", "File.write", "File.exists", "File.size", "Json.encode", "Json.decode", "MessageHistory.append", "MessageHistory.inject_system", "MessageHistory.clear", "MessageHistory.get", "MessageHistory.head", "MessageHistory.tail", "MessageHistory.slice", "MessageHistory.keep_tail_tokens", "MessageHistory.rewind", "MessageHistory.checkpoint", "Session.append", "Session.history", "Procedure.run", '"spawn"', '"status"', '"wait"', '"cancel"', "Host.call", 'require("tactus.tools.done")', "input.", "{state.", "{input.", "{params.", "{prepared.", "os.date", "os.time", "math.random", "debug.getinfo", ".called()", ".last_call()", ".last_result()", ".call_count()", ".reset()", ".call(", "returns", "temporal", "conditional", "error", "tool_calls", "usage", "description", "system_prompt", "initial_message", "tool_choice", "prepare", "provider", "temperature", ".response", ".message", ".output", ".data", ".usage", "required", "default", "from"]
 
 # Every sentence of a spec, as a regular expression.
 SENTENCES = """
