@@ -227,6 +227,11 @@ class Played(Strict):
     tests: list[dict[str, Any]]
 
 
+class Validated(Strict):
+    ok: bool
+    problems: list[dict[str, Any]]
+
+
 class Schedule(Strict):
     id: str
     agent: str
@@ -322,7 +327,7 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test"}
+NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "validate"}
 """These make a store, or have their own."""
 
 
@@ -352,6 +357,8 @@ CASES = {
     "check": Verb("check agents.py", CheckedAll, ("check", "Missing argument"), only_looks=True),
     "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "give --mock, or --real"),
                  ("test other.py", "has nothing to test"), only_looks=True),
+    "validate": Verb("validate procedure.tac", Validated, ("validate", "Missing argument"),
+                     ("validate agents.py", "is not a .tac file"), only_looks=True),
     "schedule": Verb("schedule agents.py:asking @daily --id daily", Schedule,
                      ("schedule agents.py:asking @daily --priority 11", "not in the range"),
                      ("schedule agents.py:asking sometimes", "sometimes")),
