@@ -36,7 +36,7 @@ def t(n: int, idempotency_key: str = "") -> int:
 
 
 @agent
-def looping(run: Run, count: int) -> int:
+def looping(run: Run, count: int) -> int:  # noqa: ARG001 - an agent takes its run
     """The same procedure in Python."""
     for n in range(1, count + 1):
         t(n=n)
