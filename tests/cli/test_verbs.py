@@ -408,7 +408,7 @@ ABOUT_A_RUN = [verb for verb, case in CASES.items() if any(
 def words_of(line: str, *, with_store: bool = True) -> list[str]:
     words = line.split()
     return [*words, "--json"] + (
-        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test") else []
+        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test", "validate") else []
     )
 
 
