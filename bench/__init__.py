@@ -1,1 +1,1 @@
-"""Benchmarks: every figure is a ratio taken in one run, beside the raw database doing the same work."""
+"""Benchmarks: every figure is a ratio taken in one run, next to the raw database doing the same work."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import page
 from bench.harness import RESULTS
 
-NAMES = ("append", "cli", "steps", "loop", "decide", "fleet", "lua")
+NAMES = ("append", "cli", "steps", "loop", "decide", "fleet", "mcp", "lua")
 DATABASES = ("sqlite", "postgres")
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     databases = (options.database,) if options.database else DATABASES
     for name in options.names:
         if name not in NAMES:
-            parser.error(f"there is no benchmark {name!r}; there are {', '.join(NAMES)}")
+            parser.error(f"unknown benchmark {name!r}; known benchmarks: {', '.join(NAMES)}")
         importlib.import_module(f"bench.{name}").main(
             rounds=rounds, quick=options.quick, databases=databases, results=options.results
         )

@@ -1,4 +1,4 @@
-"""Appends/s and latency of the two stores, beside the raw database doing the same inserts.
+"""Appends/s and latency of the two stores, next to the raw database doing the same inserts.
 
 The raw database inserts rows of the same size into a table of the same shape, with the same
 durability: one row per commit, and as many rows per commit as our group commit reached.

@@ -1,4 +1,4 @@
-"""A chart of a benchmark's ratios, as one SVG file beside its JSON. No library: bars are rectangles."""
+"""A chart of a benchmark's ratios, as one SVG file next to its JSON. No library: bars are rectangles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH: Final = 420
 
 
 def chart(source: Path) -> Path:
-    """Draw the rows of a result file: how many times as fast as what stands beside it (log scale)."""
+    """Draw the rows of a result file: how many times as fast as what is next to it (log scale)."""
     data = json.loads(source.read_text("utf-8"))
     rows = [row for row in data["rows"] if row["ratio"] > 0]
     out = source.with_suffix(".svg")

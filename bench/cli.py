@@ -1,4 +1,4 @@
-"""How long the command line takes to start, beside a click program that does nothing.
+"""How long the command line takes to start, next to a click program that does nothing.
 
 Every figure is a whole process, from its start to its end. Each round starts them in turn, so that a
 slow moment of the machine falls on all.
@@ -42,7 +42,7 @@ def worker(run) -> int:
 
 
 def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:
-    _ = databases  # its runs are in a file of their own
+    _ = databases  # its runs are in their own file
     with folder() as here:
         _prepare(here)
         holdfast = str(Path(sys.executable).parent / "holdfast")

@@ -1,10 +1,10 @@
 """What it costs to decide about a run and to look at it, and whether that grows with the run's age.
 
 A run has done 1,000 or 100,000 steps and then waits: for a person's yes, for an answer, for a signal, for
-somebody to settle a call in doubt. Each verb is timed alone, from outside, as a person or a program uses it;
+somebody to resolve a call in doubt. Each verb is timed alone, from outside, as a person or a program uses it;
 between two of them the run is really resumed, so its log ends as logs do. Those that need only the end of the
 log may take no longer after 100,000 steps than three times what they take after 1,000; those that read all
-of it are shown beside them without a goal.
+of it are shown next to them without a goal.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Visit:
             hf.resume("r")
             self._look(hf)
             for _ in range(self.rounds):  # it is cancelled before it has done anything again
-                self._time("rerun", lambda: control.rerun(hf.store, "r"))  # as `hf.rerun` begins
+                self._time("rerun", lambda: control.rerun(hf.store, "r"))  # as `hf.rerun` starts
                 self._time("cancel", lambda: hf.cancel("r"))
                 try:
                     hf.resume("r")

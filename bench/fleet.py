@@ -1,5 +1,5 @@
 """What a fleet does: runs and steps a second with 1, 2 and 4 workers, how soon a killed worker's run
-goes on elsewhere, and what an idle worker asks of the database. PostgreSQL, beside other queues.
+continues elsewhere, and what an idle worker asks of the database. PostgreSQL, beside other queues.
 
 Every engine has its own database on one server, and workers that execute ten runs at once. An engine's
 own way to notice new work is left as it is shipped. What is known is kept after each figure.
@@ -30,7 +30,7 @@ LOG_SETTINGS: Final = {"log_statement": "all", "log_line_prefix": "%d "}
 
 
 class Contender:
-    """One engine on a database of its own."""
+    """One engine on its own database."""
 
     def __init__(self, name: str, server: Any) -> None:
         self.name, self.server = name, server
@@ -54,7 +54,7 @@ class Contender:
 
     @contextmanager
     def workers(self, count: int, **environment: str) -> Iterator[list[subprocess.Popen[str]]]:
-        """Workers that have said that they are ready, and wait for a line to begin."""
+        """Workers that have said that they are ready, and wait for a line to start."""
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", "bench.queues", self.name, "work", self.url], cwd=ROOT,
@@ -177,7 +177,7 @@ def _left_out(report: Report, name: str) -> bool:
 def _throughput(
     report: Report, progress: Progress, contenders: list[Contender], workers: int, rounds: int, quick: bool
 ) -> None:  # fmt: skip
-    """Runs and steps a second. Neighbours are given fewer runs, so that it ends the same day."""
+    """Runs and steps a second. Alternatives get fewer runs, so that it ends the same day."""
     n = 3 if quick else 5
     figures = {c.name: Series(c.name, "steps/s") for c in contenders}
     failed: dict[str, str] = {}

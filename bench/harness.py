@@ -126,7 +126,7 @@ class Report:
         )
 
     def keep(self) -> None:
-        """Write what is known so far: a long benchmark that is interrupted has not been in vain."""
+        """Write what is known so far: a long benchmark that is interrupted has not been without effect."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         data = {
             "benchmark": self.name,
@@ -155,14 +155,14 @@ def _interpreter() -> str:
 
 
 class Progress:
-    """What is measured now, how far it is, and for how long it has gone on, on stderr."""
+    """What is measured now, how far it is, and for how long it has continued, on stderr."""
 
     def __init__(self, pieces: int) -> None:
         self._pieces, self._done = pieces, 0
         self._began = time.monotonic()
 
     def say(self, what: str) -> None:
-        """The next piece begins."""
+        """The next piece starts."""
         self._done += 1
         self._write(f"[{self._done}/{self._pieces}] {what}")
 

@@ -1,6 +1,6 @@
 """What an iteration of a loop costs, and whether that stays so: `@loop` to 100,000 iterations.
 
-Each piece of work is done by a process of its own, so that its memory is its own: iterations with one step
+Each piece of work is done by its own process, so that its memory is its own: iterations with one step
 each (time per iteration along the way, memory at the end), a loop that was interrupted after so many
 iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, beside LangGraph's
 savers on the same work. All of it on SQLite and on PostgreSQL.
@@ -59,7 +59,7 @@ def talker(_: Run, state: AgentState, until: int) -> AgentState:
     return state.to_done() if state.iteration == until else state
 
 
-# ── what a process of its own does ───────────────────────────────────────────────────────────
+# ── what its own process does ───────────────────────────────────────────────────────────
 
 
 class Along:
@@ -174,7 +174,7 @@ class Place:
 
 
 def _child(work: str, url: str, n: int, beside: str = "") -> dict[str, Any] | None:
-    """What a process of its own measured, and by how much the database grew; None if it could not.
+    """What its own process measured, and by how much the database grew; None if it could not.
 
     What it says on its way and what it stumbles over are shown at once.
     """

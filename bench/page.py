@@ -20,6 +20,7 @@ PAGES: Final = {
     "loop": DOCS / "loops.md",
     "decide": DOCS / "people.md",
     "fleet": DOCS / "fleet.md",
+    "mcp": DOCS / "mcp.md",
 }
 BEGIN: Final = "<!-- figures: python -m bench page -->"
 END: Final = "<!-- end of figures -->"

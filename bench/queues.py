@@ -1,6 +1,6 @@
 """Three engines as queues with workers: `python -m bench.queues ENGINE enqueue|work URL …`.
 
-A worker opens its engine, says "ready", and begins when it is given a line; so what is measured is
+A worker opens its engine, says "ready", and starts when it is given a line; so what is measured is
 work and not the start of processes. Each step notes who reached it and when, in the file that
 BENCH_MARKS names, if any.
 """
@@ -46,7 +46,7 @@ class Queue(Protocol):
         ...
 
     def work(self, url: str, begin: Callable[[], None]) -> None:
-        """Open, call `begin`, then execute what is due until killed."""
+        """Open, call `start`, then execute what is due until killed."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""What a step costs: Holdfast beside the raw database and beside other engines, on both stores.
+"""What a step costs: Holdfast next to the raw database and beside other engines, on both stores.
 
-Every engine does each piece of work in a process of its own (`bench.alternatives`), one after the other
+Every engine does each piece of work in its own process (`bench.alternatives`), one after the other
 within a round, with results of 1 KB and every commit durable. What an engine cannot do, or cannot do
 here, is said; nothing is estimated.
 """
@@ -23,7 +23,7 @@ from bench.charts import chart
 from bench.harness import Report, Series, bytes_on_disk, folder, postgres_databases, rate
 
 ALTERNATIVE_ROUNDS: Final = 3
-"""Neighbours are slow enough that a round costs minutes; beyond this their figures hardly move."""
+"""Alternatives are slow enough that a round costs minutes; beyond this their figures hardly change."""
 CLAIM_ENDS_SECONDS: Final = 1.5
 STEP_BYTES: Final = 1099
 """A step of this work as Holdfast stores it: the raw database writes rows of that size."""
@@ -41,7 +41,7 @@ class Size:
     alone: int = 1000
     neighbour_alone: int = 200
     concurrent: tuple[tuple[int, int, int], ...] = ((50, 100, 100), (500, 100, 10))
-    """Runs, steps of each beside the raw database, steps of each beside alternatives."""
+    """Runs, steps of each next to the raw database, steps of each beside alternatives."""
     raw: int = 20_000
     resume: tuple[int, int] = (1000, 100_000)
     memory: int = 100_000

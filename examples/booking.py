@@ -1,6 +1,6 @@
 """A journey in nine steps, and nothing left behind when the last one fails.
 
-Every booking says how it is undone. When a later step fails for good, what was booked is taken back,
+Every booking says how it is undone. When a later step fails for good, the bookings are undone,
 newest first, each once, also if the process dies in the middle of that.
 
     python examples/booking.py
@@ -36,7 +36,7 @@ def still_booked() -> list[str]:
 
 
 def cancel(item: str, idempotency_key: str) -> None:
-    """An undo is given the arguments of the call it takes back, and a key of its own."""
+    """An undo gets the arguments of the call that it undoes, and a key of its own."""
     write("cancel", item, idempotency_key)
 
 
@@ -51,9 +51,13 @@ def find_dates(city: str) -> str:
     return "3 to 7 May"
 
 
+class Declined(Exception):
+    """The bank's answer: nothing was paid. (A lost connection would not say so: docs/effects.md.)"""
+
+
 @tool(retry=Retry(attempts=3, initial=0.01))
 def pay(amount: int, idempotency_key: str = "") -> str:
-    raise ConnectionRefusedError("the bank declines")
+    raise Declined("the bank declines")
 
 
 @agent(on_failure="undo")
@@ -85,11 +89,18 @@ def main() -> None:
         assert failure is not None
         tries = len(next(call for call in state.calls if call.step == failure.step).attempts)
         print(f"Step {failure.step}, {failure.tool}, failed after {tries} attempts.")
-        print("Taken back, newest first:")
+        print("Undone, newest first:")
         for call in state.calls:
             if call.undoes:
                 print(f"  step {call.undoes}: {hf.value('lisbon', call.args)['item']}")
         print(f"Still booked: {', '.join(still_booked()) or 'nothing'}")
+
+        print("From the log:")
+        print(f"  before step 9 it had made {hf.at('lisbon', 9, 'before').steps} calls")
+        print(f"  the code agrees with the log: {hf.replay('lisbon').diverged is None}")
+        print(f"  the log agrees with its hashes: {hf.verify('lisbon').ok}")
+        dry = hf.fork("lisbon", step=9, mocks={"pay": {"returns": "paid"}})
+        print(f"  step 9 again, with a bank that accepts: {dry.status}, {dry.result!r}")
 
 
 if __name__ == "__main__":

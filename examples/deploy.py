@@ -1,11 +1,11 @@
-"""A deployment that waits for a person.
+"""A deployment that needs a person's approval.
 
-Building and testing need nobody. Deploying is an external action, and this agent may not take one
-without approval: the run leaves memory and waits in the log, for minutes or for weeks. What the person
+Building and testing need no approval. Deploying is an external action, and this agent may not take one
+without approval: the run is suspended, for minutes or for weeks. What the person
 approves is exactly what will be called, and her yes counts once.
 
-    python examples/deploy.py            # somebody says yes
-    python examples/deploy.py --reject   # somebody says no
+    python examples/deploy.py            # a person approves
+    python examples/deploy.py --reject   # a person rejects
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def release(run: Run, commit: str) -> str:
 def main() -> None:
     url = os.environ.get("HOLDFAST_URL") or HOME / "holdfast.db"
     with Holdfast(url) as hf:
-        print("A worker takes the release up:")
+        print("A worker claims the release:")
         try:
             hf.run(release, id="release-7", commit="4fd8a01c9e")
         except RunWaiting as waiting:
             print(f"  {waiting}")
 
-    print("That process is gone. Later, somebody looks and decides:")
+    print("That process is gone. Later, a person decides:")
     with Holdfast(url) as hf:
         state = hf.get("release-7")
         plan = ", ".join(f"{step.name}: {step.status}" for step in state.plan)
@@ -80,7 +80,7 @@ def main() -> None:
         else:
             hf.approve("release-7", by="ann", why="looks right")
 
-    print("Any worker goes on from there:")
+    print("Any worker continues from there:")
     with Holdfast(url) as hf:
         print(f"  {hf.run(release, id='release-7', commit='4fd8a01c9e')}")
         print(f"  stage {hf.get('release-7').stage}")

@@ -47,7 +47,7 @@ MAIL = MailServer(HOME / "outbox")
 
 @step
 def draft(notes: str) -> str:
-    """A model would write this; here it is every line in which somebody promises something."""
+    """A model would write this; here it is every line that contains a promise."""
     promises = [line for line in notes.strip().splitlines() if "I " in line or "we " in line]
     return "What we agreed:\n" + "\n".join(f"- {line}" for line in promises)
 

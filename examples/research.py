@@ -1,7 +1,7 @@
 """A research loop: plan, search, reflect, and once more until enough is known.
 
 The state is a value: every iteration takes one and returns a new one, and it is committed before the next
-begins. Here the process "dies" in the middle; another one goes on from the last committed state, without
+begins. Here the process "dies" in the middle; another one continues from the last committed state, without
 doing the earlier iterations again.
 
     python examples/research.py
@@ -39,7 +39,7 @@ def search(topic: str) -> str:
 
 
 def open_topics(state: AgentState) -> list[str]:
-    """What the library points to and nobody has read yet."""
+    """What the library points to and is not read yet."""
     known = {fact.key for fact in state.memory.facts}
     texts = [str(fact.value) for fact in state.memory.facts]
     pointed = [text.rpartition("see also: ")[2].rstrip(".") for text in texts if "see also" in text]

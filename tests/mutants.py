@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "the receipt comes before the effect",
-        "runtime/flow.py::_attempt",
+        "runtime/attempt.py::_attempt",
         "    started = session.store.now()\n    session.check_lease()\n",
         "    started = session.store.now()\n    session.check_lease()\n"
         "    if spec.has_intent:\n"
@@ -196,14 +196,14 @@ MUTANTS = (
     ),
     Mutant(
         "an approval is not bound to the bytes that were shown",
-        "runtime/flow.py::_approval",
+        "runtime/approval.py::ask_approval",
         "if shown != (asked.digest, asked.digest, spec.version):",
         "if False:",
         ("tests/runtime/test_people.py",),
     ),
     Mutant(
         "an approval is not used up by the call it allowed",
-        "runtime/flow.py::_record_intent",
+        "runtime/intent.py::record_intent",
         "        approval=approval,\n",
         "        approval=None,\n",
         (f"{KILLS}[gated]",),
@@ -245,7 +245,7 @@ MUTANTS = (
     ),
     Mutant(
         "an approval of the other run's call counts in a fork",
-        "runtime/flow.py::_intent_of_this_run",
+        "runtime/match.py::intent_of_this_run",
         "    if session.journal.lineage.is_inherited(entry.intent_seq):",
         "    if False:",
         ("tests/runtime/test_forks.py",),
@@ -259,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "the key is made of what the model said",
-        "runtime/flow.py::_record_intent",
+        "runtime/intent.py::record_intent",
         'f"{session.run_id}:{step}:{spec.name}:{digest}"\n    before',
         'f"{session.run_id}:{spec.name}:{digest}"\n    before',
         (f"{KILLS}[chain]",),
@@ -365,13 +365,13 @@ MUTANTS = (
     Mutant(
         "what the model answered is not recorded",
         "agents/llm.py::LLMAgent._question",
-        "declared = step(name=self._step_name, retry=self._retry)",
+        "declared = step(name=self._step_name, retry=self._retry, outside=outside)",
         "declared: Any = lambda fn: fn",
         ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "something_else_each_time"),
     ),
     Mutant(
         "under a coarser checkpoint strategy an effect begins before its intent is committed",
-        "runtime/flow.py::_record_intent",
+        "runtime/intent.py::record_intent",
         "    try:\n        yield from commit(\n            session,\n            [intent],\n",
         "    if not session.setting.checkpoint.at_step:\n"
         "        session.hold(intent, blobs)\n"
@@ -599,7 +599,7 @@ MUTANTS = (
     ),
     Mutant(
         "what the code saw after it gave something up is not shown on replay",
-        "runtime/flow.py::replay",
+        "runtime/match.py::replay",
         "            asked.session.show(entry.seq)\n",
         "",
         ("tests/runtime/test_branches.py", "-k", "gave_something and sqlite"),
@@ -638,6 +638,62 @@ MUTANTS = (
         "if names <= session.specs.keys() or calls_of is None:",
         "if True:",
         ("tests/runtime/test_undo.py", "-k", "cannot_name"),
+    ),
+    Mutant(
+        "mcp: a task of any agent is reached",
+        "mcp/reach.py::reachable",
+        "not who.reaches(row.agent) or ",
+        "",
+        ("tests/mcp_server/test_reach.py",),
+    ),
+    Mutant(
+        "mcp: the agent in a URI is not compared with the task's",
+        "mcp/reach.py::reachable",
+        " or agent not in (None, row.agent)",
+        "",
+        ("tests/mcp_server/test_reach.py",),
+    ),
+    Mutant(
+        "mcp: what cannot be reached is watched",
+        "mcp/subscriptions.py::Subscriptions._interest",
+        "        reachable(self._store, who, address.task, address.agent)\n",
+        "",
+        ("tests/mcp_server/test_subscriptions.py",),
+    ),
+    Mutant(
+        "mcp: a subscriber's version is ignored",
+        "mcp/subscriptions.py::Subscriptions._interest",
+        "if address.after is not None:",
+        "if False:",
+        ("tests/mcp_server/test_subscriptions.py",),
+    ),
+    Mutant(
+        "mcp: an agent resumes what a person paused",
+        "mcp/operations.py::resume",
+        '("paused", "quarantined")',
+        '("quarantined",)',
+        ("tests/mcp_server/test_reach.py",),
+    ),
+    Mutant(
+        "mcp: any scheme of authorization is accepted",
+        "mcp/http.py::McpApp._authenticated",
+        ' and scheme.lower() == "bearer"',
+        "",
+        ("tests/mcp_server/test_http.py::test_no_method_or_path_answers_without_a_token",),
+    ),
+    Mutant(
+        "a patch is written over a newer version",
+        "control/patch.py::patch",
+        "state.seq != expected",
+        "state.seq < expected",
+        ("tests/mcp_server/test_tools.py",),
+    ),
+    Mutant(
+        "a patch that is sent again is recorded again",
+        "control/patch.py::patch",
+        "Act([event], key=claimed)",
+        "Act([event])",
+        ("tests/mcp_server/test_tools.py",),
     ),
 )
 

@@ -42,6 +42,21 @@ def test_every_figure_of_a_loop_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_every_figure_of_the_mcp_server_is_taken(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "mcp", "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+    kept: dict[str, Any] = json.loads((tmp_path / "mcp.json").read_text("utf-8"))
+
+    for database in ("SQLite", "PostgreSQL"):
+        taken = {f"{database}: {name}" for name in ("reads", "patches")}
+        assert taken <= {row["what"] for row in kept["rows"]}
+        assert f"{database}: notification of another process's commit" in {
+            fact["what"] for fact in kept["facts"]
+        }
+
+
+@pytest.mark.nightly
 def test_every_figure_of_a_fleet_is_taken_and_written_into_its_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "fleet", "--quick", "--results", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:

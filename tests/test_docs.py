@@ -99,7 +99,7 @@ def follow(text: str, folder: Path) -> None:
     ("text", "error", "said"),
     [
         ("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n", AssertionError, None),
-        ("```console\n$ holdfast --version\nversion 999\n```\n", Wrong, "something else than the page"),
+        ("```console\n$ holdfast --version\nversion 999\n```\n", Wrong, "something other than the page"),
         ("```console notest\n$ holdfast fly\n```\n", Wrong, "no command 'fly'"),
         ("```console notest\n$ holdfast list --upside-down\n```\n", Wrong, "No such option"),
         ("```console\n$ make coffee\n```\n", Wrong, "lacks a target"),

@@ -65,16 +65,31 @@ def said(words: list[str], folder: Path, **more: str) -> str:
         ),
         (
             ["deploy.py"],
-            ["waits for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
+            ["is waiting for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
         ),
-        (["deploy.py", "--reject"], ["not deployed: ann said no: not before the weekend", "stage stopped"]),
+        (["deploy.py", "--reject"], ["not deployed: rejected by ann: not before the weekend", "stage stopped"]),
         (
             ["disk_space.py"],
             ["turn 1: disk_usage, disk_usage: I look where", "step 5 delete_log: failed",
              "Left on the disk: data/shop.db, logs/new.log"],
         ),
         (["research.py"], ["… the power fails", "knows of tides, spring tides, neap tides"]),
-        (["booking.py"], ["Step 9, pay, failed after 3 attempts", "step 8: guide", "Still booked: nothing"]),
+        (
+            ["booking.py"],
+            ["Step 9, pay, failed after 3 attempts", "step 8: guide", "Still booked: nothing",
+             "before step 9 it had made 8 calls", "with a bank that accepts: done, 'paid'"],
+        ),
+        (["lesson.py"], ["after 5 iterations: because of the moon", "search: the moon pulls"]),
+        (
+            ["migration.py"],
+            ["waiting for approval of apply", "5 facts, 0 open questions. Attempts of each call: [3, 1, 1, 1]",
+             "4 steps in the plan"],
+        ),
+        (
+            ["handover.py"],
+            ["the first worker is killed", "step 2 of 2, send; 1 committed; knows {'orders': 12}",
+             "Completed: sent. Attempts: [('count_orders', 1), ('send_report', 2)]"],
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) and value[0].endswith(".py") else "",
 )  # fmt: skip
@@ -91,6 +106,10 @@ def test_every_example_is_listed_and_tested() -> None:
     assert [] == [
         name for name in NAMES if f"examples/{name}" not in listed or f'"{name}"' not in tested
     ]
+
+
+def test_the_lessons_agent_has_at_most_30_lines() -> None:
+    assert len((EXAMPLES / "lesson.py").read_text(encoding="utf-8").splitlines()) <= 30
 
 
 def test_the_research_goes_on_where_it_was_without_searching_twice(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_pictures_are_files_that_ask_no_other_host() -> None:
         text for text in found.values() if re.search(r"url\(['\"]?http|href=['\"]http", text)
     ]
     assert (
-        "step 6: attempt 1 began and left no receipt: its process died, or lost the run"
+        "step 6: attempt 1 started and left no receipt: its process died or lost the run"
         in words(found[ROOT / "docs" / "pictures" / "show.svg"])
     )
 

@@ -25,21 +25,27 @@ FLOORS = (
     {"errors"},
     {"core"},
     {"store"},
-    {"runtime", "control", "views"},
+    {"runtime", "control", "views", "event_stream"},
+    {
+        "dry_fork",
+        "execution",
+    },  # one step of a run again, away from its store; run or resume, for both of these
     {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"lua"},  # a front end: files become agents, which the interfaces load
-    {"cli", "web", "mcp"},
+    {"web", "mcp"},
+    {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = FLOORS[-1]
+WINDOWS = {"lua", "web", "mcp", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.
 PURE_MODULES = {
     "__future__", "abc", "base64", "binascii", "bisect", "builtins", "collections", "copy",
-    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib",
+    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "errno", "fractions", "functools", "hashlib",
     "heapq", "hmac", "inspect", "ipaddress", "itertools", "json", "keyword", "math", "msgspec",
     "numbers", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
     "unicodedata", "uuid",

@@ -4,7 +4,7 @@ Each engine is one module that is also a command, because engines keep global st
 
     python -m bench.alternatives.dbos alone URL 20 100      # after 20 steps to warm up
 
-A command does one piece of work in a process of its own and prints its figures as one JSON object.
+A command does one piece of work in its own process and prints its figures as one JSON object.
 The work is always `work(i)`, which returns 1 KB and notes when it was reached; what an engine costs
 is what lies between one such moment and the next.
 """
@@ -85,7 +85,7 @@ class Engine(Protocol):
         ...
 
     def resume(self, n: int) -> None:
-        """Go on with that run, until its first new step is reached."""
+        """Resume that run, until its first new step is reached."""
         ...
 
     def conversation(self, n: int) -> None:
@@ -174,7 +174,7 @@ def missing(name: str) -> str:
 
 
 def measure(name: str, what: str, url: str, *numbers: int, warm_up: int) -> dict[str, Any]:
-    """One piece of work by one engine, in a process of its own."""
+    """One piece of work by one engine, in its own process."""
     asked = (what, url, *map(str, (warm_up, *numbers)))
     command = [sys.executable, "-m", f"bench.alternatives.{name}", *asked]
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Holdfast itself, measured exactly as its alternatives are: one piece of work in a process of its own."""
+"""Holdfast itself, measured exactly as its alternatives are: one piece of work in its own process."""
 
 from __future__ import annotations
 

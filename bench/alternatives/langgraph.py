@@ -1,6 +1,6 @@
 """LangGraph: a graph whose one node leads back to itself, with its SQLite or PostgreSQL saver.
 
-`durability="sync"`: a checkpoint is written before the next step begins, which is what the others
+`durability="sync"`: a checkpoint is written before the next step starts, which is what the others
 do. Its SQLite saver sets WAL and leaves `synchronous` at SQLite's default, FULL.
 """
 

@@ -1,6 +1,6 @@
-"""Holdfast keeps an agent's run in a log outside the process, so that a crash becomes a pause.
+"""Holdfast makes AI agents durable: a run is a log outside the process, so a crash becomes a pause.
 
-The names here are the public surface; everything else has a module of its own. Each name is loaded
+The names here are the public surface; everything else has its own module. Each name is loaded
 when it is first used, so that `import holdfast` costs nothing and the command line starts at once.
 """
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from holdfast.agents.llm import LLMAgent
     from holdfast.agents.loop import loop
     from holdfast.agents.models import AnthropicModel, OpenAIModel
-    from holdfast.app import AsyncHoldfast, Handle, Holdfast
+    from holdfast.aio import AsyncHandle, AsyncHoldfast, AsyncWorker
+    from holdfast.app import Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
     from holdfast.core.params import Parameter, ParamSchema
     from holdfast.core.parts import Message
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         DeadlineExceeded,
         Diverged,
         HoldfastError,
+        InDoubt,
         InputConflict,
         InvalidInput,
         InvalidTransition,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         ModelUnavailable,
         NotDurable,
         NotFound,
+        NotMocked,
         NotNow,
         NotResumable,
         NotStorable,
@@ -56,21 +59,27 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailable,
     )
+    from holdfast.runtime.agent_types import Agent, AsyncAgent, BoundAgent
     from holdfast.runtime.declare import Done
+    from holdfast.runtime.decorators import agent, step, tool
     from holdfast.runtime.engine import Options
-    from holdfast.runtime.enter import agent, step, tool
     from holdfast.runtime.requests import Approval, Question, Timer
     from holdfast.runtime.run import AsyncRun, Run
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "AgentState",
     "AlreadyDecided",
     "AnthropicModel",
     "Approval",
+    "AsyncAgent",
+    "AsyncHandle",
     "AsyncHoldfast",
     "AsyncRun",
+    "AsyncWorker",
+    "BoundAgent",
     "Budget",
     "BudgetExceeded",
     "CallFailed",
@@ -83,6 +92,7 @@ __all__ = [
     "Handle",
     "Holdfast",
     "HoldfastError",
+    "InDoubt",
     "InputConflict",
     "InvalidInput",
     "InvalidTransition",
@@ -101,6 +111,7 @@ __all__ = [
     "ModelUnavailable",
     "NotDurable",
     "NotFound",
+    "NotMocked",
     "NotNow",
     "NotResumable",
     "NotStorable",
@@ -135,23 +146,25 @@ _HOMES = {
     "holdfast.agents.loop": ("loop",),
     "holdfast.agents.llm": ("LLMAgent",),
     "holdfast.agents.models": ("AnthropicModel", "OpenAIModel"),
-    "holdfast.app": ("AsyncHoldfast", "Handle", "Holdfast"),
+    "holdfast.aio": ("AsyncHandle", "AsyncHoldfast", "AsyncWorker"),
+    "holdfast.app": ("Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
     "holdfast.core.parts": ("Message",),
     "holdfast.core.params": ("ParamSchema", "Parameter"),
     "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
+    "holdfast.runtime.agent_types": ("Agent", "AsyncAgent", "BoundAgent"),
     "holdfast.runtime.declare": ("Done",),
     "holdfast.runtime.engine": ("Options",),
-    "holdfast.runtime.enter": ("agent", "step", "tool"),
+    "holdfast.runtime.decorators": ("agent", "step", "tool"),
     "holdfast.runtime.requests": ("Approval", "Question", "Timer"),
     "holdfast.runtime.run": ("AsyncRun", "Run"),
 }
 _HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
 _HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}
 
-if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
 
     def __getattr__(name: str) -> Any:
         home = _HOME_OF.get(name)

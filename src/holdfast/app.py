@@ -1,51 +1,53 @@
-"""`Holdfast` and `AsyncHoldfast`: one object, one door to running, deciding and looking.
+"""`Holdfast`: one object to run agents, to decide about runs and to look at them.
 
-It owns a store and an engine and nothing else; two of them in one process do not meet. The methods are
-thin: executing is `runtime`, deciding is `control`, looking is `views`.
+It owns a store and an engine and nothing else; two of them in one process do not interact. The methods are
+thin: executing is `execution`, deciding is `control`, looking is `views`. The same for code on an event loop is `aio`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.log import Record
+from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
-from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, NotFound, RunBusy, RunWaiting
-from holdfast.runtime.declare import AgentSpec, agent_spec
-from holdfast.runtime.dry_run import Replayed, replay
-from holdfast.runtime.engine import Engine, Options, Taken
-from holdfast.runtime.registration import register
-from holdfast.runtime.resumable import check as check_resumable
-from holdfast.runtime.schedules import define as define_schedule
-from holdfast.runtime.tree import Tree
-from holdfast.runtime.uninterrupted import uninterrupted
-from holdfast.runtime.worker import Report, Worker
-from holdfast.store.base import (
-    STATUSES,
-    TERMINAL_STATUSES,
-    Filter,
-    RunRow,
-    Schedule,
-    Store,
+from holdfast.dry_fork import DryStep, dry_fork
+from holdfast.errors import InvalidInput, NotFound
+from holdfast.event_stream import stream
+from holdfast.execution import (
+    await_result,
+    continue_run,
+    find,
+    new_id,
+    perform,
+    reopen,
+    restart,
+    start_by_name,
 )
+from holdfast.runtime.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare import AgentSpec, agent_spec, run_request
+from holdfast.runtime.dry_run import Replayed, replay
+from holdfast.runtime.engine import Engine, Options
+from holdfast.runtime.registration import register
+from holdfast.runtime.schedules import define as define_schedule
+from holdfast.runtime.worker import Report, Worker
+from holdfast.store.base import STATUSES, Filter, RunRow, Schedule, Store
 from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Handle:
-    """A run that was started: ask for its result when you need it."""
+class Handle(Generic[R_co]):
+    """A run that was started: ask for its result when you need it. `Handle[str]` is a run whose result is a str."""
 
     def __init__(self, app: Holdfast, run_id: str) -> None:
         self._app = app
@@ -63,9 +65,28 @@ class Handle:
         """The state now."""
         return self._app.get(self.id)
 
-    def result(self, *, timeout: float | None = None) -> Any:
+    def result(self, *, timeout: float | None = None) -> R_co:
         """Wait until the run has ended; its result, or the error it ended with."""
-        return self._app.result(self.id, timeout=timeout)
+        found: R_co = self._app.result(self.id, timeout=timeout)
+        return found
+
+    def events(self, *, after: int = -1) -> list[tuple[Record, Event]]:
+        """The run's log: each record with its event."""
+        return self._app.events(self.id, after=after)
+
+    def stream(self, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
+        """The run's events, old and new, until it has ended."""
+        return self._app.stream(self.id, after=after)
+
+    def signal(
+        self, name: str, value: Any = None, *, signal_id: str = "", by: str = "", why: str = ""
+    ) -> None:
+        """Send the run a signal; see `Holdfast.signal`."""
+        self._app.signal(self.id, name, value, signal_id=signal_id, by=by, why=why)
+
+    def cancel(self, *, by: str = "", why: str = "") -> None:
+        """End the run and its child runs, each at its next call."""
+        self._app.cancel(self.id, by=by, why=why)
 
 
 class Holdfast:
@@ -87,7 +108,7 @@ class Holdfast:
         named = url is None or isinstance(url, str | os.PathLike)
         if not named and not hasattr(url, "open_append"):
             raise InvalidInput(f"a Holdfast is opened on a path, a URL or a store, not {url!r}")
-        specs = _specs(agents)
+        specs = specs_of(agents)
         self.store: Store = open_store(url) if named else url  # type: ignore[arg-type, assignment]
         self.engine = Engine(self.store, options)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -110,134 +131,134 @@ class Holdfast:
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
+    # Without options of their own, `run` and `start` check the agent's parameters (P). A ParamSpec leaves no room for
+    # options, so with options the input is not checked, unless it is bound to the agent: hf.run(agent.bind(…), id=…).
+
     @overload
-    def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None,
-            wait: bool = False, **input: Any) -> R: ...  # fmt: skip
+    def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False,
+            deadline: float | None = None, budget: Budget | None = None) -> R: ...  # fmt: skip
     @overload
-    def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
+    def run(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> R: ...
+    @overload
+    def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, wait: bool = False,
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, wait: bool,
+            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    @overload
+    def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None, budget: Budget | None = None,
             **input: Any) -> R: ...  # fmt: skip
-    def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
-            **input: Any) -> Any:  # fmt: skip
-        """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing
+    @overload
+    def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None, budget: Budget | None,
+            **input: Any) -> R: ...  # fmt: skip
+    def run(  # type: ignore[misc] # mypy: an agent may have a parameter `id`. But @agent refuses it
+        self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
+        wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
+    ) -> Any:  # fmt: skip
+        """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing is
         executed. Failed: RunFailed. The same id with another input: InputConflict.
 
         RunWaiting is raised when the run cannot continue here and now. With `wait` this blocks instead, and
         executes child runs that the run is waiting for as soon as they are due.
+
+        `deadline` (seconds) and `budget` are limits of a new run, in the place of what its agent declares. They do
+        not change a run that exists: `resume` does.
         """
-        spec = agent_spec(agent)
-        run_id = id if id is not None else _new_id(spec)
-        made = self.engine.create(spec, run_id, input, args=args)
-        if isinstance(made, RunRow):
-            check_resumable(self.store, made, spec)
-        return self._go_on(made, spec, wait=wait)
+        spec, args, given = run_request(agent, args, input)
+        run_id, limits = new_id(spec) if id is None else id, Limits(deadline, budget)
+        made = self.engine.create(spec, run_id, given, args=args, limits=limits)
+        steps = continue_run(self.engine, made, spec, wait=wait, check=True)
+        return perform(self.engine, steps)
 
-    def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
-        run_id = made.id if isinstance(made, RunRow) else made.row.id
-        tree = Tree(self.engine, run_id)
-        while True:
-            try:
-                if isinstance(made, RunRow):
-                    if made.status in TERMINAL_STATUSES:
-                        return self.engine.result_of(made, spec)
-                    made = self.engine.take(made, spec)
-                result = self.engine.execute(made)
-            except (RunWaiting, LeaseLost):  # another worker may have claimed it
-                if not wait:
-                    raise
-            except HoldfastError:
-                if wait:
-                    self._execute_rest(tree)
-                raise
-            else:
-                if wait:
-                    self._execute_rest(tree)
-                return result
-            made = self._drive(tree)
-
-    def _execute_rest(self, tree: Tree) -> None:
-        """The run has ended: execute what is due below it."""
-        while (found := tree.rest()) is not None:
-            try:
-                self.engine.execute(found)
-            except HoldfastError as error:
-                tree.ended(error)
-
-    def _drive(self, tree: Tree) -> RunRow:
-        """Execute what is due below a run, until the run itself can go on or has ended; its row."""
-        while True:
-            found = tree.next()
-            if isinstance(found, RunRow):
-                return found
-            if found is not None:
-                try:
-                    self.engine.execute(found)
-                except HoldfastError as error:
-                    tree.ended(error)
-
-    def start(self, agent: Callable[..., Any] | str, /, *args: Any, id: str | None = None, priority: int = 0,
-              **input: Any) -> Handle:  # fmt: skip
-        """Create the run and leave the work to workers. Returns at once.
+    @overload
+    def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
+              deadline: float | None = None, budget: Budget | None = None) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
+              budget: Budget | None = None, **input: Any) -> Handle[Any]: ...  # fmt: skip
+    @overload
+    def start(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> Handle[R]: ...
+    @overload
+    def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
+              deadline: float | None = None, budget: Budget | None = None,
+              **input: Any) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
+              deadline: float | None = None, budget: Budget | None = None,
+              **input: Any) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None, budget: Budget | None = None,
+              **input: Any) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None, budget: Budget | None,
+              **input: Any) -> Handle[R]: ...  # fmt: skip
+    def start(  # type: ignore[misc] # as for `run`
+        self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
+        id: str | None = None, priority: int = 0, deadline: float | None = None, budget: Budget | None = None,
+        **input: Any,
+    ) -> Handle[Any]:  # fmt: skip
+        """Create the run and leave the work to workers. Returns at once. Limits are as for `run`.
 
         The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
+        limits = Limits(deadline, budget)
         if isinstance(agent, str):
-            if args:
-                raise InvalidInput(f"to start agent {agent!r} by name, give its input by name too")
-            return Handle(
-                self, control.start(self.store, agent, input, id=id, priority=priority).id
+            row = start_by_name(
+                self.store, agent, args, input, id=id, priority=priority, limits=limits
             )
-        spec = agent_spec(agent)
-        run_id = id if id is not None else _new_id(spec)
-        self.engine.create(spec, run_id, input, args=args, claim=False, priority=priority)
+            return Handle(self, row.id)
+        spec, args, given = run_request(agent, args, input)
+        run_id = new_id(spec) if id is None else id
+        self.engine.create(
+            spec, run_id, given, args=args, claim=False, priority=priority, limits=limits
+        )
         return Handle(self, run_id)
 
-    def handle(self, run_id: str) -> Handle:
+    def handle(self, run_id: str) -> Handle[Any]:
         """A handle on a run that exists."""
         views.row_of(self.store, run_id)
         return Handle(self, run_id)
 
     def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-               override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
+               override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
+               budget: Budget | None = None) -> Any:  # fmt: skip
         """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+
+        `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
+        limits, and those of its open child runs. A run that failed by a limit needs that to continue.
 
         With `accept_new_steps`, calls that the code has added among what the run has done are made, and
         not refused with Diverged. A call that was renamed counts as added.
 
         A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
         refused with NotResumable, unless `override` names that check: "age", "version".
+
+        Of a completed run this returns the recorded result, also where its agent is not known.
         """
-        row = views.row_of(self.store, run_id)
-        spec = self.engine.agent_of(row)
-        check_resumable(self.store, row, spec, override, reopens=True)
-        if accept_new_steps:
-            control.accept_new_steps(self.store, run_id, by=by, why=why)
-        control.reopen(self.store, run_id, by=by, why=why)
-        return self._go_on(views.row_of(self.store, run_id), spec, wait=wait)
+        row, spec = reopen(
+            self.engine,
+            run_id,
+            by=by,
+            why=why,
+            override=override,
+            accept_new_steps=accept_new_steps,
+            limits=Limits(deadline, budget),
+        )
+        return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
 
     def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
         """Run the code from its first line again, with the state kept: guards still hold."""
-        spec = self.engine.agent_of(views.row_of(self.store, run_id))
-        control.rerun(self.store, run_id, by=by, why=why)
-        return self._go_on(views.row_of(self.store, run_id), spec, wait=wait)
+        row, spec = restart(self.engine, run_id, by=by, why=why)
+        return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
 
     def drive(self, run_id: str) -> Any:
         """Execute a run if it can go on and nobody else does: for engines that deliver work at least
         once. A second delivery is harmless. What may be resumed is as for `resume`."""
-        row = views.row_of(self.store, run_id)
-        spec = self.engine.agent_of(row)
-        check_resumable(self.store, row, spec)
-        return self._go_on(row, spec, wait=False)
+        row, spec = find(self.engine, run_id)
+        return perform(self.engine, continue_run(self.engine, row, spec, wait=False, check=True))
 
     def result(self, run_id: str, *, timeout: float | None = None) -> Any:
-        """Wait until somebody has brought the run to its end; its result, or the error it ended with."""
-        end = None if timeout is None else time.monotonic() + _seconds("timeout", timeout)
-        while True:
-            row = views.row_of(self.store, run_id)
-            if row.status in TERMINAL_STATUSES:
-                return self.engine.result_of(row, self.engine.agents.get(row.agent))
-            left = 1.0 if end is None else min(1.0, end - time.monotonic())
-            if left <= 0:
-                raise RunBusy(run_id, row.waiting_for or "a worker", "ask again later")
-            self.store.wait(run_id, after=self.store.heads([run_id])[run_id], timeout=left)
+        """Wait until the run has ended; its result, or the error it ended with."""
+        return perform(self.engine, await_result(self.engine, run_id, timeout))
 
     def worker(
         self,
@@ -252,7 +273,7 @@ class Holdfast:
         Told to stop, it gives its runs back at their next boundary, and what is inside a call for longer
         than `grace` seconds too. `report` is called with what becomes of each run.
         """
-        specs = None if agents is None else _specs(agents)
+        specs = None if agents is None else specs_of(agents)
         for spec in specs or ():
             self.engine.learn(spec)
         made = Worker(
@@ -264,7 +285,7 @@ class Holdfast:
     def register(self, *agents: Callable[..., Any]) -> None:
         """Let runs of these agents (or of all that this object knows) be started by name. A worker registers its
         own agents when it starts."""
-        specs = _specs(agents)
+        specs = specs_of(agents)
         for spec in specs:
             self.engine.learn(spec)
         register(self.store, specs or self.engine.agents.values())
@@ -316,16 +337,21 @@ class Holdfast:
         return views.get(self.store, run_id)
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
-        """The state before or after a step: what the agent knew then."""
+        """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
         return views.at(self.store, run_id, step, when)
 
     def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
+        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
         """The run's log: each record with its event."""
         return list(views.events(self.store, run_id, after=after))
+
+    def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
+        """The run's events, old and new, until it has ended. Blocks while there are none."""
+        views.row_of(self.store, run_id)
+        return stream(self.store, run_id, after=after)
 
     def artifact(self, run_id: str, name: str) -> bytes:
         """The bytes of an artifact, by its name (the newest of that name) or its id."""
@@ -407,144 +433,32 @@ class Holdfast:
         """Take back what the run did, newest first (the next worker or hf.resume does it)."""
         control.undo(self.store, run_id, by=by, why=why)
 
+    @overload
     def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             by: str = "", why: str = "") -> Handle:  # fmt: skip
-        """A new run that begins with this one's first steps, and goes its own way from there."""
+             by: str = "", why: str = "") -> Handle[Any]: ...  # fmt: skip
+    @overload
+    def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
+             mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
+    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+             by: str = "", why: str = "", mocks: Mapping[str, Any] | None = None) -> Handle[Any] | DryStep:  # fmt: skip
+        """A new run that begins with this one's first steps, and continues on its own from there.
+
+        With `mocks` the fork is dry: `step` is executed again in isolation, with tools mocked, and what it did is
+        returned. No run is made and no tool executes; one that has no mock is refused with NotMocked.
+        """
+        if mocks is not None:
+            if id is not None:
+                raise InvalidInput("a fork with mocks makes no run, so it takes no id")
+            row = views.row_of(self.store, run_id)
+            self.engine.agent_of(row)
+            return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)
         return Handle(self, new_id)
 
 
-def _specs(agents: object) -> list[AgentSpec]:
+def specs_of(agents: object) -> list[AgentSpec]:
+    """What the agents of a list declare; InvalidInput for anything else."""
     if isinstance(agents, str) or not isinstance(agents, Iterable):
         raise InvalidInput(f"agents takes a list of agents, as agents=[main], not {agents!r}")
     return [agent_spec(fn) for fn in agents]
-
-
-def _seconds(what: str, given: object) -> float:
-    if isinstance(given, int | float) and not isinstance(given, bool) and given == given:
-        return float(given)
-    raise InvalidInput(f"{what} must be a number of seconds, not {given!r}")
-
-
-def _new_id(spec: AgentSpec) -> str:
-    return f"{spec.name}-{uuid.uuid4().hex[:12]}"
-
-
-class AsyncHoldfast:
-    """The same for code on an event loop: the same methods, awaited.
-
-    Agents that are `async def` run on the caller's loop; everything else happens in threads, so the
-    loop is never blocked. (`__getattr__` finds the methods of `Holdfast`; `run` and the others that
-    execute agents are written out.)
-    """
-
-    def __init__(self, url: str | os.PathLike[str] | Store | None = None, *,
-                 agents: Iterable[Callable[..., Any]] = (), options: Options | None = None) -> None:  # fmt: skip
-        self.sync = Holdfast(url, agents=agents, options=options)
-
-    async def __aenter__(self) -> AsyncHoldfast:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.sync, name)
-        if name.startswith("_") or not callable(method):
-            raise AttributeError(name)
-
-        async def in_thread(*args: Any, **kwargs: Any) -> Any:
-            return await asyncio.to_thread(partial(method, *args, **kwargs))
-
-        return in_thread
-
-    @overload
-    async def run(self, agent: Callable[P, Coroutine[Any, Any, R]], /, *args: Any, id: str | None = None,
-                  wait: bool = False, **input: Any) -> R: ...  # fmt: skip
-    @overload
-    async def run(self, agent: Callable[P, R], /, *args: Any, id: str | None = None, wait: bool = False,
-                  **input: Any) -> R: ...  # fmt: skip
-    async def run(self, agent: Callable[..., Any], /, *args: Any, id: str | None = None, wait: bool = False,
-                  **input: Any) -> Any:  # fmt: skip
-        """Run or resume; see `Holdfast.run`."""
-        spec = agent_spec(agent)
-        run_id = id if id is not None else _new_id(spec)
-        made = await self.sync.engine.create_async(spec, run_id, input, args=args)
-        if isinstance(made, RunRow):
-            check_resumable(self.sync.store, made, spec)
-        return await self._go_on(made, spec, wait=wait)
-
-    async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-                     override: Sequence[str] = (), accept_new_steps: bool = False) -> Any:  # fmt: skip
-        """Go on with a run; see `Holdfast.resume`."""
-        row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
-        spec = self.sync.engine.agent_of(row)
-        check_resumable(self.sync.store, row, spec, override, reopens=True)
-        if accept_new_steps:
-            accept = partial(control.accept_new_steps, self.sync.store, run_id, by=by, why=why)
-            await asyncio.to_thread(accept)
-        return await self._reopened(control.reopen, run_id, wait=wait, by=by, why=why)
-
-    async def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
-        """Run the code from its first line again; see `Holdfast.rerun`."""
-        return await self._reopened(control.rerun, run_id, wait=wait, by=by, why=why)
-
-    async def _reopened(
-        self, how: Callable[..., None], run_id: str, *, wait: bool, by: str, why: str
-    ) -> Any:
-        row = await asyncio.to_thread(views.row_of, self.sync.store, run_id)
-        spec = self.sync.engine.agent_of(row)
-        await asyncio.to_thread(partial(how, self.sync.store, run_id, by=by, why=why))
-        return await self._go_on(
-            await asyncio.to_thread(views.row_of, self.sync.store, run_id), spec, wait=wait
-        )
-
-    async def _go_on(self, made: Taken | RunRow, spec: AgentSpec, *, wait: bool) -> Any:
-        engine = self.sync.engine
-        tree = Tree(engine, made.id if isinstance(made, RunRow) else made.row.id)
-        while True:
-            try:
-                if isinstance(made, RunRow):
-                    if made.status in TERMINAL_STATUSES:
-                        return await asyncio.to_thread(engine.result_of, made, spec)
-                    made = await uninterrupted(partial(engine.take, made, spec), engine.put_back)
-                result = await engine.execute_async(made)
-            except (RunWaiting, LeaseLost):  # another worker may have claimed it
-                if not wait:
-                    raise
-            except HoldfastError:
-                if wait:
-                    await self._execute_rest(tree)
-                raise
-            else:
-                if wait:
-                    await self._execute_rest(tree)
-                return result
-            made = await self._drive(tree)
-
-    async def _execute_rest(self, tree: Tree) -> None:
-        """See `Holdfast._execute_rest`."""
-        engine = self.sync.engine
-        while (found := await uninterrupted(tree.rest, engine.put_back)) is not None:
-            try:
-                await engine.execute_async(found)
-            except HoldfastError as error:
-                tree.ended(error)
-
-    async def _drive(self, tree: Tree) -> RunRow:
-        """See `Holdfast._drive`."""
-        engine = self.sync.engine
-        while True:
-            found = await uninterrupted(tree.next, engine.put_back)
-            if isinstance(found, RunRow):
-                return found
-            if found is not None:
-                try:
-                    await engine.execute_async(found)
-                except HoldfastError as error:
-                    tree.ended(error)
-
-    async def close(self) -> None:
-        """Stop keeping leases and close the store."""
-        await asyncio.to_thread(self.sync.close)

@@ -1,4 +1,4 @@
-"""Every error and signal of Holdfast, as one tree. Each message says what to do next.
+"""Every error and control-flow signal of Holdfast, as one tree. Each message says what to do next.
 
 HoldfastError                        something Holdfast refuses or cannot do
 ├── InvalidInput                     a value, name or option is wrong; nothing has happened yet
@@ -12,53 +12,55 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── NoSuchRun                    the store has no run of this id
 ├── NotNow                           the run's status does not allow it
 │   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
-│   └── AlreadyDecided               somebody else's decision came first
+│   └── AlreadyDecided               another decision came first
 ├── RunFailed                        the run ended with an error (carries the failure)
 │   ├── DeadlineExceeded             it ran out of time
 │   ├── BudgetExceeded               it ran out of budget
-│   ├── IterationsExceeded           a loop came round too often
-│   └── RunCancelled                 somebody cancelled it
-├── RunWaiting                       the run cannot go on here and now; says on what it waits
+│   ├── IterationsExceeded           a loop reached max_iterations
+│   └── RunCancelled                 it was cancelled
+├── RunWaiting                       the run is waiting; says what for, and how to continue
 │   └── RunBusy                      another worker is executing it
 ├── AgentFailed                      a loop's state says that its goal cannot be reached
 ├── CallFailed                       a recorded failure of a step or tool, raised again on replay
 │   ├── CallTimeout                  it did not answer in time
-│   └── Rejected                     a person said no
+│   └── Rejected                     a person rejected it
+├── InDoubt                          raised by a tool: the call may or may not have happened
 ├── ModelError                       a model's provider did not answer with a reply
-│   ├── ModelUnavailable             busy, down, too slow or cut off: trying again may help
-│   ├── ModelRefused                 the request or the key is wrong: trying again will not help
+│   ├── ModelUnavailable             busy, down, too slow or interrupted: a retry may help
+│   ├── ModelRefused                 the request or the key is wrong: a retry will not help
 │   │   └── ModelDeclined            the model refused to answer, or a filter blocked the answer
-│   └── ModelIncomplete              an answer came that is not complete; nothing of it was used
-│       ├── ModelCutOff              it was cut off by its length limit
+│   └── ModelIncomplete              the reply is not complete; nothing of it was used
+│       ├── ModelCutOff              it was truncated by its length limit
 │       ├── ModelContextFull         the dialogue fills the model's context window
 │       └── ModelEmpty               it had neither text nor tool calls
-├── OutOfTurns                       a model did not come to an answer in the turns it had
-├── StoreError                       the place where the log lives
+├── OutOfTurns                       a model did not finish within its turns
+├── StoreError                       the store
 │   ├── Conflict                     the log has grown since it was read
 │   ├── LeaseLost                    another worker owns the run now
 │   ├── KeyTaken                     a caller's own idempotency key belongs to another call
 │   ├── StorageFull                  no space left; nothing was written
 │   ├── StoreUnavailable             the database does not answer, or its answer was lost
-│   │   ├── StoreRefused             it answers, and will not have us: trying again will not help
+│   │   ├── StoreRefused             it refuses the connection: a retry will not help
 │   │   ├── StoreBroken              this process must not use it any more; a new one may
 │   │   │   └── StoreReplaced        its files were deleted, renamed or replaced while they were open
 │   │   └── StoreDamaged             the database itself is damaged: restore it from a backup
 │   ├── ReadOnlyStore                the database may be read, not written
 │   ├── UnsafeStore                  its settings could lose an acknowledged event
 │   └── SchemaMismatch               written by a newer Holdfast, or not ours
-├── Diverged                         the code asks for something else than the log holds
+├── Diverged                         the code makes a call that differs from the recorded one
 ├── LogDamaged                       a run's log does not verify (names the run and the event)
 │   ├── ArtifactDamaged              a value stored outside its event is missing or damaged (names it)
 │   ├── UnknownEvent                 an event of a kind or version this Holdfast does not know
-│   └── LogRegressed                 the store has forgotten events it had acknowledged
+│   └── LogRegressed                 the store has lost acknowledged events
+├── NotMocked                        a tool or model has no mock and would be executed for real
 └── NotDurable                       durability would silently be off
 
 NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
 
-Signal (BaseException)               not errors: they unwind an agent, and `except Exception` lets them pass
-├── Suspend                          the run waits; it leaves memory until then
+Signal (BaseException)               not errors: they unwind an agent, and `except Exception` does not catch them
+├── Suspend                          the run is suspended until something arrives
 ├── Stop                             the run ends here: deadline, budget or cancellation
-└── Abandon                          this worker must not go on with the run (carries the error)
+└── Abandon                          this worker must stop executing the run (carries the error)
 """
 
 from __future__ import annotations
@@ -114,8 +116,8 @@ class InputConflict(InvalidInput):
     def __init__(self, run_id: str, what: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} exists with another {what}; nothing was executed. "
-            "Use a new id for a new run, or give the same input to resume this one."
+            f"run {run_id!r} exists with a different {what}; nothing was executed. "
+            "Use a new id for a new run, or pass the same input to resume this one."
         )
 
 
@@ -133,9 +135,9 @@ class InvalidTransition(InvalidInput):
 
     def __init__(self, current: str, wanted: str, allowed: Sequence[str]) -> None:
         self.current, self.wanted, self.allowed = current, wanted, tuple(allowed)
-        ways = ", ".join(allowed) if allowed else "nothing: it is final"
+        ways = ", ".join(allowed) if allowed else "none, it is final"
         super().__init__(
-            f"cannot go from {current} to {wanted}; from {current} one may go to {ways}"
+            f"cannot change from {current} to {wanted}; allowed from {current}: {ways}"
         )
 
 
@@ -145,9 +147,9 @@ class ContextTooLong(InvalidInput):
     def __init__(self, max_tokens: int, needed: int, longest: str, longest_tokens: int) -> None:
         self.max_tokens, self.needed = max_tokens, needed
         super().__init__(
-            f"the part of the dialogue that is always shown needs about {needed:,} tokens, and there is "
-            f"room for {max_tokens:,}; its longest part is {longest} with {longest_tokens:,}. Raise the "
-            "limit, shorten what tools answer, or keep fewer turns (keep_last)"
+            f"the part of the dialogue that is always shown needs about {needed:,} tokens, but the limit is "
+            f"{max_tokens:,}; its longest part is {longest} with {longest_tokens:,}. Raise the "
+            "limit, shorten tool results, or keep fewer turns (keep_last)"
         )
 
 
@@ -172,7 +174,7 @@ class NoSuchRun(NotFound):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"there is no run {run_id!r} in this store; `holdfast list` (hf.runs()) names those there are"
+            f"no run {run_id!r} in this store; `holdfast list` (hf.runs()) lists all runs"
         )
 
 
@@ -185,19 +187,21 @@ class NotResumable(NotNow):
 
     def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
         self.run_id, self.check, self.override = run_id, check, override
-        self.reason = f"the check of its {check} failed: {what}"
-        super().__init__(f"run {run_id!r} is not resumed: {self.reason}\n  to override: {override}")
+        self.reason = f"the {check} check failed: {what}"
+        super().__init__(
+            f"run {run_id!r} was not resumed: {self.reason}\n  to override: {override}"
+        )
 
 
 class AlreadyDecided(NotNow):
-    """Somebody else's decision came first."""
+    """Another decision came first."""
 
 
 class RunFailed(HoldfastError):
     """The run ended with an error. `hf.resume(id)` tries again from the failed step."""
 
     def __init__(
-        self, run_id: str, error_type: str, message: str, *, reason: str = "error"
+        self, run_id: str, error_type: str, message: str, *, reason: str = "error", root: str = ""
     ) -> None:
         self.run_id, self.error_type, self.message, self.reason = (
             run_id,
@@ -205,22 +209,38 @@ class RunFailed(HoldfastError):
             message,
             reason,
         )
+        self.root = root or run_id
+        """The run whose limits hold for this one: itself, or the run at the top of its tree."""
         super().__init__(self._text())
 
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} failed: {self.error_type}: {self.message}\n"
             f"  see why:   holdfast show {self.run_id}\n"
-            f"  try again: hf.resume({self.run_id!r}) goes on from the failed step"
+            f"  try again: hf.resume({self.run_id!r}) continues from the failed step"
         )
 
 
 class DeadlineExceeded(RunFailed):
     """The run's deadline passed before it ended."""
 
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  continue:  hf.resume({self.root!r}, deadline=60) gives it another 60 seconds"
+        )
+
 
 class BudgetExceeded(RunFailed):
     """The run used up its budget."""
+
+    def _text(self) -> str:
+        return (
+            f"run {self.run_id!r} failed: {self.message}\n"
+            f"  see why:   holdfast show {self.run_id}\n"
+            f"  continue:  hf.resume({self.root!r}, budget=Budget(…)) with a higher limit; what was used counts on"
+        )
 
 
 class IterationsExceeded(RunFailed):
@@ -230,27 +250,27 @@ class IterationsExceeded(RunFailed):
         return (
             f"run {self.run_id!r} failed: {self.message}\n"
             f"  see why:   holdfast show {self.run_id}\n"
-            f"  go on:     raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
+            f"  continue:  raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
         )
 
 
 class RunCancelled(RunFailed):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} was {self.message}\n"
             f"  see more:  holdfast show {self.run_id}\n"
-            f"  try again: hf.rerun({self.run_id!r}) begins anew, with the state kept"
+            f"  try again: hf.rerun({self.run_id!r}) starts over, with the state kept"
         )
 
 
 class RunWaiting(HoldfastError):
-    """The run cannot go on here and now. It costs a row until what it waits for has come."""
+    """The run is waiting and cannot continue here. It costs a row until what it is waiting for has arrived."""
 
     def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
         self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
-        super().__init__(f"run {run_id!r} waits for {waiting_for}\n  to continue: {how}")
+        super().__init__(f"run {run_id!r} is waiting for {waiting_for}\n  to continue: {how}")
 
 
 class RunBusy(RunWaiting):
@@ -260,8 +280,11 @@ class RunBusy(RunWaiting):
 class CallFailed(HoldfastError):
     """A step or tool failed. The same error is raised at the same place on every replay.
 
-    It stands in for the tool's own exception, which is never rebuilt from the log by name.
+    It replaces the tool's own exception, which is never rebuilt from the log by name.
     """
+
+    may_have_happened = False
+    """Whether the outcome of an attempt is unknown. Only a tool with a key fails so: call it again with its key."""
 
     def __init__(
         self, name: str, error_type: str, message: str, *, attempts: int = 1, step: int = 0
@@ -274,7 +297,7 @@ class CallFailed(HoldfastError):
         )
         self.step = step
         self.also: tuple[int, ...] = ()
-        """Other steps that failed beside this one, in other branches."""
+        """Other steps that failed next to this one, in other branches."""
         tries = "" if attempts == 1 else f" after {attempts} attempts"
         super().__init__(f"{name} failed{tries}: {error_type}: {message}")
 
@@ -284,7 +307,14 @@ class CallTimeout(CallFailed, TimeoutError):
 
 
 class Rejected(CallFailed):
-    """A person said no to a call that needed approval."""
+    """A person rejected a call that needed approval."""
+
+
+class InDoubt(HoldfastError):
+    """Raise it in a tool that cannot know whether its effect happened, for example after a lost response.
+
+    What the tool declares decides then: its check is asked, or the run waits for a person.
+    """
 
 
 class AgentFailed(HoldfastError):
@@ -292,7 +322,7 @@ class AgentFailed(HoldfastError):
 
 
 class ModelError(HoldfastError):
-    """A model's provider did not answer with a reply. `status` is what HTTP said, if it did."""
+    """A model's provider did not return a reply. `status` is the HTTP status, if there was one."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         self.status = status
@@ -300,7 +330,7 @@ class ModelError(HoldfastError):
 
 
 class ModelUnavailable(ModelError):
-    """Busy, down, too slow or cut off. `retry_after` is how many seconds the provider asks us to wait."""
+    """Busy, down, too slow or interrupted. `retry_after` is how many seconds the provider asks us to wait."""
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after: float | None = None
@@ -333,7 +363,7 @@ class ModelDeclined(ModelRefused):
 
 
 class ModelIncomplete(ModelError):
-    """An answer came that is not complete: nothing of it was used, and none of its tools was called.
+    """The reply is not complete: nothing of it was used, and none of its tools was called.
 
     `finish` is the reason that the provider gave, `text` what the model had said, `usage` what was charged.
     """
@@ -346,7 +376,7 @@ class ModelIncomplete(ModelError):
 
 
 class ModelCutOff(ModelIncomplete):
-    """The answer was cut off by its length limit: raise max_output_tokens and resume the run."""
+    """The reply was truncated by its length limit: raise max_output_tokens and resume the run."""
 
 
 class ModelContextFull(ModelIncomplete):
@@ -358,13 +388,24 @@ class ModelEmpty(ModelIncomplete):
 
 
 class OutOfTurns(HoldfastError):
-    """A model did not come to an answer in the turns it had."""
+    """A model did not finish within its turns."""
 
     def __init__(self, agent: str, max_turns: int) -> None:
         self.agent, self.max_turns = agent, max_turns
         super().__init__(
-            f"{agent} did not come to an answer in {max_turns} turns. Everything it did is in the log: "
-            "look whether it goes in circles; if it needs longer, raise max_turns and resume the run"
+            f"{agent} did not finish within {max_turns} turns. Everything it did is in the log: "
+            "check whether it repeats itself; if it needs more turns, raise max_turns and resume the run"
+        )
+
+
+class NotMocked(HoldfastError):
+    """A tool or model has no mock, where only mocks may be called. It was not executed."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self.name = name
+        super().__init__(
+            f"{name} has no mock, so nothing was executed. "
+            f'Add one: {where}={{"{name}": {{"returns": …}}}}'
         )
 
 
@@ -376,7 +417,7 @@ class NotDurable(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """Base of what can go wrong where the log lives."""
+    """Base of all errors of the store."""
 
 
 class Conflict(StoreError):
@@ -385,7 +426,7 @@ class Conflict(StoreError):
     def __init__(self, run_id: str, expected: int, head: int) -> None:
         self.run_id, self.expected, self.head = run_id, expected, head
         super().__init__(
-            f"run {run_id!r}: expected the log to end at {expected}, it ends at {head}"
+            f"run {run_id!r}: expected the log to end at event {expected}, but it ends at {head}"
         )
 
 
@@ -394,7 +435,7 @@ class Woken(StoreError):
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f"run {run_id!r} was woken; look again before it is suspended")
+        super().__init__(f"run {run_id!r} was woken and is not suspended; check its waits again")
 
 
 class LeaseLost(StoreError):
@@ -404,7 +445,7 @@ class LeaseLost(StoreError):
         self.run_id, self.epoch, self.current = run_id, epoch, current
         super().__init__(
             f"run {run_id!r}: written under epoch {epoch}, but {current} is current; "
-            "another worker has taken over, nothing was written"
+            "another worker has claimed the run, nothing was written"
         )
 
 
@@ -425,11 +466,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The server will not have us: a wrong password, no such database. Trying again will not help."""
+    """The server refuses the connection: a wrong password, no such database. A retry will not help."""
 
 
 class StoreBroken(StoreUnavailable):
-    """This process must not use the store any more (a disk failed under it); one that opens it anew may."""
+    """This process must not use the store any more (the disk failed); a new process may."""
 
 
 class StoreReplaced(StoreBroken):
@@ -457,7 +498,7 @@ class LogDamaged(HoldfastError):
 
     says = (
         "run {run_id!r} is damaged at event {seq}: {what}. "
-        "The run is stopped and other runs are not affected; restore its log from a backup "
+        "The run is stopped; other runs are not affected. Restore its log from a backup "
         "(this check cannot be overridden)"
     )
 
@@ -483,17 +524,17 @@ class UnknownEvent(LogDamaged):
 
 
 class LogRegressed(LogDamaged):
-    """The store has forgotten events that it had acknowledged."""
+    """The store has lost events that it had acknowledged."""
 
     says = (
-        "run {run_id!r}: the store has forgotten events that it had acknowledged, from event {seq} on: {what}. "
-        "The run is stopped, so that nothing is done twice. Find out what its tools did since, then let it go "
-        "on from there with hf.resume({run_id!r}), or cancel it"
+        "run {run_id!r}: the store has lost acknowledged events, from event {seq} on: {what}. "
+        "The run is stopped, so that nothing is done twice. Find out what its tools did since, then continue "
+        "with hf.resume({run_id!r}), or cancel it"
     )
 
 
 class Diverged(HoldfastError):
-    """The code asks for something else than the log holds. Nothing new has been executed."""
+    """The code makes a call that differs from the recorded one. Nothing new has been executed."""
 
     def __init__(
         self,
@@ -509,44 +550,46 @@ class Diverged(HoldfastError):
         self.recorded, self.attempted = recorded, attempted
         self.adds = adds
         """Whether the code may have only added something: then `accept_new_steps` is a way on."""
-        accept = (
-            f"  - make what was added, now: hf.resume({run_id!r}, accept_new_steps=True); or\n"
-            if adds
-            else ""
-        )
-        fork = (
-            f"  - this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
-            "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork; or\n"
-            if forked_from
-            else ""
-        )
-        super().__init__(
+        self.what = (
             f"run {run_id!r} diverged at {where}\n"
             f"  recorded:  {recorded}\n"
             f"  attempted: {attempted}\n"
             "Nothing new was executed. The agent's code (or something it read that is not recorded) "
-            "changed since the run began. To go on:\n"
-            "  - put the old code back and resume; or\n"
-            f"  - keep the change for new runs only: if run.patched('name'): … else: (the old way); or\n"
-            f"{accept}"
-            f"{fork}"
-            f"  - begin anew with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
+            "changed since the run began."
         )
+        self.edits = _edits(forked_from)
+        """What can be changed in the code, besides putting the old one back."""
+        accept = f"make what was added, now: hf.resume({run_id!r}, accept_new_steps=True)"
+        again = f"start over with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
+        ways = ["put the old code back and resume", *self.edits, *([accept] if adds else []), again]
+        super().__init__(f"{self.what} To continue:\n" + "; or\n".join(f"  - {w}" for w in ways))
+
+
+def _edits(forked_from: str) -> tuple[str, ...]:
+    """What can be changed in code that diverged, besides putting the old code back."""
+    edits = ("keep the change for new runs only: if run.patched('name'): … else: (the old way)",)
+    if not forked_from:
+        return edits
+    fork = (
+        f"this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
+        "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork"
+    )
+    return (*edits, fork)
 
 
 class NotRecorded(UserWarning):
-    """A step or tool was called outside a run while one is under way: perhaps in a thread of its agent."""
+    """A step or tool was called outside a run while one is in progress: perhaps in a thread of its agent."""
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────
 
 
 class Signal(BaseException):
-    """Unwinds an agent. Not an `Exception`, so that a tool's `except Exception` lets it pass."""
+    """Unwinds an agent. Not an `Exception`, so that `except Exception` in a tool does not catch it."""
 
 
 class Suspend(Signal):
-    """The run waits for something and leaves memory until it comes."""
+    """The run has to wait, and is suspended until then."""
 
     def __init__(self, waiting_for: str, how: str, *, wake_at: int | None = None) -> None:
         self.waiting_for, self.how, self.wake_at = waiting_for, how, wake_at
@@ -554,7 +597,7 @@ class Suspend(Signal):
 
 
 class Abandon(Signal):
-    """This worker must not go on with the run: its lease is lost, its code diverged, its store failed."""
+    """This worker must not continue with the run: its lease is lost, its code diverged, its store failed."""
 
     def __init__(self, cause: HoldfastError) -> None:
         self.cause = cause
@@ -562,7 +605,7 @@ class Abandon(Signal):
 
 
 class Stop(Signal):
-    """The run ends here, whatever its code would like: deadline, budget or cancellation."""
+    """The run ends here: deadline, budget or cancellation."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason, self.message = reason, message

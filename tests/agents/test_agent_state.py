@@ -203,7 +203,7 @@ def test_nothing_inside_a_state_can_be_changed_in_place() -> None:
         (lambda: AgentState(messages=["hello"]), r"AgentState.messages\[0\] must be a Message"),
         (lambda: AgentState(phase="resting"), "phases are idle, planning"),
         (lambda: AgentState(memory=WorkingMemory(facts=[1])), r"facts\[0\] must be a Fact"),
-        (lambda: AgentState.begin(""), "a goal must be text"),
+        (lambda: AgentState.begin(""), "a goal must be non-empty text"),
         (lambda: AgentState().with_message("boss", "hi"), "roles are system, user"),
         (lambda: AgentState().with_plan("one"), "not one text"),
         (lambda: AgentState().with_plan(["a"]).with_step("b", "done"), "'b' is not in the plan"),

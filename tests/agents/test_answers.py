@@ -258,7 +258,7 @@ def test_an_answer_that_was_not_used_counts_against_the_budget(
     whole, _ = model_of("openai", provider, "calm")
     with (
         Holdfast(tmp_path / "h.db", agents=[agent_of(whole, budget=budget)]) as hf,
-        pytest.raises(BudgetExceeded, match="max_llm_tokens is 150, and 220 is used"),
+        pytest.raises(BudgetExceeded, match="max_llm_tokens is 150, and 220 are used"),
     ):
         hf.resume("r")
     assert [] == wiped

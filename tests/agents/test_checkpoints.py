@@ -451,7 +451,7 @@ def test_a_run_that_is_too_old_is_not_resumed_unless_that_is_asked_for(tmp_path:
             hf.resume("pending")
         clock.advance(3000)
         for again in (lambda: hf.resume("r"), lambda: hf.run(old, id="r")):
-            with pytest.raises(NotResumable, match="check of its age failed") as refused:
+            with pytest.raises(NotResumable, match="age check failed") as refused:
                 again()
             assert "hf.resume('r', override=['age'])" in str(refused.value)
         hf.signal("r", "go", 1)  # somebody has written to it: it lives
@@ -465,10 +465,12 @@ def test_a_run_of_another_version_is_not_resumed_unless_that_is_asked_for(hf: Ho
     hf.signal("r", "go", 1)
     newer = waiting(version="2")
 
-    with pytest.raises(NotResumable, match="begun with version '1' of waiting, this is '2'") as no:
+    with pytest.raises(
+        NotResumable, match="started with version '1' of waiting, this is '2'"
+    ) as no:
         hf.run(newer, id="r")
     assert ("version", "r") == (no.value.check, no.value.run_id)
-    with pytest.raises(InvalidInput, match="is no check; those that can be overridden are"):
+    with pytest.raises(InvalidInput, match="is not a check; checks that can be overridden are"):
         hf.resume("r", override=["luck"])
 
     assert 1 == hf.resume("r", override=["version"])
@@ -508,7 +510,9 @@ def test_a_child_run_of_another_version_holds_its_parent_until_a_person_override
     hf.signal("r~1", "go", 1)
     newer = parent_of(child(version="2"), is_async=is_async)
 
-    with pytest.raises(RunWaiting, match="begun with version '1' of waiting, this is '2'") as held:
+    with pytest.raises(
+        RunWaiting, match="started with version '1' of waiting, this is '2'"
+    ) as held:
         hf.run(newer, id="r")
     assert "hf.resume('r~1', override=['version'])" in str(held.value)
     assert "holdfast resume FILE r~1 --override version" in hf.get("r").waiting_for
@@ -527,7 +531,7 @@ def test_a_child_run_that_is_too_old_holds_its_parent_until_a_person_overrides_i
             hf.run(parent, id="r")
         clock.advance(7200)
 
-        with pytest.raises(RunWaiting, match="last heard of 7,200 s ago") as held:
+        with pytest.raises(RunWaiting, match="last activity was 7,200 s ago") as held:
             hf.run(parent, id="r")
         assert "hf.resume('r~1', override=['age'])" in str(held.value)
         with pytest.raises(RunWaiting, match="the signal 'go'"):
@@ -556,9 +560,9 @@ def test_a_failed_run_is_checked_before_it_is_resumed_and_not_before_its_failure
         clock.advance(7200)
         with pytest.raises(RunFailed, match="the first version has a mistake"):
             hf.run(failing("2"), id="r")
-        with pytest.raises(NotResumable, match="check of its age failed"):
+        with pytest.raises(NotResumable, match="age check failed"):
             hf.resume("r")
-        with pytest.raises(NotResumable, match="begun with version '1' of failing, this is '2'"):
+        with pytest.raises(NotResumable, match="started with version '1' of failing, this is '2'"):
             hf.resume("r", override=["age"])
         assert "failed" == hf.get("r").status
 
@@ -638,6 +642,6 @@ def test_a_cancelled_run_is_not_resumed_and_the_error_says_what_to_do(hf: Holdfa
     with pytest.raises(RunCancelled, match="cancelled"):
         hf.resume("r")
 
-    with pytest.raises(NotResumable, match=r"check of its status failed: it was cancelled") as no:
+    with pytest.raises(NotResumable, match=r"status check failed: it was cancelled") as no:
         hf.resume("r")
     assert "hf.rerun('r')" in str(no.value)

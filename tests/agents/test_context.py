@@ -188,7 +188,7 @@ def test_an_artifact_that_is_kept_elsewhere_appears_by_its_summary(hf: Holdfast)
 def test_a_slice_needs_exactly_one_cap(hf: Holdfast, caps: dict[str, Any]) -> None:
     @agent
     def main(run: Run) -> str:
-        with pytest.raises(InvalidInput, match="one cap"):
+        with pytest.raises(InvalidInput, match="one limit"):
             run.context(**caps)
         return "refused"
 

@@ -110,7 +110,7 @@ def test_a_kept_part_that_is_too_long_is_refused_with_what_to_do() -> None:
         Message("assistant", "", tool_calls=(ToolCall("c", "dump", {}),)),
         Message("tool", "word " * 1000, tool_call_id="c"),
     ]
-    with pytest.raises(ContextTooLong, match="the calls of dump and their answers") as refused:
+    with pytest.raises(ContextTooLong, match="the calls of dump and their results") as refused:
         dialogue.fit(history, 100)
 
     assert "keep_last" in str(refused.value)

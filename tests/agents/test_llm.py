@@ -170,14 +170,14 @@ def test_a_tool_that_is_gone_diverges_before_anything_new_happens(hf: Holdfast) 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (call("clear", days=1), "there is no tool 'clear'; there are: look, clean, fail, fire"),
+        (call("clear", days=1), "unknown tool 'clear'; known tools: look, clean, fail, fire"),
         (ToolRequest("", "clean", '{"days": '), "not valid JSON"),
         (ToolRequest("", "clean", "[1]"), "must be a JSON object"),
         (call("clean", days="seven"), "'days' is wrong: Expected `int`, got `str`"),
         (call("clean"), "'days' is missing"),
         (call("clean", days=1, idempotency_key="mine"), "'idempotency_key' is not an argument"),
         (call("fail", why="disk is read-only"), "fail failed: PermissionError: disk is read-only"),
-        (call("drop table; --"), "there is no tool"),
+        (call("drop table; --"), "unknown tool"),
     ],
 )
 def test_a_mistake_becomes_an_observation_and_the_run_goes_on(
@@ -209,7 +209,7 @@ def test_a_long_result_is_shown_without_its_middle_and_kept_whole(hf: Holdfast) 
     [shown] = told(hf)
 
     assert shown.startswith("begin") and shown.endswith("end") and len(shown) < 400
-    assert "characters left out" in shown
+    assert "characters omitted" in shown
     assert 50_010 == len(hf.value("r", hf.get("r").calls[1].result))
 
 
@@ -217,7 +217,7 @@ def test_a_model_that_never_answers_runs_out_of_turns_and_may_get_more(
     hf: Holdfast, tmp_path: Path
 ) -> None:
     lines = [call("look")] * 5 + ["At last."]
-    with pytest.raises(RunFailed, match="did not come to an answer in 3 turns") as failed:
+    with pytest.raises(RunFailed, match="did not finish within 3 turns") as failed:
         hf.run(devops(*lines, max_turns=3), "Go", id="r")
     assert "OutOfTurns" == failed.value.error_type
 
@@ -250,7 +250,7 @@ def test_a_rejection_is_told_to_the_model_with_its_reason(hf: Holdfast) -> None:
     hf.reject("r", by="ann", why="not on a Friday")
 
     assert "I leave it." == hf.run(main, "Go", id="r")
-    assert "ann said no: not on a Friday" in told(hf)[0]
+    assert "rejected by ann: not on a Friday" in told(hf)[0]
 
 
 def test_a_rejection_ends_the_run_where_that_is_wanted(hf: Holdfast) -> None:
@@ -289,7 +289,7 @@ def test_budget_and_deadline_end_it_as_they_end_any_run(hf: Holdfast) -> None:
         hf.run(devops(*lines, deadline=0), "Go", id="d")
     paid = LLMAgent("paid", model=ScriptedModel(*lines, tokens_per_turn=40), tools=[look],
                     budget=Budget(max_llm_tokens=100))  # fmt: skip
-    with pytest.raises(BudgetExceeded, match="max_llm_tokens is 100, and 120 is used"):
+    with pytest.raises(BudgetExceeded, match="max_llm_tokens is 100, and 120 are used"):
         hf.run(paid, "Go", id="t")
 
 
@@ -422,14 +422,14 @@ def test_a_model_that_answers_something_else_fails_with_what_it_should_answer(hf
         def answer(self, prompt: Prompt) -> Any:
             return "hello"
 
-    with pytest.raises(RunFailed, match="must answer with a Reply, not 'hello'"):
+    with pytest.raises(RunFailed, match="must return a Reply, not 'hello'"):
         hf.run(LLMAgent("wrong", model=Wrong()), "Go", id="r")
 
 
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (Reply(text="x", usage=Usage(-5, 1)), "reported a usage below zero"),
+        (Reply(text="x", usage=Usage(-5, 1)), "reported a negative usage"),
         (Reply(text=None), r"Expected `str`, got `null` - at `\$.text`"),
         (
             Reply(tool_calls=(ToolRequest("1", "look", {}),)),
@@ -499,7 +499,7 @@ def test_a_dialogue_that_cannot_be_cut_fails_at_once_with_what_to_do(hf: Holdfas
         ({"budget": {"max_steps": 3}}, "budget must be a Budget"),
         ({"retry": 5}, "retry must be a Retry"),
         ({"counter": 5}, "counter must be a TokenCounter"),
-        ({"on_text": "print"}, "on_text must be a plain function"),
+        ({"on_text": "print"}, "on_text must be a sync function"),
     ],
 )
 def test_wrong_options_are_refused_when_it_is_made(options: dict[str, Any], says: str) -> None:

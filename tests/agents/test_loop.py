@@ -268,11 +268,11 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
     hf.patch("r", [{"op": "replace", "path": "/goal", "value": "stop"},
                    {"op": "add", "path": "/memory/questions/-", "value": "why?"},
                    {"op": "add", "path": "/memory/facts/-", "value": {"key": "pod", "value": 3}}])  # fmt: skip
-    with pytest.raises(InvalidInput, match=r"operation 1 .*there is no /memory/nothing"):
+    with pytest.raises(InvalidInput, match=r"operation 1 .*no /memory/nothing"):
         hf.patch("r", [{"op": "remove", "path": "/memory/nothing"}])
     with pytest.raises(InvalidInput, match="cannot be patched from outside"):
         hf.patch("r", [{"op": "replace", "path": "/iteration", "value": 7}])
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="patched state is invalid"):
         hf.patch("r", [{"op": "replace", "path": "/goal", "value": 7}])
     with pytest.raises(InvalidInput, match="no field /memory/moods"):
         hf.patch("r", [{"op": "add", "path": "/memory/moods", "value": []}])
@@ -328,7 +328,7 @@ def test_a_patch_that_no_longer_fits_is_told_and_changes_nothing(hf: Holdfast) -
     hf.signal("r", "go")
 
     assert "g" == hf.resume("r").goal
-    assert any("was not taken in" in line.text for line in hf.get("r").lines)
+    assert any("was not applied" in line.text for line in hf.get("r").lines)
 
 
 class Scored(AgentState, frozen=True, omit_defaults=True):
@@ -357,7 +357,7 @@ def test_a_patch_from_outside_reaches_the_fields_that_a_subclass_adds(hf: Holdfa
     last = hf.resume("r")
 
     assert (1.5, ("a", "b")) == (last.score, last.tags)
-    told = [line.text for line in hf.get("r").lines if "was not taken in" in line.text]
+    told = [line.text for line in hf.get("r").lines if "was not applied" in line.text]
     assert ["Expected `str`, got `int`" in told[0], "no field /nothing" in told[1]] == [True, True]
     assert hf.replay("r").reached_end
 
@@ -382,7 +382,7 @@ def test_an_agents_own_patch_and_one_from_outside_change_what_the_run_knows(hf: 
     before = len(hf.events("r"))
     with pytest.raises(InvalidInput, match="operation 2"):
         hf.patch("r", [{"op": "remove", "path": "/state/draft"}, {"op": "remove", "path": "/no"}])
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="patched state is invalid"):
         hf.patch("r", [{"op": "replace", "path": "/facts", "value": 3}])
     assert before == len(hf.events("r"))
     hf.signal("r", "go")
@@ -496,7 +496,7 @@ def test_a_budget_that_the_state_holds_ends_the_loop_before_the_next_iteration(
 ) -> None:
     thrifty = AgentState.begin("go", budget=Budget(max_steps=4))
 
-    with pytest.raises(BudgetExceeded, match="max_steps is 4, and 4 is used"):
+    with pytest.raises(BudgetExceeded, match="max_steps is 4, and 4 are used"):
         hf.run(counting(99, []), thrifty, id="r")
 
     assert 4 == hf.get("r").steps

@@ -198,7 +198,7 @@ def test_a_provider_that_stays_away_fails_the_run_and_resume_asks_again(
 ) -> None:
     model, name = model_of(kind, provider)
     provider.fail(name, *["500"] * 4)
-    with pytest.raises(RunFailed, match="answered 500"):
+    with pytest.raises(RunFailed, match="returned 500"):
         hf.run(agent_of(model), "Full", id="r")
 
     assert ANSWER == hf.resume("r")
@@ -207,7 +207,7 @@ def test_a_provider_that_stays_away_fails_the_run_and_resume_asks_again(
 
 @each_client
 @pytest.mark.parametrize(
-    ("fault", "says"), [("400", "request itself is wrong"), ("401", "_API_KEY"), ("404", "name right")]
+    ("fault", "says"), [("400", "request is invalid"), ("401", "_API_KEY"), ("404", "model's name")]
 )  # fmt: skip
 def test_what_will_not_pass_fails_at_once_with_what_to_do(
     kind: str, fault: str, says: str, provider: Provider, hf: Holdfast
@@ -224,7 +224,7 @@ def test_what_will_not_pass_fails_at_once_with_what_to_do(
 def test_a_quota_that_is_used_up_is_not_waited_for(provider: Provider, hf: Holdfast) -> None:
     model, name = model_of("openai", provider)
     provider.fail(name, "quota")
-    with pytest.raises(RunFailed, match="quota is used up"):
+    with pytest.raises(RunFailed, match="quota is exhausted"):
         hf.run(agent_of(model), "Full", id="r")
 
     assert 1 == len(provider.requests(name))
@@ -287,7 +287,7 @@ def test_a_budget_of_tokens_counts_what_the_provider_reports(
     provider: Provider, hf: Holdfast
 ) -> None:
     model, _ = model_of("openai", provider)
-    with pytest.raises(BudgetExceeded, match="max_llm_tokens is 150, and 220 is used"):
+    with pytest.raises(BudgetExceeded, match="max_llm_tokens is 150, and 220 are used"):
         hf.run(agent_of(model, budget=Budget(max_llm_tokens=150)), "Full", id="r")
 
 
@@ -295,7 +295,7 @@ def test_a_budget_in_dollars_ends_the_run_and_needs_a_price(
     provider: Provider, hf: Holdfast
 ) -> None:
     model, _ = model_of("anthropic", provider, price=Price(input=1000.0, output=0))
-    with pytest.raises(BudgetExceeded, match=r"max_cost_usd is 0.15, and 0.2 is used"):
+    with pytest.raises(BudgetExceeded, match=r"max_cost_usd is 0.15, and 0.2 are used"):
         hf.run(agent_of(model, budget=Budget(max_cost_usd=0.15)), "Full", id="r")
 
     unpriced, _ = model_of("anthropic", provider)

@@ -86,15 +86,15 @@ def test_the_demo_does_not_touch_an_earlier_one(told: Told) -> None:
     again = real(folder, "demo", "--folder", str(folder))
 
     assert 1 == again.returncode
-    assert "holds an earlier demo" in again.stderr
+    assert "contains an earlier demo" in again.stderr
     assert before == (folder / "calendar.jsonl").read_bytes()
 
 
 def test_the_demo_tells_its_story_in_order_and_in_colour(told: Told) -> None:
     """Killed at step 6, resumed at step 6, one invite."""
     story = ["nine steps", "kill -9 before it is recorded", "Killed.", "step 6 of 9, invite; 1–5 committed",
-             "Another process takes it up", "completed", "ok: onboard-ada",
-             "asked for twice, under one key: one invite", "Try next:"]  # fmt: skip
+             "Another process resumes it", "completed", "ok: onboard-ada",
+             "requested twice, with one key: one invite", "Try next:"]  # fmt: skip
     places = [told.text.find(part) for part in story]
 
     assert -1 not in places

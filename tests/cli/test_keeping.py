@@ -70,7 +70,7 @@ def test_gc_rotates_snapshots_by_number_and_by_age_and_no_run_goes_with_them(she
     snapshots(shell, 40, 30, 20, 10)
     unharmed = shell.log("r1")
 
-    assert "left alone" in shell("gc", "--snapshots", "1", "--dry-run").stdout
+    assert "no snapshots deleted" in shell("gc", "--snapshots", "1", "--dry-run").stdout
     assert [0, 1, 2, 3] == ends_of_snapshots(shell)
     rotated = shell.json("gc", "--snapshots", "3")
     assert {"deleted": [], "dry_run": False, "snapshots": 1} == rotated
@@ -110,7 +110,7 @@ def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None
     )
     assert before == shell.log("r1")
     assert "m-1\n" == shell("resume", "agents.py", "r1").stdout
-    assert "exists already" in shell("import", str(file), code=1).stderr
+    assert "already exists" in shell("import", str(file), code=1).stderr
 
 
 def test_an_imported_run_has_received_what_it_had_received(shell: Shell) -> None:
@@ -155,8 +155,8 @@ def _without(number: int) -> Callable[[list[str]], list[str]]:
         (_without(-1), ""),
         (lambda lines: lines[:-1], "is missing from it"),
         (lambda lines: [*lines[:-1], lines[-1].replace('"data":"', '"data":"AAAA')], "has other bytes"),
-        (lambda lines: [*lines[:2], '{"seq": -1}', *lines[2:]], "line 3 does not read"),
-        (lambda lines: lines[:1], "does not begin with the creation"),
+        (lambda lines: [*lines[:2], '{"seq": -1}', *lines[2:]], "line 3 cannot be parsed"),
+        (lambda lines: lines[:1], "does not start with the creation"),
     ],
 )  # fmt: skip
 def test_an_import_that_was_tampered_with_is_refused_whole(

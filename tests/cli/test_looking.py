@@ -74,7 +74,7 @@ def test_show_tells_attempts_decisions_state_and_the_failure_with_its_input(shel
     for part in ("attempt 1 failed: ConnectionError: nobody is there; next attempt after", "attempt 3 failed",
                  'route: "email", because they asked', 'draft = "HELLO"', "drafting → [sending] → complete",
                  "error at step 2, send", 'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}',
-                 "continue    holdfast resume FILE r1"):  # fmt: skip
+                 "continue     holdfast resume FILE r1"):  # fmt: skip
         assert part in said
 
 
@@ -101,7 +101,7 @@ def test_show_at_a_step_is_the_state_as_it_was_then(shell: Shell) -> None:
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "1")["state"]
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "2", "--before")["state"]
     assert "running" == shell.json("show", "r1", "--step", "1")["status"]
-    assert re.search(r"as it was after step 1, at .*; it is completed now\nrun +r1  running",
+    assert re.search(r"state after step 1, at .*; it is completed now\nrun +r1  running",
                      shell("show", "r1", "--step", "1").stdout)  # fmt: skip
     assert "has no step 9; it has 2" in shell("show", "r1", "--step", "9", code=1).stderr
 
@@ -112,7 +112,7 @@ def test_trace_is_a_timeline_in_words(shell: Shell) -> None:
     said = shell("trace", "r1").stdout
     found = shell.json("trace", "r1")
 
-    assert re.search(r"\+0\.\d+  step 2 send +begins \(keyed\): body=\"HELLO\" to=\"sam\"", said)
+    assert re.search(r"\+0\.\d+  step 2 send +started \(keyed\): body=\"HELLO\" to=\"sam\"", said)
     assert re.search(r"completed → \"m-1\"", said)
     assert ("r1", list(range(len(found["timeline"])))) == (
         found["run"],
@@ -296,10 +296,7 @@ def test_of_a_long_run_the_last_calls_are_shown_and_all_if_asked_for(shell: Shel
         return re.findall(r"^  (\d+) +look", shell("show", "r", *words).stdout, re.MULTILINE)
 
     assert [str(n) for n in range(151, 251)] == steps()
-    assert (
-        "150 earlier ones are done and not shown here; --all shows them"
-        in shell("show", "r").stdout
-    )
+    assert "150 earlier calls are done and not shown; --all shows them" in shell("show", "r").stdout
     assert [str(n) for n in range(1, 251)] == steps("--all")
     assert len(shell.json("show", "r")["calls"]) == 250
 

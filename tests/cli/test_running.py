@@ -159,9 +159,9 @@ def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("agents.py", "several agents; say which: agents.py:risky, agents.py:recap"),
+        ("agents.py", "several agents; choose one: agents.py:risky, agents.py:recap"),
         ("agents.py:nobody", "has no agent 'nobody'"),
-        ("nothing.py", "there is no file nothing.py"),
+        ("nothing.py", "no file and no module is called nothing.py"),
         ("broken.py", "SyntaxError"),
         ("raises.py", "ZeroDivisionError: division by zero (line 2)"),
         ("empty.py", "has no agent; decorate"),
@@ -187,7 +187,7 @@ def test_the_same_id_with_another_input_is_refused(shell: Shell) -> None:
 
     result = shell.run("recap", "r1", "to=ann", code=1)
 
-    assert "exists with another input" in result.stderr
+    assert "exists with a different input" in result.stderr
     assert before == shell.log("r1")
 
 
@@ -222,9 +222,7 @@ def test_resume_with_a_file_that_lacks_the_agent_changes_nothing(shell: Shell) -
     )
     before = shell.log("r1")
 
-    assert (
-        "'asking', which other.py does not have" in shell("resume", "other.py", "r1", code=1).stderr
-    )
+    assert "'asking', which is not in other.py" in shell("resume", "other.py", "r1", code=1).stderr
     assert before == shell.log("r1")
 
 
@@ -235,7 +233,7 @@ def test_a_run_left_by_a_killed_process_is_taken_up_when_its_lease_ends(shell: S
 
     result = shell("resume", "agents.py", "r1", code=1)
 
-    assert "waits for a decision about step 2, charge" in result.stderr
+    assert "is waiting for a decision about step 2, charge" in result.stderr
     assert f"holdfast resolve r1 2 --done … --db {shell.db}" in result.stderr
     assert ["5"] == shell.lines("charged")
 
@@ -324,7 +322,7 @@ def test_a_resume_that_a_check_refuses_says_which_and_goes_on_with_override(shel
 
     refused = shell("resume", "versions.py", "r1", code=1).stderr
 
-    assert "the check of its version failed: it was begun with version '1' of asking" in refused
+    assert "the version check failed: it was started with version '1' of asking" in refused
     assert "holdfast resume FILE r1 --override version" in refused
     shell("resume", "versions.py", "r1", "--override", "luck", code=2)
     assert "7\n" == shell("resume", "versions.py", "r1", "--override", "version").stdout

@@ -103,7 +103,7 @@ def test_help_names_every_verb_the_exit_codes_and_completion(tmp_path: Path) -> 
     for said in (
         "  0    done",
         "  1    refused",
-        "  2    called wrongly",
+        "  2    wrong usage",
         "  130  interrupted",
         "_HOLDFAST_COMPLETE",
     ):
@@ -175,7 +175,7 @@ def test_a_url_of_an_unknown_kind_is_refused(shell: Shell) -> None:
     result = CliRunner().invoke(cli.cli, ["list", "--url", "mongodb://x"])
 
     assert 1 == result.exit_code
-    assert "not a kind of store" in result.stderr
+    assert "not a known kind of store" in result.stderr
 
 
 def test_a_file_that_is_no_store_is_refused_and_left_alone(shell: Shell) -> None:

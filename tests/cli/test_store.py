@@ -162,7 +162,7 @@ def test_doctor_refuses_a_store_of_a_newer_holdfast_and_leaves_it_alone(own_worl
         done.stdout,
         json.loads(done.stderr)["error"],
     )
-    assert "this Holdfast knows" in json.loads(done.stderr)["message"]
+    assert "this Holdfast supports" in json.loads(done.stderr)["message"]
     assert before == everything(own_world / "runs.db")
 
 
@@ -193,7 +193,7 @@ def test_gc_by_age_and_by_count_deletes_only_what_has_ended(own_world: Path) -> 
     assert (["done"], 8) == (dry["deleted"], len(ids(own_world)))
     nobody = real(own_world, "gc", "--older-than", "1h", "--db", "runs.db")
     assert (1, 8) == (nobody.returncode, len(ids(own_world)))
-    assert "--yes skips the question" in nobody.stderr
+    assert "use --yes to skip the question" in nobody.stderr
     assert ["done"] == data(own_world, "gc", "--older-than", "1h", "--yes")["deleted"]
     assert ["failed"] == data(own_world, "gc", "--keep", "0", "--yes")["deleted"]
     assert {"approval", "question", "signal", "due", "held", "doubt"} == set(ids(own_world))

@@ -63,7 +63,7 @@ def test_a_no_on_the_spot_is_told_to_the_agent(terminal: Open, folder: Path) -> 
     code = session.end()
 
     assert (1, False) == (code, (folder / "sent").exists())
-    assert "said no: not today" in session.text
+    assert "rejected by" in session.text
 
 
 def test_later_leaves_the_run_waiting_and_says_what_to_type(terminal: Open, folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_resolve_shows_the_call_in_doubt_and_asks(
     session = terminal("resolve", "doubt", "2", "--done", "charged", "--db", "runs.db")
     session.expect("charge may or may not have happened")
     session.expect('"amount": 5')
-    session.expect("settle it as done? [y/N]")
+    session.expect("resolve it as done? [y/N]")
     session.type("n\n")
     code = session.end()
 
@@ -120,7 +120,7 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(terminal: Open, fo
         code = session.end()
 
     assert 130 == code
-    assert "interrupted; nothing is lost. To go on:" in session.text
+    assert "interrupted; nothing is lost. To continue:" in session.text
     assert "pending" == shown(folder, "r1")["status"]
     (printed,) = commands(session.text)
     done = typed(folder, printed)
@@ -156,7 +156,7 @@ def test_show_answers_where_a_run_is_and_what_happened(
                    'route: "email", because they asked', "error at step 2, send",
                    'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}', "holdfast resume FILE failed"],
         "approval": ["waiting", "step 2; 1 committed", "approval of send", "holdfast approve approval"],
-        "doubt": ["in doubt", "it is not repeated: a person settles it", "holdfast resolve doubt 2 --done …"],
+        "doubt": ["in doubt", "it is not repeated: a person must resolve it", "holdfast resolve doubt 2 --done …"],
     }  # fmt: skip
     for run_id, expected in parts.items():
         session = terminal("show", run_id, "--db", "runs.db")
@@ -197,7 +197,7 @@ LONG = {
     "import": ("import foreign.jsonl", ["reading line 1", "checking event 1", "writing 11 events"]),
     "check": ("check agents.py", ["checking run 1"]),
     "gc": ("gc --keep 0 --snapshots 1 --yes",
-           ["looking at the snapshots of run 1", "looking at run 1", "deleting run 1"]),
+           ["checking the snapshots of run 1", "checking run 1", "deleting run 1"]),
 }  # fmt: skip
 
 
@@ -245,11 +245,11 @@ def test_a_worker_shows_on_a_terminal_how_many_runs_are_under_way_and_what_becam
         hf.start(patient, id="p1")
     with Door(folder / "go"):
         session = terminal("worker", "agents.py", "--db", "runs.db")
-        session.expect("\r\x1b[K1 under way")
+        session.expect("\r\x1b[K1 running")
     session.expect("p1 (patient)")
-    session.expect("\r\x1b[K0 under way; 1 completed")
+    session.expect("\r\x1b[K0 running; 1 completed")
     session.type("\x03")
     code = session.end()
 
     assert (0, True) == (code, session.text.endswith("executed 1 run\n"))
-    assert re.search(r"\r\x1b\[K1 under way\r\x1b\[K\d\d:\d\d:\d\d  p1 ", session.said)
+    assert re.search(r"\r\x1b\[K1 running\r\x1b\[K\d\d:\d\d:\d\d  p1 ", session.said)

@@ -153,7 +153,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("pytest", "has test functions, which pytest runs, and pytest is not installed: pip install"),
+        ("pytest", "has test functions, and pytest is not installed: pip install"),
         ("gherkin", "a spec in Gherkin needs the package gherkin-official: pip install 'holdfast[test]'"),
     ],
 )  # fmt: skip
@@ -293,7 +293,7 @@ def test_every_kind_of_mock_answers_as_it_says(folder: Folder) -> None:
         '''
 from holdfast import CallFailed, Run, agent, tool
 
-@tool
+@tool(risk="read")
 def look(name: str) -> str:
     return "real"
 
@@ -389,16 +389,16 @@ def test_test_functions_are_handed_to_pytest(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["test", "nothing.py"], 1, "there is no file nothing.py"),
+        (["test", "nothing.py"], 1, "no file and no module is called nothing.py"),
         (["test", "empty.py"], 1, "has nothing to test"),
-        (["test", "lonely.feature"], 1, "belongs to an agent in lonely.py, which is not there"),
-        (["test", "recap.py", "--crash-everywhere"], 2, "give --mock, or --real"),
-        (["test", "recap.py", "-k", "nobody"], 1, "nothing is called like 'nobody'"),
+        (["test", "lonely.feature"], 1, "belongs to an agent in lonely.py, which does not exist"),
+        (["test", "recap.py", "--crash-everywhere"], 2, "use --mock, or --real"),
+        (["test", "recap.py", "-k", "nobody"], 1, "no scenario or test matches 'nobody'"),
         (["test", "unknown.py", "--mock"], 1, "unknown.py:7: unknown sentence: the agent flies"),
-        (["test", "badmock.py", "--mock"], 1, "has 'return', which means nothing"),
-        (["check", "nothing.py"], 1, "there is no file nothing.py"),
-        (["check", "recap.py"], 1, "there is no store"),
-        (["rerun", "recap.py", "nobody", "--yes"], 1, "there is no store"),
+        (["test", "badmock.py", "--mock"], 1, "has 'return', which is unknown"),
+        (["check", "nothing.py"], 1, "no file and no module is called nothing.py"),
+        (["check", "recap.py"], 1, "no store at"),
+        (["rerun", "recap.py", "nobody", "--yes"], 1, "no store at"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_a_message(
@@ -542,7 +542,7 @@ def test_rerun_begins_the_code_anew_with_its_state_kept(folder: Folder) -> None:
     found = folder.json_here("rerun", "recap.py", "r", "--yes", "--why", "new template", *db)
 
     assert "step 2, send_email" in refused.stderr
-    assert "nobody answered" in refused.stderr
+    assert "no confirmation" in refused.stderr
     assert ("completed", "real") == (found["status"], found["result"])
     assert not (folder.path / "sent").exists()  # the guard by state held
     with Holdfast(folder.db) as hf:
@@ -551,8 +551,8 @@ def test_rerun_begins_the_code_anew_with_its_state_kept(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["rerun", "recap.py", "nobody", "--yes"], "there is no run 'nobody'"),
-     (["rerun", "other.py", "r", "--yes"], "which other.py does not have")],
+    [(["rerun", "recap.py", "nobody", "--yes"], "no run 'nobody'"),
+     (["rerun", "other.py", "r", "--yes"], "which is not in other.py")],
 )  # fmt: skip
 def test_rerun_refuses_what_it_cannot_do(folder: Folder, words: list[str], says: str) -> None:
     folder.write("other.py", OLD)

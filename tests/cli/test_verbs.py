@@ -346,16 +346,16 @@ class Verb:
 CASES = {
     "run": Verb("run agents.py:recap -p to=sam --id new", Ran,
                 ("run agents.py:typed -p n=fast", "n='fast' is not int"),
-                ("run agents.py:recap -p to=ann --id done", "exists with another input")),
+                ("run agents.py:recap -p to=ann --id done", "exists with a different input")),
     "resume": Verb("resume agents.py failed", Ran, ("resume agents.py failed --lease soon", "not a valid float"),
-                   ("resume other.py failed", "which other.py does not have"), exit_code=1),
+                   ("resume other.py failed", "which is not in other.py"), exit_code=1),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
     "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
-                   ("replay other.py done", "which other.py does not have"), only_looks=True),
+                   ("replay other.py done", "which is not in other.py"), only_looks=True),
     "rerun": Verb("rerun agents.py done --yes", Ran, ("rerun agents.py --yes", "Missing argument"),
-                  ("rerun other.py done --yes", "which other.py does not have")),
+                  ("rerun other.py done --yes", "which is not in other.py")),
     "check": Verb("check agents.py", CheckedAll, ("check", "Missing argument"), only_looks=True),
-    "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "give --mock, or --real"),
+    "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "use --mock, or --real"),
                  ("test other.py", "has nothing to test"), only_looks=True),
     "validate": Verb("validate procedure.tac", Validated, ("validate", "Missing argument"),
                      ("validate agents.py", "is not a .tac file"), only_looks=True),
@@ -364,7 +364,7 @@ CASES = {
                      ("schedule agents.py:asking sometimes", "sometimes")),
     "schedules": Verb("schedules", Schedules, ("schedules yearly", "unexpected extra argument"), only_looks=True),
     "unschedule": Verb("unschedule yearly", Unscheduled, ("unschedule", "Missing argument"),
-                       ("unschedule never", "there is no schedule 'never'")),
+                       ("unschedule never", "no schedule 'never'")),
     "list": Verb("list", Page, ("list --limit many", "not a valid int"), only_looks=True),
     "show": Verb("show failed", Shown, ("show failed --step six", "not a valid int"),
                  ("show failed --step 9", "has no step 9; it has 2"), only_looks=True),
@@ -374,20 +374,20 @@ CASES = {
                  ("diff done 1 7", "has no step 7"), only_looks=True),
     "verify": Verb("verify done", Verdict, ("verify", "Missing argument"), only_looks=True),
     "approve": Verb("approve approval --yes --by ann", Did, ("approve --yes", "Missing argument"),
-                    ("approve question --yes", "does not wait for an approval; it waits for an answer")),
+                    ("approve question --yes", "is not waiting for an approval; it is waiting for an answer")),
     "reject": Verb("reject approval --yes", Did, ("reject --yes", "Missing argument"),
-                   ("reject done --yes", "is completed")),
+                   ("reject done --yes", "is already completed")),
     "answer": Verb("answer question red --yes", Did, ("answer question --yes", "Missing argument 'VALUE'"),
                    ("answer question green --yes", "not one of the options: red, blue")),
     "signal": Verb("signal signal payment 5", Did, ("signal signal", "Missing argument 'NAME'"),
-                   ("signal done payment 5", "is completed")),
-    "patch": Verb("patch signal --state colour=red --yes", Did, ("patch signal --yes", "say what to change"),
-                  ("patch done --state colour=red --yes", "is completed")),
-    "resolve": Verb("resolve doubt 2 --done charged --yes", Did, ("resolve doubt 2 --yes", "say exactly one of"),
-                    ("resolve done 2 --retry --yes", "there is no doubt about it")),
-    "pause": Verb("pause signal", Did, ("pause", "Missing argument"), ("pause done", "is completed")),
+                   ("signal done payment 5", "is already completed")),
+    "patch": Verb("patch signal --state colour=red --yes", Did, ("patch signal --yes", "use --state KEY=VALUE"),
+                  ("patch done --state colour=red --yes", "is already completed")),
+    "resolve": Verb("resolve doubt 2 --done charged --yes", Did, ("resolve doubt 2 --yes", "use exactly one of"),
+                    ("resolve done 2 --retry --yes", "not in doubt")),
+    "pause": Verb("pause signal", Did, ("pause", "Missing argument"), ("pause done", "is already completed")),
     "cancel": Verb("cancel signal --yes", Did, ("cancel --yes", "Missing argument"),
-                   ("cancel done --yes", "is completed")),
+                   ("cancel done --yes", "is already completed")),
     "undo": Verb("undo done --yes", Did, ("undo --yes", "Missing argument"),
                  ("undo held --yes", "is being executed by somebody")),
     "fork": Verb("fork done 1 --id other", Forked, ("fork done first", "not a valid int"),
@@ -397,9 +397,9 @@ CASES = {
     "export": Verb("export done -o out.jsonl", Exported, ("export done -o .", "is a directory"),
                    ("export done -o nowhere/out.jsonl", "No such file"), only_looks=True),
     "import": Verb("import foreign.jsonl", Imported, ("import nothing.jsonl", "No such file"),
-                   ("import done.jsonl", "exists already")),
+                   ("import done.jsonl", "already exists")),
     "demo": Verb("demo --folder here", Demonstrated, ("demo --folder agents.py", "is a file"),
-                 ("demo --folder .", "holds an earlier demo"), only_looks=True),
+                 ("demo --folder .", "contains an earlier demo"), only_looks=True),
 }  # fmt: skip
 ABOUT_A_RUN = [verb for verb, case in CASES.items() if any(
     run in case.good.split() for run in ("done", "failed", "approval", "question", "signal", "doubt"))]  # fmt: skip
@@ -457,9 +457,7 @@ def test_an_unknown_run_is_refused(verb: str, world: Path) -> None:
     at = next(n for n, word in enumerate(words) if n and word in known)
     line = " ".join([*words[:at], "no-such", *words[at + 1 :]])
 
-    assert refused(world, line, 1).startswith(
-        "there is no run 'no-such' in this store; `holdfast list`"
-    )
+    assert refused(world, line, 1).startswith("no run 'no-such' in this store; `holdfast list`")
 
 
 @pytest.mark.parametrize("verb", [verb for verb, case in CASES.items() if case.wrong_state])
@@ -490,7 +488,7 @@ def test_a_store_that_is_not_there_is_not_made(verb: str, world: Path, tmp_path:
 
     error = msgspec.json.decode(done.stderr.splitlines()[-1], type=Error)
     assert (1, "", "NotFound") == (done.returncode, done.stdout, error.error)
-    assert "there is no store at .holdfast/holdfast.db; name one with --db PATH" in error.message
+    assert "no store at .holdfast/holdfast.db; choose one with --db PATH" in error.message
     assert not (tmp_path / ".holdfast").exists()
 
 

@@ -12,7 +12,16 @@ from hypothesis import given
 from msgspec import Raw
 
 from holdfast.core import events, values
-from holdfast.core.events import AskedTool, ErrorInfo, Event, Inherited, Spent, Usage, Value
+from holdfast.core.events import (
+    AskedTool,
+    Divergence,
+    ErrorInfo,
+    Event,
+    Inherited,
+    Spent,
+    Usage,
+    Value,
+)
 from holdfast.errors import InvalidInput, NotStorable
 
 GOLDEN = Path(__file__).parent / "golden_events.json"
@@ -35,6 +44,7 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     ErrorInfo: st.builds(ErrorInfo, TEXT, TEXT, TEXT, TEXT),
     Usage: st.builds(Usage, st.integers(), st.integers(), NUMBERS),
 }
+ANY_OF[Divergence] = st.builds(Divergence, TEXT, TEXT, TEXT, st.booleans())
 ANY_OF[Spent] = st.builds(Spent, st.integers(), ANY_OF[Usage])
 ANY_OF[Inherited] = st.builds(
     Inherited, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
@@ -85,7 +95,7 @@ def sample(name: str, hint: Any, number: int) -> Any:
     }
     if hint in made:
         return made[hint]
-    for struct in (ErrorInfo, Usage, Spent, Inherited):
+    for struct in (ErrorInfo, Usage, Spent, Inherited, Divergence):
         if hint in (struct, struct | None):
             return example(struct, number)
     if hint == tuple[AskedTool, ...]:
@@ -179,7 +189,7 @@ def test_every_kind_has_a_name_of_its_own() -> None:
 )  # fmt: skip
 def test_an_unknown_kind_is_refused(name: str) -> None:
     """Never skipped, never looked up anywhere else."""
-    with pytest.raises(events.Unreadable, match="unknown kind of event"):
+    with pytest.raises(events.Unreadable, match="unknown event kind"):
         events.from_json(name, b"{}")
 
 
@@ -190,7 +200,7 @@ def test_another_version_is_refused(cls: type[Event]) -> None:
     for version in ("2", "99", "0", "-1", "", "1", "1.0", " 2", "x"):
         if f"{cls.kind}.{version}" == events.label(cls):
             continue
-        with pytest.raises(events.Unreadable, match=r"has version .*, this Holdfast knows"):
+        with pytest.raises(events.Unreadable, match=r"has version .*, this Holdfast reads"):
             events.from_json(f"{cls.kind}.{version}", data)
 
 

@@ -70,6 +70,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.RunReopened),
     st.builds(e.RunRestarted),
     st.builds(e.StepsAccepted),
+    st.builds(e.LimitsChanged, deadline_at=st.none() | st.integers(0, 99)),
     st.builds(e.RunPaused),
     st.builds(e.RunQuarantined, reason=KEYS),
     st.builds(e.CancelRequested),

@@ -158,7 +158,7 @@ def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
         for run_id in [*runs, "waits"]:
             row = hf.store.get(run_id)
             assert row is not None and row.status == "quarantined"
-            assert "forgotten events that it had acknowledged" in row.waiting_for
+            assert "lost acknowledged events" in row.waiting_for
         for run_id in runs:
             amounts = paid(ledger, run_id)
             assert amounts == sorted(set(amounts)), f"paid twice: {amounts}"

@@ -286,7 +286,7 @@ def test_a_run_that_waits_for_its_turn_says_so_and_a_crash_loses_no_more_than_a_
 
     with pytest.raises(RunWaiting) as waiting:
         hf.resume("r")
-    assert "its turn to call send (1 in 3600 s)" in str(waiting.value)
+    assert "a permit to call send (1 in 3600 s)" in str(waiting.value)
     row = store.get("r")
     assert row is not None and row.due_at == clock.now() + 3601 * MICROSECONDS
     clock.advance(3601)

@@ -136,7 +136,7 @@ def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
         assert warned.blocked_seconds > 0.2
         assert "test_stalls.py" in warned.stack and "in block" in warned.stack
         said = warned.getMessage()
-        assert f"{call or 'code'} of run guilty blocks it" in said and "wait for it: 1;" in said
+        assert f"{call or 'code'} of run guilty" in said and "Runs affected: 1;" in said
         assert not warnings.of("waiting")
 
 
@@ -170,4 +170,4 @@ def test_a_loop_of_the_users_own_is_looked_after_as_well_and_one_that_turns_is_n
 
     assert 1 == len(warnings.of("guilty"))
     assert not warnings.of("patient")
-    assert "goes on after" in warnings.records[-1].getMessage()
+    assert "continues after" in warnings.records[-1].getMessage()

@@ -67,7 +67,7 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
     fleet.wait_for("begin a")
 
     first.send_signal(signal.SIGTERM)
-    fleet.expect(first, "stopping: 1 run under way")
+    fleet.expect(first, "stopping: 1 run in progress")
     door.open()
     said, _ = first.communicate(timeout=PATIENCE_SECONDS)
 
@@ -92,7 +92,7 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
 
     process.send_signal(signal.SIGTERM)
     if signals == 2:  # those that come together count once
-        fleet.expect(process, "stopping: 1 run under way")
+        fleet.expect(process, "stopping: 1 run in progress")
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
@@ -165,9 +165,9 @@ def test_what_a_worker_may_not_run_is_left_for_others_and_said_once(
     assert (0, "executed 1 run\n") == (code, said)
     assert "2" == ours.result(timeout=1)
     assert {"pending"} == {handle.status for handle in handles}
-    assert 1 == told.count("left for others: runs of versioned")
-    assert 1 == told.count("left for others: runs of stranger")
-    assert "begun under version '1', this worker runs '2'" in told
+    assert 1 == told.count("not claimed: runs of versioned")
+    assert 1 == told.count("not claimed: runs of stranger")
+    assert "started with version '1', this worker runs '2'" in told
 
 
 def test_a_worker_takes_up_what_another_left_within_two_leases(
@@ -208,7 +208,7 @@ def test_runs_that_are_due_and_that_nobody_takes_are_shown_as_such(tmp_path: Pat
     assert [{"agent": "stranger", "code_version": "7", "due_at": start}] == json.loads(data.stdout)[
         "overdue"
     ]
-    in_vain = "a worker; due for 1 h: none that may run stranger (version 7) is free"
+    in_vain = "a worker; due for 1 h: no worker for stranger (version 7) is free"
     for looked in (said("list"), said("show", "r"), said("list", "--json")):
         assert in_vain in looked.stdout
 

@@ -463,7 +463,7 @@ def test_the_steps_of_children_count_against_their_parents_budget(place: Place) 
 
     hf = place.open(parent, thinker)
 
-    with pytest.raises(BudgetExceeded, match="max_steps is 7, and 7 is used"):
+    with pytest.raises(BudgetExceeded, match="max_steps is 7, and 7 are used"):
         hf.run(parent, id="p")
 
     made = [hf.get(row.id).steps for row in reversed(hf.runs(parent="p"))]

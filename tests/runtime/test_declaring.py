@@ -200,7 +200,7 @@ def test_a_run_whose_input_no_longer_fits_fails_and_goes_on_when_the_code_is_men
 def test_what_is_no_store_no_list_and_no_status_is_refused(home: Any, tmp_path: Path) -> None:
     for url, said in (
         (5, "a path, a URL or a store"),
-        (tmp_path, "is a folder; name a file in it"),
+        (tmp_path, "is a folder; use a file in it"),
     ):
         with pytest.raises(InvalidInput, match=said):
             Holdfast(url)  # type: ignore[arg-type]

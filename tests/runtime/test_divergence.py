@@ -475,7 +475,7 @@ def test_accepted_new_steps_are_made_once_and_what_is_recorded_stays(
     assert happened == [*before, *added, "send kim"]
     assert hf.verify("r").ok
     said = [line.text for line in hf.get("r").lines if line.level == "accept"]
-    assert ["steps that the code added are accepted by ann: checked"] == said
+    assert ["new steps of the code were accepted by ann: checked"] == said
 
 
 def test_a_crash_at_any_boundary_of_an_accepted_resume_repeats_nothing(home: Any) -> None:

@@ -270,9 +270,7 @@ def test_a_hash_of_the_id_diverges_and_the_error_names_the_id_that_forks_share(
     hf = home.open(main)
     hf.run(main, id="r")
     hf.fork("r", 1, id="f")
-    with pytest.raises(
-        Diverged, match=r"fork of 'r' and has an id of its own(.|\n)*run\.origin_id"
-    ):
+    with pytest.raises(Diverged, match=r"fork of 'r' and has its own id(.|\n)*run\.origin_id"):
         hf.run(main, id="f")
     of[0] = "origin_id"
 

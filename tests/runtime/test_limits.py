@@ -232,8 +232,8 @@ def test_tokens_and_cost_count_as_the_provider_reports_them(home: Any) -> None:
 
 
 @pytest.mark.parametrize(("budget", "says"), [
-    (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 is used"),
-    (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 is used"),
+    (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 are used"),
+    (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 are used"),
 ])  # fmt: skip
 def test_no_call_begins_when_tokens_or_money_are_used_up(
     home: Any, budget: Budget, says: str
@@ -564,7 +564,7 @@ def test_pause_stops_at_the_next_call_and_resume_goes_on(home: Any) -> None:
         return work("a") + work("b")
 
     hf = home.open(main)
-    with pytest.raises(RunWaiting, match="somebody to resume it"):
+    with pytest.raises(RunWaiting, match="a person to resume it"):
         hf.run(main, id="r")
     assert (ran, hf.handle("r").status) == (["a"], "paused")
     with pytest.raises(RunWaiting, match="resume"):
@@ -584,7 +584,7 @@ def test_a_waiting_run_that_is_paused_does_not_go_on_when_its_signal_comes(home:
     with pytest.raises(RunWaiting):
         hf.run(main, id="r")
     hf.pause("r")
-    with pytest.raises(NotNow, match="paused already"):
+    with pytest.raises(NotNow, match="already paused"):
         hf.pause("r")
     hf.signal("r", "go", 5)
     assert hf.worker().run(once=True) == 0
@@ -644,7 +644,7 @@ def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None
     hf = home.open(main)
 
     assert 3 <= len(lives.read_text()) <= 10
-    with pytest.raises(RunWaiting, match=r"did not get on|never came back") as waiting:
+    with pytest.raises(RunWaiting, match=r"without progress|never returned") as waiting:
         hf.run(main, id="r")
     assert "r" in waiting.value.how
     assert hf.handle("r").status == "quarantined"

@@ -51,6 +51,6 @@ def test_a_run_whose_log_became_shorter_stops_and_is_not_taken_up_again(tmp_path
 
         row = hf.store.get("r")
         assert row is not None and row.status == "quarantined"
-        assert "forgotten events that it had acknowledged" in row.waiting_for
+        assert "lost acknowledged events" in row.waiting_for
         assert hf.worker().run(once=True) == 0
         assert PAID == [1, 2]

@@ -67,7 +67,7 @@ def test_a_rejection_holds_although_the_code_no_longer_asks(outbox: Outbox) -> N
     hf, ungated = outbox.open(catches=True)
     hf.reject("r", by="ann", why="not now")
 
-    assert hf.run(ungated, id="r") == "rejected: ann said no: not now"
+    assert hf.run(ungated, id="r") == "rejected: rejected by ann: not now"
     assert outbox.sent == []
     assert hf.replay("r").reached_end
 
@@ -126,7 +126,7 @@ def test_resuming_a_run_that_failed_on_a_rejection_does_not_call_what_was_reject
     outbox.asked()
     hf, gated = outbox.open(*GATE)
     hf.reject("r")
-    with pytest.raises(RunFailed, match="said no"):
+    with pytest.raises(RunFailed, match="rejected by"):
         hf.run(gated, id="r")
     hf, _ = outbox.open()
 
@@ -191,6 +191,6 @@ def test_a_tool_whose_risk_was_lowered_is_not_called_while_its_request_is_open(
     with pytest.raises(Diverged):
         hf.run(outbox, id="r")
     hf.reject("r")
-    with pytest.raises(RunFailed, match="said no"):
+    with pytest.raises(RunFailed, match="rejected by"):
         hf.run(outbox, id="r")
     assert sent == []

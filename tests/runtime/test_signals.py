@@ -132,7 +132,7 @@ def test_a_signal_to_a_finished_or_unknown_run_is_refused(home: Any) -> None:
     hf = home.open()
     hf.run(main, id="r")
 
-    with pytest.raises(NotNow, match="completed; the signal 'go' has no effect"):
+    with pytest.raises(NotNow, match="is already completed"):
         hf.signal("r", "go")
     with pytest.raises(NotFound):
         hf.signal("nobody", "go")
@@ -145,10 +145,10 @@ def test_a_signal_needs_a_name(home: Any, bad: str) -> None:
         run.wait_for(bad)
 
     hf = home.open()
-    with pytest.raises(RunFailed, match="a signal needs a name"):
+    with pytest.raises(RunFailed, match="a signal needs a non-empty name"):
         hf.run(main, id="r")
     waits(hf, one_signal, "other")
-    with pytest.raises(InvalidInput, match="a signal needs a name"):
+    with pytest.raises(InvalidInput, match="a signal needs a non-empty name"):
         hf.signal("other", bad)
 
 
@@ -214,9 +214,9 @@ def test_wait_any_mixes_signals_and_people_and_cancels_the_losers(
 
     waits(home.open(), choosing)  # for the signal that comes next
     assert [w.wait for w in hf.get("r").waits] == ["signal"]
-    with pytest.raises(NotNow, match="does not wait for an approval"):
+    with pytest.raises(NotNow, match="is not waiting for an approval"):
         hf.approve("r")
-    with pytest.raises(NotNow, match="does not wait for an answer"):
+    with pytest.raises(NotNow, match="is not waiting for an answer"):
         hf.answer("r", "x")
     hf.signal("r", "paid", "late")
     assert home.open().run(choosing, id="r") == [first, "late"]
@@ -255,7 +255,9 @@ def test_wait_any_refuses_what_it_cannot_wait_for(home: Any) -> None:
     def main(run: Run, what: int) -> Any:
         return run.wait_any(*[[Timer(1), 7], [Timer(1)], []][what], timeout=5)
 
-    for what, message in enumerate(["not 7", "one more Timer", "a signal needs a name"]):
+    for what, message in enumerate(
+        ["not 7", "use another Timer", "a signal needs a non-empty name"]
+    ):
         with pytest.raises(RunFailed, match=message):
             home.open().run(main, id=f"r{what}", what=what)
 

@@ -21,6 +21,7 @@ from holdfast import (
     Run,
     RunFailed,
     RunWaiting,
+    StatePatch,
     agent,
     step,
     tool,
@@ -330,7 +331,7 @@ def test_a_template_cannot_reach_into_python(home: Any) -> None:
     @agent
     def main(run: Run) -> str:
         for bad in ("{run._session}", "{os}", "{0}", "{}", "{state}", "{run.state.x}"):
-            with pytest.raises(InvalidInput, match="not known in a template"):
+            with pytest.raises(InvalidInput, match="unknown in a template"):
                 run.format(bad)
         return run.format("[{state.__class__}{state.x.__globals__}]")
 
@@ -683,7 +684,7 @@ def test_a_patch_that_cannot_be_stored_is_refused(home: Any) -> None:
     waits(hf, main)
     with pytest.raises(NotStorable):
         hf.patch("r", {"x": object()})
-    with pytest.raises(InvalidInput, match="a patch may take up to"):
+    with pytest.raises(InvalidInput, match="a patch may have up to"):
         hf.patch("r", {"x": BIG})
     assert of_kind(hf, "r", e.StatePatched) == []
 
@@ -769,7 +770,7 @@ def test_rerun_refuses_while_a_call_is_in_doubt_and_keys_are_new_afterwards(home
 
     home.crash(main, "r", "after send")
     hf = home.open(main)
-    with pytest.raises(NotNow, match="settle that first"):
+    with pytest.raises(NotNow, match="resolve it first"):
         hf.rerun("r")
     hf.resolve("r", done=None)
     hf.rerun("r")
@@ -880,3 +881,17 @@ def test_a_member_of_an_enum_is_kept_as_its_text(hf: Holdfast) -> None:
         return [run.facts[0].key, run.facts[0].source]
 
     assert ["colour", "colour"] == hf.run(main, id="r")
+
+
+def test_a_patch_of_notes_leaves_a_note_that_is_kept_beside_the_log_as_it_is(home: Any) -> None:
+    @agent
+    def main(run: Run) -> Any:
+        run.note("big", BIG)
+        return run.wait_for("go")
+
+    hf = home.open(main)
+    waits(hf, main)
+    hf.patch("r", StatePatch(notes={"small": 1}))
+
+    notes = hf.get("r").notes
+    assert (BIG, 1) == (hf.value("r", notes["big"]), notes["small"])

@@ -1,7 +1,9 @@
-"""Type checkers see the real signatures: `tests/typing/api.py` says what they must find."""
+"""Type checkers see the real signatures: `tests/typing/api.py` uses the whole public API and says what they must find."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -9,55 +11,75 @@ from pathlib import Path
 
 import pytest
 
-API = Path(__file__).parent.parent / "typing" / "api.py"
-SRC = Path(__file__).parent.parent.parent / "src"
+import holdfast
+from holdfast import AsyncHandle, AsyncHoldfast, AsyncRun, AsyncWorker, Handle, Holdfast, Run
+
+ROOT = Path(__file__).parent.parent.parent
+API = ROOT / "tests" / "typing" / "api.py"
 
 
-def comments() -> dict[int, str]:
-    """By line: what the checker must reveal there, or `refused: code`."""
-    found = {}
-    for number, line in enumerate(API.read_text().splitlines(), 1):
-        if "reveal_type(" in line or "# refused" in line:
-            found[number] = line.rpartition("  # ")[2].strip()
-    return found
-
-
-def plain(text: str) -> str:
-    """A revealed type in the words of the source: no modules, no quotes."""
-    text = re.sub(r"\b(?:builtins|typing|holdfast(?:\.\w+)*)\.", "", text.strip())
-    return text.strip('"').replace("Union[", "").rstrip("*")
+def expected_errors() -> set[int]:
+    """The lines that must be refused."""
+    lines = enumerate(API.read_text(encoding="utf-8").splitlines(), 1)
+    return {number for number, line in lines if line.endswith("# expect-error")}
 
 
 @pytest.mark.timeout(900)
-def test_mypy_in_strict_mode_sees_the_kept_signatures(tmp_path: Path) -> None:
+def test_mypy_in_strict_mode_refuses_what_must_be_refused_and_nothing_else(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file", "",
             "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent", str(API),
         ],
-        capture_output=True, text=True, env={"MYPYPATH": str(SRC), "PATH": ""}, cwd=tmp_path,
+        capture_output=True, text=True, env={"MYPYPATH": str(ROOT / "src"), "PATH": ""}, cwd=tmp_path,
     )  # fmt: skip
-    said: dict[int, str] = {}
-    for line in done.stdout.splitlines():
-        match = re.match(r".*api\.py:(\d+): (\w+): (.*)", line)
-        assert match, line
-        number, kind, text = int(match[1]), match[2], match[3]
-        if kind == "error":
-            said.setdefault(number, f"refused: {text.rpartition('[')[2].rstrip(']')}")
-        elif text.startswith("Revealed type is"):
-            said[number] = plain(text.removeprefix("Revealed type is"))
-    expected = comments()
+    refused = {int(n) for n in re.findall(r"api\.py:(\d+): error", done.stdout)}
 
-    assert expected.keys() == said.keys(), done.stdout + done.stderr
-    for number, wanted in expected.items():
-        assert wanted == said[number], f"line {number}"
+    assert expected_errors() == refused, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(900)
-def test_pyright_refuses_only_what_must_be_refused() -> None:
+def test_pyright_refuses_what_must_be_refused_and_nothing_else() -> None:
     """With pyright's engine as basedpyright packs it: a wheel, nothing to fetch when it runs."""
     command = [sys.executable, "-m", "basedpyright", "--level", "error", str(API)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     refused = {int(n) for n in re.findall(r"api\.py:(\d+):\d+ - error", done.stdout)}
 
-    assert {n for n, wanted in comments().items() if wanted.startswith("refused")} == refused
+    assert expected_errors() == refused, done.stdout + done.stderr
+
+
+def used() -> set[str]:
+    """Names and attributes that the file uses."""
+    tree = ast.parse(API.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize(
+    "cls", [Holdfast, AsyncHoldfast, Handle, AsyncHandle, AsyncWorker], ids=lambda cls: cls.__name__
+)
+def test_the_file_uses_every_method(cls: type) -> None:
+    methods = {
+        name
+        for name, member in inspect.getmembers(cls)
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    }
+
+    assert set() == methods - used()
+
+
+def test_the_file_uses_every_method_that_waits_inside_an_agent() -> None:
+    assert (
+        set() == {name for cls in (Run, AsyncRun) for name in vars(cls) if name[0] != "_"} - used()
+    )
+
+
+def test_the_file_uses_every_public_name_that_is_not_an_error() -> None:
+    public = {
+        name
+        for name in holdfast.__all__
+        if not (inspect.isclass(it := getattr(holdfast, name)) and issubclass(it, Exception))
+    }
+
+    assert set() == public - used()

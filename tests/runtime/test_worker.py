@@ -147,13 +147,13 @@ def test_a_worker_sets_a_run_aside_that_is_too_old_and_says_how_to_go_on(
     left = aging.start(counting, id="left")
     aging.store.claim("left", worker="dead", lease_us=1)
     clock.advance(2 * HOUR)
-    with pytest.raises(NotResumable, match="check of its age failed"):
+    with pytest.raises(NotResumable, match="age check failed"):
         aging.drive("left")
 
     first = aging.worker(report=reports.append).run(once=True)
     again = aging.worker(report=reports.append).run(once=True)
 
-    said = "the check of its age failed: it was last heard of 7,200 s ago, and its agent says max_age=3600"
+    said = "the age check failed: its last activity was 7,200 s ago, and its agent has max_age=3600"
     assert ("quarantined", 1, 0) == (left.status, first, again)
     assert [("waiting", True)] == [(x.status, said in x.detail) for x in reports]
     assert said in aging.get("left").waiting_for

@@ -144,7 +144,7 @@ def test_a_worker_whose_disk_fails_ends_and_says_so_and_another_one_goes_on(tmp_
         _, told = broken.communicate(timeout=ANSWER_SECONDS)
 
         assert 1 == broken.returncode, told
-        assert "this process writes no more" in told
+        assert "this process does not write any more" in told
         fleet.start()
         with Holdfast(path) as hf:
             assert 8 == hf.result("r", timeout=ANSWER_SECONDS)

@@ -165,7 +165,7 @@ class Reader:
         )  # fmt: skip
         if not is_shown(shown, done.stdout):
             raise Wrong(
-                f"`{command}` says something else than the page:\n{done.stdout}\n"
+                f"`{command}` prints something other than the page:\n{done.stdout}\n"
                 "(where it differs every time, write …; what cannot be run here is `console notest`)"
             )
 

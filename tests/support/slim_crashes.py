@@ -6,8 +6,8 @@ import importlib
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.crash import explore
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.scenario import Act, Answer, Play
 
 

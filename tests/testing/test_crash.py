@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import agents_right as right
+import agents_stubs as stubs
 import agents_wrong as wrong
 import pytest
 
@@ -182,5 +183,46 @@ def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(
 def test_a_tool_with_an_effect_and_no_mock_is_not_executed(
     crash_everywhere: Callable[..., Report],
 ) -> None:
-    with pytest.raises(AssertionError, match="send has an effect and no mock"):
+    with pytest.raises(AssertionError, match="send has no mock"):
         crash_everywhere(right.guarded)
+
+
+def test_input_may_be_given_by_position(crash_everywhere: Callable[..., Report]) -> None:
+    seen: list[Any] = []
+
+    crash_everywhere(
+        stubs.sending, "constant", "sam", mocks={"constant": lambda to: f"to {to}"},
+        check=lambda outcome: seen.append(outcome.result),
+    )  # fmt: skip
+
+    assert {"to sam"} == set(seen)
+
+
+@pytest.mark.parametrize("stub", ["nothing", "constant", "unwritten"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_stub_that_is_mocked_has_no_fault_whether_it_is_async_or_not(
+    stub: str, kind: str, crash_everywhere: Callable[..., Report]
+) -> None:
+    """A sketch takes a key and does nothing with it: that is no fault, because it is not the real tool."""
+    agent, name = (
+        (stubs.sending, stub) if kind == "sync" else (stubs.sending_async, f"{stub}_async")
+    )
+
+    assert crash_everywhere(agent, name, "sam", mocks={name: {"returns": "ok"}}).ok
+
+
+@pytest.mark.parametrize(
+    ("stub", "kind"), [("ignores", "repeats"), ("keyless", "in doubt")], ids=lambda x: x
+)
+def test_the_same_fault_is_found_in_a_plain_tool_and_in_an_async_one(
+    stub: str, kind: str, explored: Explored
+) -> None:
+    plain = explored(stubs.sending, {stub: {"returns": "ok"}}, stub=stub, to="sam")
+    on_a_loop = explored(
+        stubs.sending_async, {f"{stub}_async": {"returns": "ok"}}, stub=f"{stub}_async", to="sam"
+    )
+
+    assert [kind] == [fault.kind for fault in plain.faults]
+    assert [fault.says for fault in plain.faults] == [
+        fault.says.replace("_async", "") for fault in on_a_loop.faults
+    ]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.builtin_steps import ready_sentences
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.spec import (
     Cast,
     SpecError,
@@ -227,12 +227,12 @@ def test_a_rerun_keeps_the_state() -> None:
         ("Feature: x\n  Scenario: y\n    When the agent runs\n    Then the send_email tool shuld be called\n",
          ["f.feature:4", "the {tool} tool/step should be called"]),
         ("Feature: x\n  Scenario: y\n    Gven the input to is sam\n    When the agent runs\n",
-         ["f.feature:3", "'Gven' begins no sentence"]),
-        ("Scenario: y\n  When the agent runs\n", ["f.feature:1: not Gherkin", "begins with `Feature:"]),
+         ["f.feature:3", "'Gven' does not start a sentence"]),
+        ("Scenario: y\n  When the agent runs\n", ["f.feature:1: not Gherkin", "starts with `Feature:"]),
         ("Feature: x\n  Scenario: y\n", ["f.feature:2", "has no steps"]),
         ("Feature: x\n  Scenario: y\n    When the agent runs\n    Then the run should fail\n    When the agent runs\n",
-         ["f.feature:5", "a scenario of its own"]),
-        ("Feature: x\n  Scenario: y\n    Given the input is:\n", ["f.feature:3", "wants a table or a text"]),
+         ["f.feature:5", "a separate scenario"]),
+        ("Feature: x\n  Scenario: y\n    Given the input is:\n", ["f.feature:3", "needs a table or a text"]),
         ("Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n", ["f.feature:3", "takes no table"]),
     ],
 )  # fmt: skip
@@ -255,8 +255,8 @@ def test_a_spec_that_nobody_understands_is_refused_with_its_line(
         ("Given the send_mail tool returns 5\n    When the agent runs\n", "did you mean 'send_email'?"),
         ("Given the send_email tool returns 5\n    When the agent runs\n    Then the procedure should complete\n",
          "what the mock of send_email returns cannot be stored"),
-        ("When the agent runs\n    Then the send_mail tool should be called\n", "there is no tool 'send_mail'"),
-        ("When the agent runs\n    Then the stage should be ready\n", "there is no stage 'ready'"),
+        ("When the agent runs\n    Then the send_mail tool should be called\n", "unknown tool 'send_mail'"),
+        ("When the agent runs\n    Then the stage should be ready\n", "unknown stage 'ready'"),
     ],
 )  # fmt: skip
 def test_a_scenario_about_what_is_not_there_says_so(body: str, says: str) -> None:
@@ -272,7 +272,7 @@ def test_a_tool_with_an_effect_and_no_mock_ends_the_scenario_and_is_named() -> N
     (verdict,) = played("  Scenario: x\n    Given the input to is sam\n    And the approval is granted\n"
                         "    When the agent runs\n    Then the run should fail\n", cast)  # fmt: skip
 
-    assert "send_email has an effect and no mock" in verdict.problem
+    assert "send_email has no mock" in verdict.problem
 
 
 def test_the_line_of_a_sentence_in_a_python_file_is_that_of_the_file(tmp_path: Path) -> None:

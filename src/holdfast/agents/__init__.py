@@ -1,1 +1,1 @@
-"""What people build on the flow: typed agent state, loops, agents that talk to a model."""
+"""Agents built on the runtime: typed agent state, loops, and agents that are driven by a model."""

@@ -2,15 +2,15 @@
 
     model → tool calls → model → … → answer
 
-A question to the model is a step: its answer is recorded once, and a crash before that repeats the
-question only. Tools are called as the recorded answer says, through the same call flow as everywhere,
-so intents, keys, approvals, doubts, budgets and replay are what they always are. What a model gets wrong
-becomes an observation that it can learn from; what an agent may not do ends or suspends the run.
+A model call is a step: its reply is recorded once, and a crash before that repeats only the
+model call. Tools are called as the recorded reply says, through the same call flow as everywhere,
+so intents, keys, approvals, doubt, budgets and replay work as usual. A model's mistake
+becomes an observation that it can react to; what an agent may not do ends or suspends the run.
 
-A turn that called tools is an iteration: `checkpoint="every_iteration"` commits at its end. An effect rests on
-a recorded answer under every strategy, because its intent takes along everything that waits.
+A turn that called tools is an iteration: `checkpoint="every_iteration"` commits at its end. An effect depends on
+a recorded reply with every strategy, because its intent is committed with everything that is buffered.
 
-The loop is written once, as a generator; a small sync and a small async driver do what it asks for.
+The loop is written once, as a generator; a small sync and a small async driver execute it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ from holdfast.errors import (
     Rejected,
 )
 from holdfast.runtime import templates
+from holdfast.runtime.agent_types import BoundAgent
 from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
-from holdfast.runtime.enter import agent, step
+from holdfast.runtime.decorators import agent, step
 from holdfast.runtime.run import AsyncRun, Run, RunBase
 from holdfast.runtime.task_factory import in_thread
 
@@ -65,21 +66,21 @@ MODEL_RETRY: Final = Retry(attempts=6, initial=1.0, max_delay=60.0, retry_on=(Mo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Ask:
-    """Ask the model, for the n-th time."""
+    """Call the model, in turn n."""
 
     turn: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Act:
-    """Do what the model asked for, all at the same time."""
+    """Call the tools that the model requested, in parallel."""
 
     calls: tuple[ToolRequest, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Observed:
-    """What the model is told of a tool call."""
+    """The result of a tool call, as the model gets it."""
 
     text: str
     failed: bool = False
@@ -87,23 +88,23 @@ class _Observed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _EndTurn:
-    """What the tools answered has been said: an iteration is over."""
+    """All tool results are in the dialogue: an iteration ends."""
 
 
 _Loop = Generator[_Ask | _Act | _EndTurn, Any, str]
 
 
 class LLMAgent:
-    """An agent that a model drives.
+    """An agent that is driven by a model.
 
         devops = LLMAgent("devops", model=OpenAIModel("…"), instructions="…", tools=[check_disk, clean_logs])
         hf.run(devops, "I'm out of disk space. Fix it.")
 
     It runs, resumes and is approved like any `@agent`; inside another agent it is a child run. With an
-    async tool or model it is an async agent. A tool that fails, or that a person rejects, is told to the
-    model (`on_reject="fail"`: a rejection ends the run). `instructions` and `message` (the user's first
-    message) are templates: `{input.goal}`, `{state.key}`, `{run.id}`; `{{` is a brace. The goal is not one. `on_text` is given the model's words while they
-    come, and never on replay; after a stream that broke they come again from the beginning.
+    async tool or model it is an async agent. A tool that fails, or that a person rejects, is reported to the
+    model (`on_reject="fail"`: a rejection fails the run). `instructions` and `message` (the user's first
+    message) are templates: `{input.goal}`, `{state.key}`, `{run.id}`; `{{` is a brace. The goal is not one. `on_text` receives the model's text while it
+    streams, and never on replay; after an interrupted stream it starts again from the beginning.
     """
 
     def __init__(
@@ -179,6 +180,10 @@ class LLMAgent:
         """Inside another agent: a child run (something to await, if this agent is async)."""
         return self._enter(goal)
 
+    def bind(self, goal: str) -> BoundAgent[str]:
+        """The agent with the input of one run, for `hf.run` and `hf.start`."""
+        return BoundAgent(self, (goal,))
+
     def turn(self, run: Run, message: str, *, instructions: str = "") -> str:
         """Take a turn inside the run of another agent, and continue its dialogue; the answer.
 
@@ -209,7 +214,7 @@ class LLMAgent:
         for turn in range(1, self._max_turns + 1):
             reply: Reply = yield _Ask(turn)
             if reply.tool_calls:
-                check_complete(reply)  # versions before 0.2 recorded answers that were cut off
+                check_complete(reply)  # versions before 0.2 recorded truncated replies
             said.add(_message(reply))
             if reply.estimated:
                 run.log(
@@ -273,8 +278,9 @@ class LLMAgent:
     def _question(self, run: RunBase) -> Callable[..., Any]:
         """The step that asks the model. Its identity is the turn, and not what it is told: with better
         instructions or another model a run goes on where it is, and what was answered stays answered."""
-        declared = step(name=self._step_name, retry=self._retry)
         model: Any = self._model
+        outside = not getattr(model, "is_offline", False)
+        declared = step(name=self._step_name, retry=self._retry, outside=outside)
         if self._model_is_async:
 
             @declared
@@ -312,18 +318,16 @@ class LLMAgent:
     def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
-            raise InvalidInput(f"{self._model!r} must answer with a Reply, not {reply!r}")
+            raise InvalidInput(f"{self._model!r} must return a Reply, not {reply!r}")
         try:
             msgspec.convert(msgspec.to_builtins(reply), Reply)
         except msgspec.ValidationError as wrong:
-            raise InvalidInput(
-                f"{self._model!r} answered with a Reply that is wrong: {wrong}"
-            ) from None
+            raise InvalidInput(f"{self._model!r} returned an invalid Reply: {wrong}") from None
         reply = cleaned(reply)
         used = reply.usage
         if used is not None:
             if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:
-                raise InvalidInput(f"{self._model!r} reported a usage below zero: {used!r}")
+                raise InvalidInput(f"{self._model!r} reported a negative usage: {used!r}")
             return replace(reply, left_out=shown.left_out)
         sent = self._tools_tokens + shown.tokens
         got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
@@ -359,7 +363,7 @@ class LLMAgent:
         if use is None:
             known = ", ".join(self._tools) or "none"
             return _Observed(
-                f"error: there is no tool {call.name!r}; there are: {known}", failed=True
+                f"error: unknown tool {call.name!r}; known tools: {known}", failed=True
             )
         try:
             return use, use.read(call.arguments)
@@ -381,7 +385,7 @@ class LLMAgent:
         if len(text) <= most:
             return text
         head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
-        return f"{head}\n… {len(text) - len(head) - len(tail):,} characters left out …\n{tail}"
+        return f"{head}\n… {len(text) - len(head) - len(tail):,} characters omitted …\n{tail}"
 
 
 async def _called(fn: Callable[..., Any], is_async: bool, **arguments: Any) -> Any:
@@ -397,14 +401,14 @@ def _message(reply: Reply) -> Message:
 
 
 def _with_state(message: Message, run: RunBase) -> Message:
-    """Instructions that name the state, with the state as it is now; those that the run began with."""
+    """Instructions that name the state, with the state as it is now; those that the run started with."""
     metadata = message.metadata if message.role == Role.SYSTEM else None
     template = metadata.get("template") if isinstance(metadata, dict) else None
     return replace(message, content=run.format(template)) if isinstance(template, str) else message
 
 
 def _arguments(text: str) -> Any:
-    """The arguments that a model wrote; its text, if that is no JSON object."""
+    """The arguments that a model wrote; its text, if that is not a JSON object."""
     try:
         read = values.decode(text.encode())
     except (NotStorable, UnicodeEncodeError):
@@ -431,7 +435,7 @@ _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
         lambda x: callable(getattr(x, "count", None)) and not isinstance(x, str | list | tuple),
     ),
     "on_text": (
-        "a plain function that takes text",
+        "a sync function that takes text",
         lambda x: x is None or (callable(x) and not inspect.iscoroutinefunction(x)),
     ),
 }
@@ -457,6 +461,6 @@ def _check_price(what: str, model: object, budget: Budget | None) -> None:
     unpriced = hasattr(model, "price") and model.price is None
     if budget is not None and budget.max_cost_usd is not None and unpriced:
         raise InvalidInput(
-            f"{what}: max_cost_usd needs a price; give the model one with price=Price(input, output) in "
-            "US dollars for a million tokens"
+            f"{what}: max_cost_usd needs a price; set it with price=Price(input, output) in "
+            "US dollars per million tokens"
         )

@@ -1,8 +1,8 @@
 """`@loop`: an agent as a function from state to state, applied until its state is done.
 
-Each iteration ends with one event that holds what it changed. A loop that goes on takes its last committed
+Each iteration ends with one event that contains what it changed. A resumed loop loads its last committed
 state and calls its function again: earlier iterations are not replayed, so an iteration costs the same
-whether it is the tenth or the hundred-thousandth. Calls inside an iteration are journaled as everywhere.
+whether it is the tenth or the hundred-thousandth. Calls inside an iteration are recorded as everywhere.
 
 This module declares loops and drives them through the flow of `runtime`; it does no I/O of its own.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec import Raw
@@ -24,6 +24,7 @@ from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.events import Value, plain
 from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
+from holdfast.runtime.agent_types import Agent, AsyncAgent
 from holdfast.runtime.approvals import require_approvals
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.checkpoints import end_iteration
@@ -33,6 +34,7 @@ from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.enter import enter
 from holdfast.runtime.gate import check_budget, gate
 from holdfast.runtime.params import Params
+from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session
 from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import learn_names
@@ -40,6 +42,20 @@ from holdfast.runtime.undo import learn_names
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+
+
+class LoopDecorator(Protocol):
+    """What `@loop(…)` returns: it makes an agent of a function from state to state. The agent takes a goal or a first state,
+    and what the function takes after its state."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[AsyncRun, S, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncAgent[Concatenate[str | S, P], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Run, S, P], R], /
+    ) -> Agent[Concatenate[str | S, P], R]: ...
 
 
 def loop(
@@ -58,16 +74,16 @@ def loop(
     max_running: int | None = None,
     redact: Iterable[str] = (),
     exempt: Iterable[str] = (),
-    until: Callable[[S], bool] | None = None,
-) -> Callable[[Callable[Concatenate[Any, S, P], R]], Callable[Concatenate[str | S, P], R]]:
+    until: Callable[[Any], bool] | None = None,
+) -> LoopDecorator:
     """A function from state to state, applied until the state is done (or failed).
 
-    `hf.run(researcher, "the question")` makes the first state; a state may be given instead. The result is
-    the last state. After `max_iterations` the run fails with IterationsExceeded. `budget` is looked at before
-    each call; a budget that the state holds, before each iteration.
+    `hf.run(researcher, "the question")` creates the first state; you can pass a state instead. The result is
+    the last state. After `max_iterations` the run fails with IterationsExceeded. `budget` is checked before
+    each call; a budget in the state, before each iteration.
 
-    The state may also be a dataclass, a msgspec Struct or a pydantic model: then the first one is given, and
-    `until` says when one is the last.
+    The state may also be a dataclass, a msgspec Struct or a pydantic model: then pass the first one, and
+    `until` recognises the last one.
     """
     _check_limit(max_iterations)
     options = {
@@ -106,9 +122,7 @@ def _params(
     found = Params.of(fn)
     states = states_of(name, found.types.get(own[1].name, AgentState), until)
     if any(p.name == "goal" for p in own[2:]):
-        raise InvalidInput(
-            f"loop {name}: `goal` is what the first state is made of; use another name"
-        )
+        raise InvalidInput(f"loop {name}: `goal` is reserved for the first state; use another name")
 
     def entry() -> None: ...
 
@@ -153,7 +167,7 @@ class _Loop:
         while not state.is_over:
             state = yield from self._iterate(state, kwargs)
         if state.phase is Phase.ERROR:
-            raise AgentFailed(state.error or "the agent went to ERROR without saying why")
+            raise AgentFailed(state.error or "the agent changed to ERROR without a reason")
         return self.states.shown(state)
 
     def _kept(self) -> Any:
@@ -179,10 +193,10 @@ class _Loop:
     def _iterate(self, state: AgentState, kwargs: dict[str, Any]) -> Flow:
         session, root = self.session, self.root
         if state.iteration >= self.max_iterations:
-            said = f"it was not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
+            said = f"not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
             raise session.stop(Stop("iterations", said))
         if not self._comes_again():
-            gate(session)  # a loop without calls must end when it is told to
+            gate(session)  # a loop without calls must also end when it is cancelled
             session.check_lease()
             check_budget(session, state.budget.limits())
         require_approvals(session, self.declared, state.required_approvals)
@@ -199,17 +213,17 @@ class _Loop:
             )
         session.check_alive()
         if root.waiting is not None:
-            raise root.waiting  # the code caught it and went on
+            raise root.waiting  # the code caught it and continued
         if not isinstance(raw, self.states.kind):
             raise InvalidInput(
                 f"loop {self.spec.name} must return a {self.states.kind.__name__}, not {raw!r} "
-                f"(iteration {number}); return the state itself for one more iteration"
+                f"(iteration {number}); return the state unchanged for another iteration"
             )
         returned = self.states.returned(given, raw).at_iteration(number)
         return (yield from self._end(state, returned, durations))
 
     def _comes_again(self) -> bool:
-        """Whether the code of this iteration comes to what the log holds: to its calls, or to the failure for
+        """Whether the code of this iteration comes to what the log contains: to its calls, or to the failure for
         which the run is being undone, which only the code itself can say."""
         session, root = self.session, self.root
         journal, is_first, self.has_begun = session.journal, not self.has_begun, True
@@ -247,7 +261,7 @@ class _Loop:
     def _replayed(
         self, before: AgentState, recorded: e.IterationEnded, returned: AgentState
     ) -> AgentState:
-        """The state that the log holds; Diverged if the code now makes another one of it."""
+        """The state that the log contains; Diverged if the code now makes another one of it."""
         if recorded.delta is None:
             raise self.session.diverged("the end of an iteration", "no state", "a loop")
         document = jsonpatch.apply(values.decode(before.stored()), plain(recorded.delta))

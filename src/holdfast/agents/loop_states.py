@@ -85,9 +85,7 @@ def states_of(name: str, kind: Any, until: Callable[[Any], bool] | None) -> OwnS
         raise InvalidInput(f"loop {name}: until must be a function of the state, not {until!r}")
     if isinstance(kind, type) and issubclass(kind, AgentState):
         if until is not None:
-            raise InvalidInput(
-                f"loop {name}: an AgentState says itself when it is done (to_done); leave out until="
-            )
+            raise InvalidInput(f"loop {name}: an AgentState is done after to_done; remove until=")
         return OwnStates(kind, kind)
     if not isinstance(kind, type) or not (
         dataclasses.is_dataclass(kind)
@@ -100,6 +98,6 @@ def states_of(name: str, kind: Any, until: Callable[[Any], bool] | None) -> OwnS
         )
     if until is None:
         raise InvalidInput(
-            f"loop {name}: say when a {kind.__name__} is the last one: @loop(until=lambda state: …)"
+            f"loop {name}: declare when a {kind.__name__} is final: @loop(until=lambda state: …)"
         )
     return HeldStates(kind, until)

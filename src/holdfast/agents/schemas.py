@@ -1,7 +1,7 @@
-"""What a model is told of a tool: a JSON Schema made from the function's signature and docstring.
+"""A tool's description for a model: a JSON Schema from the function's signature and docstring.
 
-What the runtime fills in (`idempotency_key`, `tx`, an agent's `run`) is not told, and a model that
-gives it all the same is refused like any other unknown argument.
+What the runtime fills in (`idempotency_key`, `tx`, an agent's `run`) is not in it, and a model that
+passes it anyway is refused like any other unknown argument.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def tool_uses(tools: Iterable[Callable[..., Any]], owner: str) -> dict[str, Tool
     for fn in tools:
         use = tool_use(fn, owner)
         if use.name in found:
-            raise InvalidInput(f"{owner} has two tools named {use.name!r}; give one another name=")
+            raise InvalidInput(f"{owner} has two tools named {use.name!r}; rename one with name=")
         found[use.name] = use
     return found
 
@@ -111,12 +111,12 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
     if spec is None:
         name = getattr(fn, "__name__", repr(fn))
         raise InvalidInput(
-            f"{owner} was given {name}, which is not declared; decorate it with @tool, or with @step "
-            "if it is safe to repeat, so that its calls are kept in the log"
+            f"{owner} got {name}, which is not declared; decorate it with @tool, or with @step "
+            "if it is safe to repeat, so that its calls are recorded"
         )
     if isinstance(spec, CallSpec) and spec.is_method and not inspect.ismethod(fn):
         raise InvalidInput(
-            f"{owner}: {spec.name} is a method; give it with its instance, as shop.{spec.name}"
+            f"{owner}: {spec.name} is a method; pass it with its instance, for example shop.{spec.name}"
         )
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
@@ -126,7 +126,7 @@ def tool_use(fn: Callable[..., Any], owner: str = "this agent") -> ToolUse:
     shown = spec.params.schema.parameters
     for p in shown:
         if p.kind != "named":
-            raise InvalidInput(f"{owner}: a model gives arguments by name; {spec.name} takes {p}")
+            raise InvalidInput(f"{owner}: a model passes arguments by name; {spec.name} takes {p}")
     parameters = json_schema_of(spec, f"{owner}: tool {spec.name}")
     return ToolUse(
         fn=fn,

@@ -1,6 +1,6 @@
 """The typed state of an agent and its parts, under one name for those who write agents.
 
-They are pure values and live in `holdfast.core`, because the fold of a log shows them.
+They are pure values and are in `holdfast.core`, because the fold of a log shows them.
 """
 
 from holdfast.core.agent_state import AgentState, Phase, WorkingMemory

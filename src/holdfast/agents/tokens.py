@@ -1,7 +1,7 @@
 """Exact token counting, with a tokenizer that is installed: tiktoken or rs-bpe.
 
 Neither is needed: without one, `holdfast.core.tokens.Estimate` counts. Providers other than OpenAI do
-not publish their tokenizers; for them an estimate with its margin is the honest answer.
+not publish their tokenizers; for them an estimate with a margin is the best available.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tiktoken:
         self._encoding = encoding
 
     def count(self, text: str) -> int:
-        # A text that spells a special token is text: nobody shall make the count fail with it.
+        # A text that spells a special token is still text: it must not make the count fail.
         return len(self._encoding.encode(text, disallowed_special=()))
 
 
@@ -52,7 +52,7 @@ class RsBpe:
             ) from None
         make = getattr(openai, encoding, None)
         if encoding not in ("o200k_base", "cl100k_base") or make is None:
-            raise InvalidInput(f"rs-bpe knows o200k_base and cl100k_base, not {encoding!r}")
+            raise InvalidInput(f"rs-bpe supports o200k_base and cl100k_base, not {encoding!r}")
         self._encoding = make()
 
     def count(self, text: str) -> int:

@@ -1,7 +1,7 @@
 """The command line: `holdfast run`, `show`, `approve` and the rest, each loaded when it is used.
 
 This module knows the verbs' names and nothing of what they do, so that `holdfast --version` and
-`--help` start at once. A verb lives in the module that VERBS names; what one refuses comes out as
+`--help` start at once. A verb is in the module that VERBS names; what one refuses comes out as
 one message on stderr (with --json as one line of JSON) and an exit code, never as a traceback.
 """
 
@@ -20,39 +20,44 @@ from holdfast.errors import HoldfastError
 # verb: (module below this one, the command in it, what it does in a few words)
 VERBS: Final = {
     "demo": ("demo", "demo", "See a run survive a crash, offline, in a few seconds."),
-    "run": ("run", "run", "Run an agent of a file; the same id resumes."),
-    "resume": ("run", "resume", "Go on with a run that waits, was interrupted or failed."),
+    "run": ("run", "run", "Run an agent from a file; the same id resumes its run."),
+    "resume": ("run", "resume", "Resume a run that is waiting, interrupted or failed."),
     "start": ("start", "start", "Start a run of a registered agent by name, for workers."),
-    "agents": ("start", "agents", "The agents that the store knows."),
+    "agents": ("start", "agents", "List the registered agents."),
     "worker": ("worker", "worker", "Execute runs that are due, until stopped."),
-    "schedule": ("worker", "schedule", "Have workers start a run at certain times."),
-    "schedules": ("worker", "schedules", "All schedules, and when each is due next."),
-    "unschedule": ("worker", "unschedule", "Forget a schedule."),
-    "list": ("inspect", "list_runs", "Runs, newest first."),
-    "show": ("inspect", "show", "Where a run is, and what happened to get there."),
-    "trace": ("inspect", "trace", "A run's timeline, in words."),
-    "events": ("inspect", "events", "A run's log, event by event."),
-    "diff": ("inspect", "diff", "What changed in a run between two steps."),
+    "schedule": ("worker", "schedule", "Let workers start runs at certain times."),
+    "schedules": ("worker", "schedules", "List all schedules and their next due times."),
+    "unschedule": ("worker", "unschedule", "Delete a schedule."),
+    "list": ("inspect", "list_runs", "List runs, newest first."),
+    "show": ("inspect", "show", "Show the state of a run and how it got there."),
+    "trace": ("inspect", "trace", "Print a run's timeline as sentences."),
+    "events": ("inspect", "events", "Print a run's log, event by event."),
+    "diff": ("inspect", "diff", "Show what changed in a run between two steps."),
     "verify": ("inspect", "verify", "Check a run's log against its hash chain."),
-    "replay": ("run", "replay", "Run the code against the log; no tool executes."),
-    "rerun": ("run", "rerun", "Run a run's code from its first line again, its state kept."),
-    "test": ("test", "test", "Play the specs beside an agent; crash it everywhere."),
+    "replay": ("run", "replay", "Replay the log against the code; nothing is executed."),
+    "rerun": ("run", "rerun", "Run the code from its first line again; state is kept."),
+    "test": ("test", "test", "Run the specs of an agent; optionally crash it everywhere."),
     "validate": ("validate", "validate", "Check a .tac file without running it."),
-    "check": ("check", "check", "Would unfinished runs agree with this code? Nothing executes."),
-    "approve": ("decisions", "approve", "Say yes to what a run asks for."),
-    "reject": ("decisions", "reject", "Say no to what a run asks for."),
-    "answer": ("decisions", "answer", "Answer the question that a run asks."),
+    "check": ("check", "check", "Check unfinished runs against new code; nothing is executed."),
+    "approve": ("decisions", "approve", "Approve a request of a run."),
+    "reject": ("decisions", "reject", "Reject a request of a run."),
+    "answer": ("decisions", "answer", "Answer a question of a run."),
     "signal": ("decisions", "signal", "Send a signal to a run."),
-    "patch": ("decisions", "patch", "Change what a run knows, from outside."),
-    "resolve": ("decisions", "resolve", "Settle a call that may or may not have happened."),
-    "pause": ("decisions", "pause", "Stop a run at its next call, until it is resumed."),
-    "cancel": ("decisions", "cancel", "End a run at its next call."),
-    "undo": ("decisions", "undo", "Take back what a run did, newest first."),
-    "fork": ("decisions", "fork", "A new run that begins with another one's first steps."),
-    "doctor": ("admin", "doctor", "Examine the store: weak settings and damaged runs."),
-    "gc": ("admin", "gc", "Delete runs that ended long ago."),
-    "export": ("admin", "export", "Write a run into one file."),
-    "import": ("admin", "import_run", "Take in a run from a file, checked and not trusted."),
+    "patch": ("decisions", "patch", "Change a run's state from outside."),
+    "resolve": (
+        "decisions",
+        "resolve",
+        "Resolve a call in doubt: it may or may not have happened.",
+    ),
+    "pause": ("decisions", "pause", "Pause a run at its next call, until it is resumed."),
+    "cancel": ("decisions", "cancel", "Cancel a run at its next call."),
+    "undo": ("decisions", "undo", "Undo what a run did, newest first."),
+    "fork": ("decisions", "fork", "Create a new run from the first steps of another one."),
+    "mcp": ("mcp", "mcp", "Serve tasks to MCP clients; `mcp config` connects one."),
+    "doctor": ("admin", "doctor", "Check the store for weak settings and damaged runs."),
+    "gc": ("admin", "gc", "Delete old runs that have ended."),
+    "export": ("admin", "export", "Export a run to a file."),
+    "import": ("admin", "import_run", "Import a run from a file; it is validated first."),
 }
 
 
@@ -176,23 +181,23 @@ def _as_asked(error: click.ClickException, as_json: bool) -> click.ClickExceptio
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def cli() -> None:
-    """Durable runs of AI agents: a crash becomes a pause, and nothing dangerous happens twice.
+    """Durable AI agents: a crash becomes a pause, and no side effect is silently repeated.
 
     Every command that works on a store takes --url (or --db): a path, or postgresql://…; by default
     HOLDFAST_URL, or .holdfast/holdfast.db in this folder.
 
-    Every command takes --json: data on stdout, and what is refused as the last line of stderr,
+    Every command takes --json: data on stdout, and an error as the last line of stderr,
     {"error": kind, "message": text}.
 
     \b
     Exit codes:
       0    done
-      1    refused, damaged, or the run failed or waits; stderr says what, and what to do
-      2    called wrongly; nothing has happened
-      130  interrupted; a run that was under way can be resumed
+      1    refused, damaged, or the run failed or is waiting; stderr says what to do
+      2    wrong usage; nothing has happened
+      130  interrupted; the run can be resumed
 
     \b
-    Completion of verbs, files and run ids, for bash (zsh and fish alike):
+    Completion of commands, files and run ids, for bash (zsh and fish likewise):
       eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)"
     """
 

@@ -1,4 +1,4 @@
-"""The verbs that keep house: doctor, gc, export, import."""
+"""The commands that maintain the store: doctor, gc, export, import."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def every_run(store: Store, status: str = "") -> Iterator[RunRow]:
 @store_option
 @json_option
 def doctor(url: str | None, as_json: bool) -> None:
-    """Examine the store: weak settings and damaged runs. Exit code 1 if there are any.
+    """Check the store for weak settings and damaged runs. Exit code 1 if there are any.
 
-    Also says which runs are due and taken up by no worker.
+    Also lists runs that are due and claimed by no worker.
     """
     with existing_store(url) as store:
         with said("examining the store"):
@@ -95,7 +95,7 @@ def doctor(url: str | None, as_json: bool) -> None:
             version = f" (version {text.visible(kind.code_version)})" if kind.code_version else ""
             click.echo(
                 f"runs of {text.visible(kind.agent)}{version} have been due for {text.span(now - kind.due_at)}: "
-                "no worker that may run them is free, or none knows this agent in this version"
+                "no worker for this agent and version is free or running"
             )
     if not ok:
         raise click.exceptions.Exit(1)
@@ -117,24 +117,29 @@ def damage_of(store: Store, run_id: str) -> str:
 
 @click.command()
 @click.option(
-    "--older-than", metavar="AGE", help="Runs that ended longer ago: 90, 30s, 15m, 12h, 30d, 4w."
+    "--older-than",
+    metavar="AGE",
+    help="Delete runs that ended longer ago: 90, 30s, 15m, 12h, 30d, 4w.",
 )
 @click.option(
-    "--keep", type=click.IntRange(0), metavar="N", help="The newest N of them stay, however old."
+    "--keep",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Keep the newest N of them, whatever their age.",
 )
 @click.option(
     "--snapshots",
     type=click.IntRange(1),
     metavar="N",
-    help="Of each run's snapshots keep the newest N.",
+    help="Keep the newest N snapshots of each run.",
 )
 @click.option(
     "--snapshot-age",
     metavar="AGE",
-    help="Of each run's snapshots delete older ones, but the newest.",
+    help="Delete older snapshots of each run, except the newest.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be deleted.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @store_option
 @json_option
 def gc(
@@ -147,17 +152,17 @@ def gc(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Delete runs that ended long ago, with all that belongs to them.
+    """Delete old runs that have ended, with everything that belongs to them.
 
-    Only runs that are completed, failed or cancelled, and no child of a run that still goes on. With
-    a run its id and the idempotency keys that its callers chose are forgotten: whoever uses them again
-    acts again. Snapshots are caches: those that go cost time, and nothing else.
+    Only runs that are completed, failed or cancelled, and no child of a run that has not ended. Their
+    ids and their callers' idempotency keys are free again: using one of them again executes
+    again. Snapshots are caches: deleting them costs only time.
     """
     of_runs, of_snapshots = older_than or keep is not None, snapshot_age or snapshots is not None
     if not of_runs and not of_snapshots:
         raise click.UsageError(
-            "say which runs may go (--older-than AGE, --keep N, or both), "
-            "or which snapshots (--snapshots N, --snapshot-age AGE)"
+            "choose what to delete: runs (--older-than AGE, --keep N, or both) "
+            "or snapshots (--snapshots N, --snapshot-age AGE)"
         )
     age = _age(older_than, "--older-than") or 0
     rotated = 0
@@ -167,7 +172,7 @@ def gc(
             count = snapshots or sys.maxsize >> 1
             rotated = sum(
                 store.rotate_snapshots(row.id, keep=count, max_age_us=oldest)
-                for row in counted(every_run(store), "looking at the snapshots of run")
+                for row in counted(every_run(store), "checking the snapshots of run")
             )
         doomed = _doomed(store, store.now() - age, keep or 0) if of_runs else []
         deleted: list[str] = []
@@ -183,7 +188,7 @@ def gc(
     word = "would be deleted" if dry_run else "deleted"
     lines = [f"{text.count(len(ids), 'run')} {word}"] if of_runs else []
     if of_snapshots:
-        left = "snapshots were left alone"
+        left = "no snapshots deleted"
         lines.append(left if dry_run else f"{text.count(rotated, 'snapshot')} deleted")
     of_caches = {"snapshots": rotated} if of_snapshots else {}
     say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
@@ -199,13 +204,13 @@ def _age(given: str | None, option: str) -> int | None:
 
 def _doomed(store: Store, before: int, keep: int) -> list[RunRow]:
     found = (row for status in TERMINAL_STATUSES for row in every_run(store, status))
-    ended = list(counted(found, "looking at run"))
+    ended = list(counted(found, "checking run"))
     ended.sort(key=lambda row: row.updated_at, reverse=True)
     return [row for row in ended[keep:] if row.updated_at < before and not _is_needed(store, row)]
 
 
 def _is_needed(store: Store, row: RunRow) -> bool:
-    """A child's result may still be asked for, as long as its parent goes on."""
+    """A child's result may still be asked for, as long as its parent continues."""
     parent = store.get(row.parent) if row.parent else None
     return parent is not None and parent.status not in TERMINAL_STATUSES
 
@@ -221,7 +226,7 @@ def _is_needed(store: Store, row: RunRow) -> bool:
 @store_option
 @json_option
 def export(run_id: str, output: Path | None, url: str | None, as_json: bool) -> None:
-    """Write a run into one file: its log, chained as it is, and its artifacts. Lines of JSON."""
+    """Export a run to one file of JSON lines: its log with its hash chain, and its artifacts."""
     with existing_store(url) as store:
         lines = bundle.pack(store, run_id)
     if output is None:
@@ -248,8 +253,8 @@ def export(run_id: str, output: Path | None, url: str | None, as_json: bool) -> 
 @store_option
 @json_option
 def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
-    """Take in a run from a file that `export` wrote. It is checked and not trusted: a run that had
-    not ended is paused, and nothing executes until somebody resumes it."""
+    """Import a run from a file that `export` wrote. It is validated and not trusted: a run that had
+    not ended is paused, and nothing is executed until a person resumes it."""
     try:
         packed = bundle.unpack(bundle.lines_of(file))
     except UnicodeDecodeError:
@@ -262,4 +267,4 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
         store.close()
     data = {"run": packed.run.id, "status": status, "events": len(packed.records)}
     say(as_json, data, f"{packed.run.id}: {text.count(len(packed.records), 'event')}, {status}",
-        f"  see it: {command(url, 'show', packed.run.id)}")  # fmt: skip
+        f"  to see it: {command(url, 'show', packed.run.id)}")  # fmt: skip

@@ -2,7 +2,7 @@
 
     {"format": "holdfast run", "version": 1, "id": …}      the first line
     {"seq": 0, "time": …, "epoch": …, "kind": …, "data": "…", "hash": "…"}   one for each event
-    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept beside the log
+    {"blob": "<hash>", "data": "<base64>"}                 one for each value kept next to the log
 
 A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
 checked before anything is written, what the first line claims is taken from the log instead, and a
@@ -48,7 +48,7 @@ class NotABundle(InvalidInput):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"this is not a run that `holdfast export` wrote: {why}. Nothing was imported"
+            f"this is not a file that `holdfast export` wrote: {why}. Nothing was imported"
         )
 
 
@@ -119,7 +119,7 @@ def unpack(file: Iterable[str]) -> Packed:
     first = _read(next(lines, ""), _First, "its first line")
     if first.format != FORMAT or first.version != 1:
         raise NotABundle(
-            f"it says {first.format!r}, version {first.version}; this Holdfast knows version 1"
+            f"its format is {first.format!r}, version {first.version}; this Holdfast reads version 1"
         )
     run_id = log.check_run_id(first.id)
     records, blobs = [], []
@@ -133,7 +133,7 @@ def unpack(file: Iterable[str]) -> Packed:
     events = [log.read_event(run_id, record) for record in checked]
     created = events[0] if events else None
     if not isinstance(created, e.RunCreated) or created.run_id != run_id:
-        raise NotABundle("its log does not begin with the creation of this run")
+        raise NotABundle("its log does not start with the creation of this run")
     missing = set().union(*map(artifacts, events)) - {blob.hash for blob in blobs}
     if missing:
         raise NotABundle(f"the value with hash {min(missing)} is missing from it")
@@ -169,14 +169,14 @@ def _read(line: str, kind: type[S], where: str) -> S:
     try:
         return msgspec.json.decode(line, type=kind)
     except (ValueError, RecursionError) as error:
-        raise NotABundle(f"{where} does not read: {error}") from None
+        raise NotABundle(f"{where} cannot be parsed: {error}") from None
 
 
 def _record(x: _Event, number: int) -> Record:
     try:
         return Record(x.seq, x.time, x.epoch, x.kind, x.data.encode(), bytes.fromhex(x.hash))
     except ValueError as error:
-        raise NotABundle(f"line {number} does not read: {error}") from None
+        raise NotABundle(f"line {number} cannot be parsed: {error}") from None
 
 
 def _blob(x: _Blob) -> Blob:
@@ -192,17 +192,17 @@ def _blob(x: _Blob) -> Blob:
 def _status(records: list[Record]) -> str:
     """What the log adds up to. Events of the right shape may still be nonsense in each other's company."""
     try:
-        status = fold(RunState(), counted(records, "adding up event")).status
+        status = fold(RunState(), counted(records, "folding event")).status
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NotABundle(
-            f"its events do not add up to a run: {type(error).__name__}: {error}"
+            f"its events do not form a valid run: {type(error).__name__}: {error}"
         ) from None
     return status if status in TERMINAL_STATUSES else "paused"
 
 
 def take_in(store: Store, packed: Packed) -> str:
     """Write the run into a store; the status it has there."""
-    # Claimed while it is written, so that no worker takes it up in between.
+    # Claimed while it is written, so that no worker claims it in between.
     run = packed.run
     signals = [(r.seq, r.event) for r in packed.records if r.kind == e.SignalReceived.stored_as]
     row, fresh = store.create(
@@ -214,14 +214,16 @@ def take_in(store: Store, packed: Packed) -> str:
         keys=control.received(run.id, signals),
     )
     if not fresh:
-        raise InvalidInput(f"run {run.id!r} exists already in this store; nothing was imported")
+        raise InvalidInput(f"run {run.id!r} already exists in this store; nothing was imported")
     last = packed.records[-1]
     new: list[Record] = []
     if packed.status == "paused":
         head = Head(last.seq, last.hash, last.time)
-        said = e.RunPaused(by=IMPORTER, why="imported; nothing executes until somebody resumes it")
+        said = e.RunPaused(
+            by=IMPORTER, why="imported; nothing is executed until a person resumes it"
+        )
         _, new = log.seal(head, [said], epoch=row.epoch, time=store.now())
-    waits = "somebody to resume it" if new else ""
+    waits = "a person to resume it" if new else ""
     change = RowChange(packed.status, None, waits)
     store.append(Append(run.id, last.seq, new, row.epoch, change))
     return packed.status

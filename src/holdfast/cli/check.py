@@ -61,7 +61,7 @@ class Checked:
 def check(
     targets: tuple[str, ...], agent: str, failed: bool, url: str | None, as_json: bool
 ) -> None:
-    """Replay every unfinished run against these files' agents. Exit code 1 if one would not go on.
+    """Replay every unfinished run against the agents in these files. Exit code 1 if one cannot continue.
 
     No step or tool is executed and nothing is written to the store.
     """
@@ -146,9 +146,7 @@ def _print(found: list[Checked], counts: Counter[str], url: str | None) -> None:
             )
     unknown = Counter(one.row.agent for one in found if one.verdict == "unknown")
     for name, count in sorted(unknown.items()):
-        click.echo(
-            f"unknown: {count} of agent {text.visible(name)}, which is in none of these files"
-        )
+        click.echo(f"unknown: {count} of agent {text.visible(name)}, which is not in these files")
     said = ", ".join(f"{counts[v]} {v}" for v in ("agrees", *BAD, "unknown") if counts[v])
     click.echo(
         f"{text.count(len(found), 'unfinished run')}: {said}; nothing was executed"
@@ -158,8 +156,8 @@ def _print(found: list[Checked], counts: Counter[str], url: str | None) -> None:
     if counts["diverges"]:
         again = command(url, "rerun", "NEWCODE", "ID")
         click.echo(
-            f"keep the old way for runs under way with `if run.patched('name'):`, or begin one anew: {again}"
+            f"to keep the old behaviour for existing runs, use `if run.patched('name'):`; to restart a run: {again}"
         )
     if any(one.adds for one in found):
         accept = command(url, "resume", "NEWCODE", "ID", "--accept-new-steps")
-        click.echo(f"where the code has only added steps, a run can make them now: {accept}")
+        click.echo(f"if the code only adds steps, a run can execute them now: {accept}")

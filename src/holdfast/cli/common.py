@@ -30,14 +30,14 @@ def store_option(command: F) -> F:
     """`--url`, also called `--db`."""
     return click.option(
         "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL",
-        help="A path, or postgresql://…; default HOLDFAST_URL, or .holdfast/holdfast.db here.",
+        help="A path, or postgresql://…; default: HOLDFAST_URL, or .holdfast/holdfast.db in this folder.",
     )(command)  # fmt: skip
 
 
 def json_option(command: F) -> F:
     """`--json`, for programs."""
     return click.option(
-        "--json", "as_json", is_flag=True, help="For programs; times are microseconds since 1970."
+        "--json", "as_json", is_flag=True, help="Print JSON; times are microseconds since 1970."
     )(command)
 
 
@@ -57,8 +57,8 @@ def python_files(_: click.Context, __: click.Parameter, begun: str) -> list[Comp
 
 
 def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """For a shell's completion: the newest runs whose id begins so. Whatever is wrong, it is not said
-    here: a shell is no place for it."""
+    """For a shell's completion: the newest runs whose id starts so. Whatever is wrong, it is not said
+    here: completion must not print errors."""
     url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")
     try:
         with existing_store(url) as store:
@@ -77,8 +77,8 @@ def existing_store(url: str | None) -> Iterator[Store]:
     file = sqlite_file(url)
     if file is not None and not exists(file):
         raise NotFound(
-            f"there is no store at {file}; name one with --db PATH or HOLDFAST_URL. "
-            "The first `holdfast run` makes one"
+            f"no store at {file}; choose one with --db PATH or HOLDFAST_URL. "
+            "`holdfast run` creates one"
         )
     store = open_store(url)
     try:
@@ -141,8 +141,8 @@ class Decider:
     as_json: bool
 
     def confirm(self, question: str | Callable[[], str]) -> None:
-        """Go on only if a person says yes, or has said so beforehand. A question that has to be found out
-        first is not, if nobody is asked."""
+        """Continue only if a person confirms, or has passed --yes. A question that has to be computed
+        first is not computed with --yes."""
         if not self.yes:
             confirm(question if isinstance(question, str) else question(), yes=False)
 
@@ -157,19 +157,19 @@ def decision_options(verb: Callable[..., None]) -> Callable[..., None]:
         verb(decider=Decider(by, why, yes, url, as_json), **own)
 
     made = store_option(json_option(deciding))
-    made = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(made)
-    made = click.option("--why", default="", help="The reason, kept in the log.")(made)
-    return click.option("--by", default=who, help="Who decides; default: you.")(made)
+    made = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(made)
+    made = click.option("--why", default="", help="The reason; it is recorded.")(made)
+    return click.option("--by", default=who, help="Who decides; default: your user name.")(made)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if a person says yes."""
+    """Continue only if a person confirms."""
     if yes:
         return
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
-        raise NotNow("nobody answered, so nothing was done; --yes skips the question") from None
+        raise NotNow("no confirmation, nothing was done; use --yes to skip the question") from None
     if not agreed:
         raise NotNow("nothing was done")
 

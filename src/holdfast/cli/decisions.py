@@ -21,35 +21,45 @@ from holdfast.cli.common import (
     existing_store,
     json_or_text,
     pair,
+    python_files,
     run_argument,
     say,
 )
 from holdfast.cli.prompts import option_or_value, show_request
 from holdfast.core import values
 from holdfast.core.state import Call, Waiting
-from holdfast.errors import NotStorable
+from holdfast.errors import InvalidInput, NotStorable
 from holdfast.store.base import Store
+from holdfast.store.process import is_held
 
 request_option = click.option(
-    "--request", default="", metavar="REQUEST", help="Which one, if the run asks for several."
+    "--request", default="", metavar="REQUEST", help="Which request, if several are open."
 )
 
 
-def _open_request(store: Store, run_id: str, kind: str, request: str) -> Waiting | None:
+def _open_request(
+    store: Store, run_id: str, kind: str, request: str, url: str | None, *words: str
+) -> Waiting | None:
     """The request that a decision would be about; None leaves it to `control` to say why not."""
     waits = [w for w in views.pending(store, run_id).waits if w.wait == kind and not w.decided]
     named = [w for w in waits if request in ("", w.id)]
-    return named[0] if len(named) == 1 else None
+    if len(named) <= 1:
+        return named[0] if named else None
+    lines = [f"run {run_id!r} is waiting for {len(named)} {kind}s; name one:"]
+    for wait in named:
+        what = text.compact(describe.content(store, run_id, wait.show)) if wait.tool else wait.name
+        lines.append(f"  {command(url, *words, '--request', wait.id)}  # {what}")
+    raise InvalidInput("\n".join(lines))
 
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
-    """What was done, and how the run goes on."""
+    """What was done, and how the run continues."""
     status = views.standing(views.row_of(store, run_id), store.now())
     data = {"run": run_id, "did": did, "status": status}
     lines = [f"{run_id}: {did}"]
     if status in ("waiting", "pending", "interrupted"):
         lines.append(
-            f"  a worker goes on with it; or here: {command(decider.url, 'resume', 'FILE', run_id)}"
+            f"  a worker will resume it; to resume it here: {command(decider.url, 'resume', 'FILE', run_id)}"
         )
     say(decider.as_json, data, *lines)
 
@@ -61,7 +71,7 @@ def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> No
     word = "approve" if approved else "reject"
     act = control.approve if approved else control.reject
     with existing_store(decider.url) as store:
-        wait = _open_request(store, run_id, "approval", request)
+        wait = _open_request(store, run_id, "approval", request, decider.url, word, run_id)
         if wait is not None:
             show_request(store, run_id, wait)
             decider.confirm(f"{word} this?")
@@ -76,7 +86,7 @@ def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> No
 @request_option
 @decision_options
 def approve(run_id: str, request: str, decider: Decider) -> None:
-    """Say yes to what a run asks for."""
+    """Approve a request of a run."""
     _approval(run_id, request, True, decider)
 
 
@@ -85,20 +95,20 @@ def approve(run_id: str, request: str, decider: Decider) -> None:
 @request_option
 @decision_options
 def reject(run_id: str, request: str, decider: Decider) -> None:
-    """Say no to what a run asks for."""
+    """Reject a request of a run."""
     _approval(run_id, request, False, decider)
 
 
 @click.command()
 @run_argument
 @click.argument("value")
-@click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
+@click.option("--text", "as_text", is_flag=True, help="VALUE is text, even if it is valid JSON.")
 @request_option
 @decision_options
 def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decider) -> None:
-    """Answer the question that a run asks. VALUE is JSON if it reads as JSON, else text."""
+    """Answer a question of a run. VALUE is parsed as JSON if possible; otherwise it is text."""
     with existing_store(decider.url) as store:
-        wait = _open_request(store, run_id, "answer", request)
+        wait = _open_request(store, run_id, "answer", request, decider.url, "answer", run_id, value)
         said = value if as_text else option_or_value(value, wait)
         if wait is not None:
             show_request(store, run_id, wait)
@@ -112,13 +122,13 @@ def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decide
 @run_argument
 @click.argument("name")
 @click.argument("value", required=False)
-@click.option("--text", "as_text", is_flag=True, help="VALUE is text, also if it reads as JSON.")
-@click.option("--signal-id", default="", help="The same id counts once, however often it is sent.")
+@click.option("--text", "as_text", is_flag=True, help="VALUE is text, even if it is valid JSON.")
+@click.option("--signal-id", default="", help="A signal with the same id counts once.")
 @decision_options
 def signal(
     run_id: str, name: str, value: str | None, as_text: bool, signal_id: str, decider: Decider
 ) -> None:
-    """Send a signal to a run. It is kept if nobody waits for it yet."""
+    """Send a signal to a run. It is kept until the run is waiting for it."""
     content = value if value is None or as_text else json_or_text(value)
     with existing_store(decider.url) as store:
         control.signal(
@@ -133,7 +143,7 @@ def signal(
 @click.command()
 @run_argument
 @click.argument("call", required=False, metavar="[STEP]")
-@click.option("--done", metavar="RESULT", help="It happened, with this result (JSON, or text).")
+@click.option("--done", metavar="RESULT", help="It happened, with this result (JSON or text).")
 @click.option("--failed", metavar="WHY", help="It did not happen.")
 @click.option("--retry", is_flag=True, help="Try it again.")
 @decision_options
@@ -145,9 +155,9 @@ def resolve(
     retry: bool,
     decider: Decider,
 ) -> None:
-    """Settle a call that may or may not have happened."""
+    """Resolve a call in doubt: it may or may not have happened."""
     if (done is not None) + (failed is not None) + retry != 1:
-        raise click.UsageError("say exactly one of --done RESULT, --failed WHY and --retry")
+        raise click.UsageError("use exactly one of --done RESULT, --failed WHY and --retry")
     which: int | str | None = int(call) if call is not None and call.isdecimal() else call
     how: dict[str, Any] = {"failed": failed, "retry": retry}
     if done is not None:
@@ -161,12 +171,12 @@ def resolve(
                 if done is not None
                 else "not done"
                 if failed is not None
-                else "to be tried again"
+                else "to be retried"
             )
-            decider.confirm(f"settle it as {word}?")
+            decider.confirm(f"resolve it as {word}?")
             which = target.step
         control.resolve(store, run_id, which, by=decider.by, why=decider.why, **how)
-        _report(store, run_id, f"step {which} settled", decider)
+        _report(store, run_id, f"step {which} resolved", decider)
 
 
 def _doubtful(store: Store, run_id: str, which: int | str | None) -> Call | None:
@@ -202,13 +212,13 @@ def _summary(store: Store, run_id: str) -> str:
 @run_argument
 @decision_options
 def pause(run_id: str, decider: Decider) -> None:
-    """Stop a run at its next call, until it is resumed."""
+    """Pause a run at its next call, until it is resumed."""
     with existing_store(decider.url) as store:
         control.pause(store, run_id, by=decider.by, why=decider.why)
-        live = views.row_of(store, run_id).is_live(store.now())
+        live = is_held(views.row_of(store, run_id), store.now())
         _report(store, run_id, "will pause at its next call" if live else "paused", decider)
         if not decider.as_json:
-            click.echo(f"  to go on: {command(decider.url, 'resume', 'FILE', run_id)}")
+            click.echo(f"  to continue: {command(decider.url, 'resume', 'FILE', run_id)}")
 
 
 @click.command()
@@ -216,10 +226,10 @@ def pause(run_id: str, decider: Decider) -> None:
 @click.option(
     "--state", "changes", multiple=True, metavar="KEY=VALUE", help="A new value in the run's state."
 )
-@click.option("--delete", multiple=True, metavar="KEY", help="Remove it from the run's state.")
+@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key from the run's state.")
 @click.option(
     "--json-patch", "operations", metavar="JSON",
-    help="RFC 6902 operations on what `holdfast show --json` shows (of a loop, under `loop`); - reads "
+    help="RFC 6902 operations on the output of `holdfast show --json` (for a loop, under `loop`); - reads "
          "them from stdin.",
 )  # fmt: skip
 @decision_options
@@ -230,11 +240,9 @@ def patch(
     operations: str | None,
     decider: Decider,
 ) -> None:
-    """Change what a run knows. Its agent sees it when its next call returns, a loop when its iteration ends."""
+    """Change a run's state. The agent sees it when its next call returns, a loop when its iteration ends."""
     if bool(changes or delete) == (operations is not None):
-        raise click.UsageError(
-            "say what to change: --state KEY=VALUE and --delete KEY, or --json-patch"
-        )
+        raise click.UsageError("use --state KEY=VALUE and --delete KEY, or --json-patch")
     new: Any = {key: json_or_text(value) for key, value in map(pair, changes)}
     if operations is not None:
         given = sys.stdin.read() if operations == "-" else operations
@@ -254,7 +262,7 @@ def patch(
 @run_argument
 @decision_options
 def cancel(run_id: str, decider: Decider) -> None:
-    """End a run at its next call. A call that is under way is not torn apart."""
+    """Cancel a run at its next call. A call in progress is not interrupted."""
     with existing_store(decider.url) as store:
         decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
         control.cancel(store, run_id, by=decider.by, why=decider.why)
@@ -265,12 +273,12 @@ def cancel(run_id: str, decider: Decider) -> None:
 @run_argument
 @decision_options
 def undo(run_id: str, decider: Decider) -> None:
-    """Take back what a run did, newest first; a worker with the agent's code does it."""
+    """Undo what a run did, newest first. A worker with the agent's code executes it."""
     with existing_store(decider.url) as store:
         calls = views.get(store, run_id).to_undo
         for call in calls:
             shown = text.compact(describe.content(store, run_id, call.args), 200)
-            first = "" if call.status == "done" else ", once it is known whether it happened"
+            first = "" if call.status == "done" else ", after its doubt is resolved"
             click.echo(
                 f"  would undo step {call.step}, {text.visible(call.name)} {shown}{first}", err=True
             )
@@ -283,20 +291,40 @@ def undo(run_id: str, decider: Decider) -> None:
 @click.command()
 @run_argument
 @click.argument("step", type=int)
-@click.option("--id", "new_id", metavar="ID", help="The new run's id; default: one is made up.")
+@click.option("--id", "new_id", metavar="ID", help="The new run's id; default: a generated one.")
 @click.option(
     "--state",
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change the state it begins with.",
+    help="Change the state it starts with.",
 )
+@click.option(
+    "--dry", "file", metavar="FILE[:AGENT]", shell_complete=python_files,
+    help="Execute STEP again in isolation, with mocks; no run is made and no tool executes.",
+)  # fmt: skip
+@click.option(
+    "--mock", "mocks", multiple=True, metavar="NAME=RESULT",
+    help="With --dry: what a tool or model returns (JSON, or text); MOCKS in FILE are used too.",
+)  # fmt: skip
 @decision_options
-def fork(
-    run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], decider: Decider
-) -> None:
-    """A new run that begins with this one's log up to the end of STEP, and goes its own way."""
+def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], file: str | None,
+         mocks: tuple[str, ...], decider: Decider) -> None:  # fmt: skip
+    """A new run that begins with this one's log up to the end of STEP, and continues on its own.
+
+    With --dry, STEP itself is executed again instead, on a copy in memory.
+    """
     state = {key: json_or_text(value) for key, value in map(pair, changes)}
+    if file is not None:
+        if new_id is not None:
+            raise click.UsageError("--dry makes no run, so it takes no --id")
+        from holdfast.cli.dry_fork import dry_fork
+
+        answers = {key: json_or_text(value) for key, value in map(pair, mocks)}
+        dry_fork(file, run_id, step, state, answers, decider.url, as_json=decider.as_json)
+        return
+    if mocks:
+        raise click.UsageError("--mock goes with --dry FILE")
     with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)
@@ -304,6 +332,6 @@ def fork(
     data = {"run": made, "forked_from": run_id, "step": step, "inherited_effects": inherited}
     lines = [f"{made}: forked from {run_id} after step {step}"]
     if inherited:
-        lines.append(f"  it inherits what was done: {'; '.join(inherited)}")
+        lines.append(f"  it inherits these effects: {'; '.join(inherited)}")
     go_on = command(decider.url, "resume", "FILE", made)
-    say(decider.as_json, data, *lines, f"  to go on: {go_on}")
+    say(decider.as_json, data, *lines, f"  to continue: {go_on}")

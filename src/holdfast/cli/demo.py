@@ -35,7 +35,7 @@ LEASE_SECONDS = "3"
 
 
 class DemoFailed(HoldfastError):
-    """The demo did not show what it promises."""
+    """The demo did not behave as it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _environment(calendar: str, more: dict[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _calendar(folder: Path, quiet: bool) -> Iterator[Stage]:
-    """The calendar, in a process of its own, as long as the demo lasts."""
+    """The calendar, in its own process, as long as the demo lasts."""
     ledger = folder / "calendar.jsonl"
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, str(HERE / "demo_calendar.py"), str(ledger)],
@@ -130,7 +130,9 @@ def _folder(folder: Path | None) -> Path:
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     if (folder / ".holdfast").exists() or (folder / "calendar.jsonl").exists():
-        raise DemoFailed(f"{folder} holds an earlier demo; name another folder, or delete it first")
+        raise DemoFailed(
+            f"{folder} contains an earlier demo; choose another folder, or delete it first"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
 
@@ -141,9 +143,7 @@ def _say(sentence: str) -> None:
 
 
 def _crash(stage: Stage) -> None:
-    _say(
-        "1. An agent brings Ada on board: nine steps, four tools, a calendar that sometimes fails."
-    )
+    _say("1. An agent onboards Ada: nine steps, four tools, a calendar that sometimes fails.")
     words = (
         "run",
         "agent.py",
@@ -157,18 +157,18 @@ def _crash(stage: Stage) -> None:
     code = stage.holdfast(*words, env={"HOLDFAST_DEMO_KILL": "1"})
     if code != -signal.SIGKILL:
         raise DemoFailed(
-            f"the first process was to die of kill -9, and ended with exit code {code}"
+            f"the first process should have been killed, but ended with exit code {code}"
         )
-    click.echo(
-        "Killed. The calendar has the invite; the process that sent it never wrote that down."
-    )
+    click.echo("Killed. The calendar has the invite; the process died before it recorded that.")
 
 
 def _resume(stage: Stage) -> None:
-    _say("2. What is left is the log. It knows where the run was, and that step 6 has no receipt.")
+    _say(
+        "2. The log is still there. It shows the position of the run, and that step 6 has no receipt."
+    )
     stage.holdfast("show", RUN, "--short")
     _say(
-        "3. Another process takes it up: steps 1–5 are not executed again, step 6 is, with the same key."
+        "3. Another process resumes it: steps 1–5 are not executed again, step 6 is, with the same key."
     )
     code = stage.holdfast("resume", "agent.py", RUN)
     if code:
@@ -176,7 +176,7 @@ def _resume(stage: Stage) -> None:
 
 
 def _look(stage: Stage) -> None:
-    _say("4. What everybody can see of it.")
+    _say("4. Inspect the run.")
     for verb in ("show", "trace", "verify"):
         if stage.holdfast(verb, RUN):
             raise DemoFailed(f"`holdfast {verb}` found something wrong")
@@ -184,17 +184,17 @@ def _look(stage: Stage) -> None:
 
 
 def _count(stage: Stage) -> dict[str, int]:
-    _say("5. The calendar's own ledger.")
+    _say("5. What the calendar recorded.")
     entries = [entry for entry in stage.entries() if entry["page"] == "/invites"]
     for entry in entries:
         click.echo(f"    {entry['did']:<15}  {entry['id']}  key {entry['key']}")
     made = sum(entry["did"] == "made" for entry in entries)
     again = len(entries) - made
     if made != 1 or again != 1:
-        raise DemoFailed(
-            f"there should be one invite, asked for twice; there are {made}, and {again} repeats"
-        )
-    click.secho("The invite was asked for twice, under one key: one invite.", fg="green", bold=True)
+        raise DemoFailed(f"expected one invite, requested twice; found {made}, and {again} repeats")
+    click.secho(
+        "The invite was requested twice, with one key: one invite was sent.", fg="green", bold=True
+    )
     return {"asked_for": made + again, "made": made}
 
 

@@ -1,4 +1,4 @@
-"""The calendar of `holdfast demo`: a small HTTP server in a process of its own, with a ledger file.
+"""The calendar of `holdfast demo`: a small HTTP server in its own process, with a ledger file.
 
 It knows nothing of Holdfast. It makes an entry for each key it has not seen, answers a known key
 with the entry it made for it, and is unreliable: the first request to some of its pages gets a 503.

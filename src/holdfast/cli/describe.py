@@ -1,4 +1,4 @@
-"""A run in words: its position, what it waits for, and the commands with which it goes on.
+"""A run in words: its position, what it is waiting for, and the commands with which it continues.
 
 Only words; printing is up to the verbs. Nothing here needs the agent's code.
 """
@@ -13,7 +13,10 @@ from holdfast import views
 from holdfast.cli.common import command
 from holdfast.cli.text import span, visible
 from holdfast.core import values
-from holdfast.core.events import Value
+from holdfast.core.advice import ambiguous
+from holdfast.core.events import Divergence, Value
+from holdfast.core.log import root_of
+from holdfast.core.policy import budget_use
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import MICROSECONDS, RunRow, Store
@@ -25,7 +28,7 @@ OVERDUE_US = 60 * MICROSECONDS
 
 
 def content(store: Store, run_id: str, value: Value | None) -> Any:
-    """What a Value holds, fetched if it is kept beside the log."""
+    """What a Value holds, fetched if it is kept next to the log."""
     return None if value is None else values.decode(read_value(store, run_id, value))
 
 
@@ -55,41 +58,93 @@ def _family(store: Store, state: RunState) -> Iterator[RunState]:
 
 
 def next_steps(store: Store, state: RunState, url: str | None, file: str = "FILE") -> list[str]:
-    """The commands with which a run goes on."""
-    go_on = command(url, "resume", file, state.id)
+    """The commands with which a run continues."""
+    go_on = resume_command(state, url, file)
     match state.status:
         case "completed" | "cancelled" | "running":
             return []
         case "failed" | "paused" | "quarantined" | "interrupted" | "pending":
             return [*_doubts(state, url), go_on]
-    found = [line for asked in requests(store, state) for line in _ways(asked, url)]
+    found: list[str] = []
     for member in _family(store, state):
+        if member.diverged is not None and member.status == "waiting":
+            found += _after_divergence(member, member.diverged, url, file)
+            continue
+        found += decisions(member, url)
         found += _doubts(member, url)
         if member.status in ("paused", "quarantined"):
             found.append(command(url, "resume", file, member.id))
     worker = command(url, "worker", file)
-    return found or [f"{go_on}   (or, by itself when it is time: {worker})"]
+    return found or [f"{go_on}   (or let a worker resume it when it is due: {worker})"]
 
 
-def _ways(asked: Asked, url: str | None) -> list[str]:
-    wait, run_id = asked.wait, asked.run_id
-    which = ["--request", wait.id] if wait.branch else []
-    match wait.wait:
-        case "approval":
-            return [command(url, verb, run_id, *which) for verb in ("approve", "reject")]
-        case "answer":
-            return [
-                command(url, "answer", run_id, wait.options[0] if wait.options else "…", *which)
-            ]
-        case "signal":
-            return [command(url, "signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
+def resume_command(state: RunState, url: str | None, file: str) -> str:
+    """How a run is resumed. One that failed by a limit needs a higher one, which is that of the whole tree."""
+    limits = higher_limits(state)
+    run_id = root_of(state.id, state.parent) if limits else state.id
+    return command(url, "resume", file, run_id, *limits)
+
+
+def higher_limits(state: RunState) -> list[str]:
+    """What a run that failed by a limit must be resumed with."""
+    reason = state.failure.reason if state.status == "failed" and state.failure else ""
+    if reason == "deadline":
+        return ["--deadline", "60"]
+    if reason == "budget":
+        used = budget_use(
+            state.budget,
+            steps=state.steps + state.child_steps,
+            elapsed_us=state.updated_at - state.created_at,
+            usage=state.usage,
+        )
+        over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+        return [x for name in over for x in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")]
     return []
 
 
+def decisions(state: RunState, url: str | None) -> list[str]:
+    """The commands that decide what this run asks for; a request is named where several are open."""
+    asked = [wait for wait in state.waits if not wait.decided]
+    named = ambiguous(asked)
+    found: list[str] = []
+    for wait in asked:
+        which = ["--request", wait.id] if wait.wait in named else []
+        found += (command(url, *words, *which) for words in _verbs(state.id, wait))
+    return found
+
+
+def _verbs(run_id: str, wait: Waiting) -> list[tuple[str, ...]]:
+    match wait.wait:
+        case "approval":
+            return [("approve", run_id), ("reject", run_id)]
+        case "answer":
+            return [("answer", run_id, wait.options[0] if wait.options else "…")]
+        case "signal":
+            return [("signal", run_id, name, "…") for name in (wait.of or (wait.name,))]
+    return []
+
+
+def _after_divergence(
+    state: RunState, diverged: Divergence, url: str | None, file: str
+) -> list[str]:
+    """Ways to continue a run whose code does not match its log."""
+    found = [f"{command(url, 'resume', file, state.id)}   (after you have put the old code back)"]
+    if diverged.adds:
+        accept = command(url, "resume", file, state.id, "--accept-new-steps")
+        found.append(f"{accept}   (makes the calls that the code has added)")
+    rerun = command(url, "rerun", file, state.id)
+    return [*found, f"{rerun}   (starts over, with its state kept)"]
+
+
 def _doubts(state: RunState, url: str | None) -> list[str]:
-    # A call that is safe to repeat settles itself on resume; these are for people.
+    # A call that is safe to repeat resolves itself on resume; these are for people.
     open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
-    return [
+    lost = [
+        command(url, "resolve", state.id, c.step, "--done", "…")
+        for c in state.calls
+        if c.unavailable
+    ]
+    return lost + [
         command(url, "resolve", state.id, call.step, "--done", "…")
         + "   (or --failed … or --retry)"
         for call in open_ones
@@ -97,16 +152,16 @@ def _doubts(state: RunState, url: str | None) -> list[str]:
 
 
 def waits_for(state: RunState, row: RunRow, now: int) -> str:
-    """What the run waits for, in words; empty if it does not wait."""
+    """What the run is waiting for, in words; empty if it does not wait."""
     if state.status == "interrupted":
-        return f"anybody to take it up: {visible(row.owner)} has not renewed its lease{_overdue(row, now)}"
+        return f"a worker (lease of {visible(row.owner)} expired){_overdue(row, now)}"
     if state.status == "running":
-        left = "" if row.due_at is None else f", lease for {span(row.due_at - now)} more"
+        left = "" if row.due_at is None else f", lease for another {span(row.due_at - now)}"
         return f"{visible(row.owner)}{left}"
     if state.status == "pending":
         return a_worker(row, now)
     if state.status == "waiting" and state.waits and all(wait.decided for wait in state.waits):
-        return f"a worker: what it waited for is decided{_overdue(row, now)}"
+        return f"a worker (its requests are decided){_overdue(row, now)}"
     said = state.waiting_for or row.waiting_for
     if state.wake_at is not None and state.status == "waiting":
         said += f" (in {span(max(0, state.wake_at - now))})"
@@ -114,7 +169,7 @@ def waits_for(state: RunState, row: RunRow, now: int) -> str:
 
 
 def a_worker(row: RunRow, now: int) -> str:
-    """Whom a run waits for that is due or soon will be; and since when in vain, if that is long."""
+    """Whom a run is waiting for that is due or soon will be; and since when without effect, if that is long."""
     return f"a worker{_overdue(row, now)}"
 
 
@@ -124,7 +179,7 @@ def _overdue(row: RunRow, now: int) -> str:
     kind = (
         f"{visible(row.agent)}{f' (version {visible(row.code_version)})' * bool(row.code_version)}"
     )
-    return f"; due for {span(now - row.due_at)}: none that may run {kind} is free, or none is there"
+    return f"; due for {span(now - row.due_at)}: no worker for {kind} is free or running"
 
 
 def doubt_of(call: Call) -> str:
@@ -133,5 +188,5 @@ def doubt_of(call: Call) -> str:
         case "keyed":
             return "on resume it is called again with the same key"
         case "checked":
-            return "on resume its check is asked"
-    return "it is not repeated: a person settles it"
+            return "on resume its check is called"
+    return "it is not repeated: a person must resolve it"

@@ -38,16 +38,18 @@ CALLS_SHOWN = 100
 
 
 @click.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
 @click.option("--agent", default="", help="Only runs of this agent.")
 @click.option("--parent", default="", help="Only child runs of this one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--cursor", type=int, help="Where the next page begins (`next` of the page before).")
+@click.option(
+    "--cursor", type=int, help="Where the next page starts (`next` of the previous page)."
+)
 @store_option
 @json_option
 def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: int | None,
               url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Runs, newest first."""
+    """List runs, newest first."""
     with existing_store(url) as store:
         found, after = _page(store, status or "", Filter(agent=agent, parent=parent), limit, cursor)
         now = store.now()
@@ -62,7 +64,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
         click.echo("no runs" + (" that match" if status or agent or parent or cursor else " yet"))
         return
     text.table(
-        ("id", "agent", "status", "changed", "waits for"),
+        ("id", "agent", "status", "changed", "waiting for"),
         [
             (row.id, text.visible(row.agent), standing(row, now), f"{text.span(now - row.updated_at)} ago",
              _waits_for(row, now) or "–")
@@ -76,7 +78,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
 
 
 def _waits_for(row: RunRow, now: int) -> str:
-    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    """What the row says that it is waiting for; once that is decided, only a worker is missing."""
     if standing(row, now) in ("pending", "interrupted"):
         return describe.a_worker(row, now)
     return text.visible(row.waiting_for)
@@ -88,7 +90,7 @@ def _fields(row: RunRow) -> dict[str, Any]:
 
 def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | None
           ) -> tuple[list[RunRow], int | None]:  # fmt: skip
-    """Up to `limit` runs, and where the next page begins. The store does not tell `interrupted` from
+    """Up to `limit` runs, and where the next page starts. The store does not tell `interrupted` from
     `running`, as only the lease does; so pages are read until there are enough."""
     asked = "running" if status == "interrupted" else status
     found: list[RunRow] = []
@@ -111,9 +113,9 @@ def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | No
 
 @click.command()
 @run_argument
-@click.option("--step", type=int, help="The state as it was at this step, not as it is now.")
-@click.option("--before", is_flag=True, help="With --step: before the step; default is after it.")
-@click.option("--short", is_flag=True, help="Only where it is, and how it goes on.")
+@click.option("--step", type=int, help="The state at this step instead of the current one.")
+@click.option("--before", is_flag=True, help="With --step: before the step; default: after it.")
+@click.option("--short", is_flag=True, help="Only its position, and how to continue.")
 @click.option(
     "--all", "every_call", is_flag=True,
     help=f"Every call. Default: the last {CALLS_SHOWN}, and those that are not done.",
@@ -122,7 +124,7 @@ def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | No
 @json_option
 def show(run_id: str, step: int | None, before: bool, short: bool, every_call: bool, url: str | None,
          as_json: bool) -> None:  # fmt: skip
-    """Where a run is, and what happened to get there."""
+    """Show the state of a run and how it got there."""
     with existing_store(url) as store:
         row = views.row_of(store, run_id)
         if step is None:
@@ -147,7 +149,7 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
         return
     if step is not None:
         when = f"{'before' if before else 'after'} step {step}"
-        click.echo(f"as it was {when}, at {text.clock(state.updated_at)}; "
+        click.echo(f"state {when}, at {text.clock(state.updated_at)}; "
                    f"it is {text.status(standing(row, now))} now")  # fmt: skip
         now = state.updated_at
     _head(state, place, waits, steps, now)
@@ -167,22 +169,24 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
         ("position", text.visible(str(place))),
         ("loop", _loop(state)),
         ("stage", _stages(state)),
-        ("began", f"{text.clock(state.created_at)}, {took} ago" if state.status not in views.ENDED
+        ("started", f"{text.clock(state.created_at)}, {took} ago" if state.status not in views.ENDED
                   else f"{text.clock(state.created_at)}, ended after {took}"),
-        ("taken up", f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}" if state.workers else ""),
+        ("claimed", f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}" if state.workers else ""),
         ("parent", text.visible(state.parent)),
         ("forked", f"from {text.visible(state.forked_from)}" if state.forked_from else ""),
         ("inherits", "; ".join(map(text.visible, state.inherited_effects))),
-        ("held by" if state.status == "running" else "waits for", waits),
+        ("owner" if state.status == "running" else "waiting for", waits),
+        ("recorded", text.visible(state.diverged.recorded) if state.diverged else ""),
+        ("attempted", text.visible(state.diverged.attempted) if state.diverged else ""),
         ("input", text.compact(state.input, 200)),
     ]  # fmt: skip
     for name, said in lines:
         if said:
-            click.echo(f"{click.style(f'{name:<10}', dim=True)}  {said}")
+            click.echo(f"{click.style(f'{name:<11}', dim=True)}  {said}")
     for number, line in enumerate(steps):
         label = "continue" if not number else ""
         click.echo(
-            f"{click.style(f'{label:<10}', dim=True)}  {click.style(text.visible(line), bold=True)}"
+            f"{click.style(f'{label:<11}', dim=True)}  {click.style(text.visible(line), bold=True)}"
         )
 
 
@@ -215,9 +219,7 @@ def _calls(calls: Sequence[Call], of: int) -> None:
         return
     text.heading("calls")
     if len(calls) < of:
-        click.echo(
-            f"  {of - len(calls):,} earlier ones are done and not shown here; --all shows them"
-        )
+        click.echo(f"  {of - len(calls):,} earlier calls are done and not shown; --all shows them")
     text.table(
         ("step", "call", "status", "tries", "took", "arguments", "result"),
         [
@@ -248,12 +250,12 @@ def _outcome(call: Call) -> str:
 
 
 def _story(call: Call) -> list[str]:
-    """What the table has no room for: failed attempts, doubt, and how it was settled."""
+    """What the table has no room for: failed attempts, doubt, and how it was resolved."""
     lines = []
     for attempt in call.attempts:
         if attempt.error is None and attempt.ended_at is None and attempt is not call.attempts[-1]:
             lines.append(
-                f"attempt {attempt.number} began and left no receipt: its process died, or lost the run"
+                f"attempt {attempt.number} started and left no receipt: its process died or lost the run"
             )
         if attempt.error is not None:
             said = text.visible(f"{attempt.error.type}: {attempt.error.message}")
@@ -267,7 +269,7 @@ def _story(call: Call) -> list[str]:
             fg="magenta"))  # fmt: skip
     lines += [f"evidence: {text.visible(said)}" for said in call.evidence]
     if call.resolved:
-        lines.append(f"doubt settled: {text.visible(call.resolved)}")
+        lines.append(f"doubt resolved: {text.visible(call.resolved)}")
     return lines
 
 
@@ -351,7 +353,7 @@ def _ending(state: RunState) -> None:
 @store_option
 @json_option
 def trace(run_id: str, url: str | None, as_json: bool) -> None:
-    """A run's timeline, in words."""
+    """Print a run's timeline as sentences."""
     with existing_store(url) as store:
         found = list(views.events(store, run_id))
     if as_json:

@@ -22,6 +22,7 @@ from holdfast.core.params import ParamSchema, type_name
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotFound, NotStorable
 from holdfast.runtime.declare import AgentSpec, agent_spec, spec_of
+from holdfast.store.base import RunRow
 
 LUA: Final = ".tac"
 
@@ -43,7 +44,7 @@ class Loaded:
         names = self.own or tuple(self.agents)
         if len(names) != 1:
             raise InvalidInput(
-                f"{self.file} has several agents; say which: " + _choices(self.file, names)
+                f"{self.file} has several agents; choose one: " + _choices(self.file, names)
             )
         return self.agents[names[0]]
 
@@ -103,7 +104,7 @@ def _load_lua(file: str, name: str) -> Loaded:
 def _import_module(name: str) -> types.ModuleType:
     """A module by its dotted name, sought as Python would: in this folder first."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise NotFound(f"there is no file {name}")
+        raise NotFound(f"file {name} not found")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -113,7 +114,7 @@ def _import_module(name: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InvalidInput(f"{name} cannot be loaded: {error}") from error
-        raise NotFound(f"there is no file {name}, and no module of that name") from error
+        raise NotFound(f"no file and no module is called {name}") from error
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
 
@@ -152,6 +153,15 @@ def _place(error: BaseException, path: Path) -> str:
 # ── parameters ───────────────────────────────────────────────────────────────────────────────
 
 
+def check_agent(loaded: Loaded, row: RunRow) -> None:
+    """NotFound if the file does not have the agent of this run."""
+    if row.agent not in loaded.agents:
+        known = ", ".join(loaded.agents)
+        raise NotFound(
+            f"run {row.id!r} belongs to agent {row.agent!r}, which is not in {loaded.file}; it has {known}"
+        )
+
+
 def parameters(name: str, schema: ParamSchema, given: Iterable[str]) -> dict[str, Any]:
     """`k=v` texts as the agent's parameters; a usage error that lists all that is wrong, and what is
     wanted."""
@@ -176,7 +186,7 @@ def parameters(name: str, schema: ParamSchema, given: Iterable[str]) -> dict[str
     if wrong:
         listed = "\n".join(f"  {p}" for p in named.values())
         takes = f"{name} takes:\n{listed}" if named else f"{name} takes no parameters"
-        raise click.UsageError("; ".join(wrong) + f"\n{takes}\ngive each as --param name=value")
+        raise click.UsageError("; ".join(wrong) + f"\n{takes}\npass each as --param name=value")
     return found
 
 

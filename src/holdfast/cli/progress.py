@@ -1,4 +1,4 @@
-"""What is going on, on stderr while it lasts, for whoever sits at a terminal.
+"""Progress on stderr, for people at a terminal.
 
 `Progress` says line by line what a run does that executes in this process: it reads the log as
 anybody could, and the run does not know of it. `counted` counts long work on one line; `said` names
@@ -56,7 +56,7 @@ def counted(things: Iterable[T], what: str) -> Iterator[T]:
 
 @contextmanager
 def said(what: str) -> Iterator[None]:
-    """While it lasts, a terminal says what goes on; at the end that is gone."""
+    """While it lasts, a terminal says what continues; at the end that is gone."""
     watched = sys.stderr.isatty()
     if watched:
         click.echo(f"{ERASE}{what} …", nl=False, err=True)

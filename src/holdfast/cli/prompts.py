@@ -21,10 +21,11 @@ def show_request(store: Store, run_id: str, wait: Waiting) -> None:
     """The request with its exact arguments, on stderr."""
     agent = views.row_of(store, run_id).agent
     click.echo(
-        f"run {run_id} of {text.visible(agent)} asks, since {text.clock(wait.since)}:", err=True
+        f"run {run_id} ({text.visible(agent)}) has been waiting since {text.clock(wait.since)}:",
+        err=True,
     )
     if wait.tool:
-        said = f"  may it call {click.style(text.visible(wait.tool), bold=True)} with exactly this?"
+        said = f"  approve this call of {click.style(text.visible(wait.tool), bold=True)}?"
     else:
         said = f"  {click.style(text.visible(wait.name), bold=True)}"
     click.echo(said, err=True)
@@ -40,7 +41,7 @@ def show_request(store: Store, run_id: str, wait: Waiting) -> None:
 
 
 def ask_on_the_spot(store: Store, run_id: str) -> bool:
-    """Ask whoever sits at the terminal for all that the run waits for. Whether anything was decided."""
+    """Ask the person at the terminal for everything that the run is waiting for. Returns whether anything was decided."""
     decided = False
     for asked in requests(store, views.get(store, run_id)):
         if asked.wait.wait in ("approval", "answer"):

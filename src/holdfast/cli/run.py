@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, text
+from holdfast.cli import INTERRUPTED, Refused, text
 from holdfast.cli.common import (
     Decider,
     command,
@@ -24,6 +24,8 @@ from holdfast.cli.common import (
     existing_store,
     file_argument,
     json_option,
+    known_runs,
+    python_files,
     run_argument,
     say,
     store_option,
@@ -31,20 +33,51 @@ from holdfast.cli.common import (
     who,
 )
 from holdfast.cli.describe import content, next_steps
-from holdfast.cli.load import Loaded, is_file, load, parameters
+from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
+from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, NotFound, RunBusy, RunCancelled, RunFailed, RunWaiting
+from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
+from holdfast.runtime.agent_types import BoundAgent
 from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.resumable import CHECKS
+from holdfast.store.base import Store
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
-    help="How long the run stays ours if this process dies.",
+    help="How long the run stays reserved if this process dies.",
 )  # fmt: skip
-wait_option = click.option("--wait", is_flag=True, help="Block while the run waits for something.")
+deadline_option = click.option(
+    "--deadline", type=float, metavar="SECONDS", help="Seconds from now after which the run fails."
+)
+budget_option = click.option(
+    "--budget", "budget", multiple=True, metavar="LIMIT=NUMBER", callback=lambda _ctx, _param, given: _budget(given),
+    help="A limit of the run's budget, such as max_steps=20 or max_cost_usd=0.5.",
+)  # fmt: skip
+wait_option = click.option(
+    "--wait", is_flag=True, help="Block while the run is waiting for something."
+)
+
+
+def _budget(given: tuple[str, ...]) -> Budget | None:
+    """The limits that were typed."""
+    known = {one.name for one in fields(Budget)}
+    found: dict[str, Any] = {}
+    for text_ in given:
+        name, _, number = text_.partition("=")
+        try:
+            found[name] = int(number) if number.isdecimal() else float(number)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text_!r} is not LIMIT=NUMBER, such as max_steps=20"
+            ) from None
+        if name not in known:
+            raise click.BadParameter(
+                f"unknown limit {name!r}; there are {', '.join(sorted(known))}"
+            )
+    return Budget(**found) if found else None
 
 
 def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
@@ -53,7 +86,7 @@ def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
 
 @contextmanager
 def _terminate_like_ctrl_c() -> Iterator[None]:
-    """A service manager's SIGTERM leaves the run as Ctrl-C does: given back at once."""
+    """A service manager's SIGTERM leaves the run as Ctrl-C does: released at once."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -83,7 +116,7 @@ class Job:
 
     @property
     def asks(self) -> bool:
-        """Whether somebody sits at a terminal who can be asked on the spot."""
+        """Whether a person at a terminal can be asked right away."""
         return not self.as_json and not self.wait and sys.stdin.isatty() and sys.stderr.isatty()
 
     def carry(self, go: Callable[[], Any]) -> None:
@@ -97,15 +130,9 @@ class Job:
             self._waits(waiting)
         except RunFailed as failed:
             self._failed(failed)
-        state = views.get(self.hf.store, self.run_id)
-        result = content(self.hf.store, self.run_id, state.result)
-        if self.as_json:
-            self._json(state.status, result=result)
-            return
-        click.echo(f"run {self.run_id} {text.status(state.status)}", err=True)
-        click.echo(
-            text.visible(result, lines=True) if isinstance(result, str) else text.pretty(result)
-        )
+        except Diverged as diverged:
+            self._diverged(diverged)
+        _print_result(self.hf.store, self.run_id, self.as_json)
 
     def _to_the_end(self, go: Callable[[], Any]) -> None:
         while True:
@@ -124,9 +151,10 @@ class Job:
                     raise
             go = self.go_on
 
-    def go_on(self, *, accept_new_steps: bool = False) -> Any:
+    def go_on(self, *, accept_new_steps: bool = False, limits: Limits = NO_LIMITS) -> Any:
         return self.hf.resume(
-            self.run_id, wait=self.wait, by=who(), override=self.override, accept_new_steps=accept_new_steps
+            self.run_id, wait=self.wait, by=who(), override=self.override, accept_new_steps=accept_new_steps,
+            deadline=limits.deadline, budget=limits.budget,
         )  # fmt: skip
 
     def _await_lease(self, busy: RunBusy) -> None:
@@ -138,7 +166,7 @@ class Job:
             return
         left = text.span(first.due_at - store.now())
         click.echo(
-            f"{text.visible(first.owner)} holds run {busy.run_id}; if it has died, its lease ends in {left} …",
+            f"{text.visible(first.owner)} owns run {busy.run_id}; if it has died, its lease expires in {left} …",
             err=True,
         )
         while True:
@@ -165,7 +193,7 @@ class Job:
                 f"step {call.step}, {text.visible(call.name)}, may or may not have happened"
                 for call in state.in_doubt
             ]
-            click.echo("\n".join([f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To go on:",
+            click.echo("\n".join([f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To continue:",
                                   *(f"  {text.visible(line)}" for line in how)]), err=True)  # fmt: skip
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -175,7 +203,9 @@ class Job:
         if self.as_json:
             self._json(state.status, waiting_for=waiting.waiting_for, how=how)
         else:
-            click.echo(f"run {self.run_id} waits for {text.visible(waiting.waiting_for)}", err=True)
+            click.echo(
+                f"run {self.run_id} is waiting for {text.visible(waiting.waiting_for)}", err=True
+            )
             for line in how:
                 click.echo(f"  {text.visible(line)}", err=True)
             if not any(line.startswith("holdfast resume") for line in how):
@@ -199,15 +229,42 @@ class Job:
         lines = [f"run {self.run_id} {became}{text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
-            lines.append(f"  try again: {command(self.url, 'resume', self.file, self.run_id)}")
+            how = next_steps(self.hf.store, state, self.url, self.file)
+            lines += [f"  {word:10} {line}" for word, line in zip(_words(how), how, strict=True)]
         click.echo("\n".join(lines), err=True)
         raise click.exceptions.Exit(1)
 
-    def _json(self, status: str, *, result: Any = None, waiting_for: str = "", error: str = "",
+    def _diverged(self, diverged: Diverged) -> NoReturn:
+        """The code does not match the log: both sides, and the commands with which the run goes on."""
+        state = views.get(self.hf.store, self.run_id)
+        how = next_steps(self.hf.store, state, self.url, self.file)
+        lines = [
+            f"{diverged.what} To continue:",
+            *(f"  - {way}" for way in (*how, *diverged.edits)),
+        ]
+        raise Refused("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
+
+    def _json(self, status: str, *, waiting_for: str = "", error: str = "",
               how: list[str] | None = None) -> None:  # fmt: skip
-        data = {"run": self.run_id, "status": status, "result": result, "waiting_for": waiting_for,
-                "error": error, "continue": how or []}  # fmt: skip
-        click.echo(text.as_json(data))
+        click.echo(_as_json(self.run_id, status, waiting_for=waiting_for, error=error, how=how))
+
+
+def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str = "", error: str = "",
+             how: list[str] | None = None) -> str:  # fmt: skip
+    """What became of a run, for programs."""
+    return text.as_json({"run": run_id, "status": status, "result": result, "waiting_for": waiting_for,
+                         "error": error, "continue": how or []})  # fmt: skip
+
+
+def _print_result(store: Store, run_id: str, as_json: bool) -> None:
+    """The result of a run that is completed; the agent's code is not needed for that."""
+    state = views.get(store, run_id)
+    result = content(store, run_id, state.result)
+    if as_json:
+        click.echo(_as_json(run_id, state.status, result=result))
+        return
+    click.echo(f"run {run_id} {text.status(state.status)}", err=True)
+    click.echo(text.visible(result, lines=True) if isinstance(result, str) else text.pretty(result))
 
 
 @click.command()
@@ -216,17 +273,19 @@ class Job:
     "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the agent."
 )
 @click.option(
-    "--id", "run_id", metavar="ID", help="The same id is the same run; default: a new one."
+    "--id", "run_id", metavar="ID", help="The same id resumes the same run; default: a new id."
 )
+@deadline_option
+@budget_option
 @lease_option
 @wait_option
 @store_option
 @json_option
-def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, wait: bool,
-        url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Run an agent of a file, or resume the run of this id.
+def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float | None, budget: Budget | None,
+        lease: float, wait: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+    """Run an agent from a file, or resume the run with this id.
 
-    Parameters are converted as the agent declares them. Ctrl-C leaves a run that can be resumed.
+    Parameters are converted to the types that the agent declares. After Ctrl-C the run can be resumed.
     """
     loaded = load(target)
     agent = loaded.chosen()
@@ -235,42 +294,61 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, lease: float, w
     taken = sorted({"id", "wait"} & values.keys())
     if taken:
         raise InvalidInput(
-            f"{spec.name} has a parameter {taken[0]!r}, which hf.run keeps for itself; rename it"
+            f"{spec.name} has a parameter {taken[0]!r}, which hf.run uses itself; rename it"
         )
     run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
-        job.carry(lambda: hf.run(agent, id=run_id, wait=wait, **values))
+        request: BoundAgent[Any] = BoundAgent(agent, input=values)
+        job.carry(lambda: hf.run(request, id=run_id, wait=wait, deadline=deadline, budget=budget))
 
 
 @click.command()
-@file_argument
-@run_argument
+@click.argument("target", metavar="[FILE[:AGENT]]", shell_complete=python_files)
+@click.argument("run_id", metavar="ID", shell_complete=known_runs, required=False)
 @lease_option
 @wait_option
 @click.option(
     "--override",
     multiple=True,
     type=click.Choice(CHECKS),
-    help="Go on although this check fails: the run is too old, or of another version of its agent.",
+    help="Resume although this check fails: the run is too old, or of another version of its agent.",
 )
 @click.option(
     "--accept-new-steps",
     is_flag=True,
-    help="Make calls that the code has added among what the run has done; a renamed one counts as added.",
+    help="Execute calls that the code adds among the recorded ones; a renamed call counts as added.",
 )
+@deadline_option
+@budget_option
 @store_option
 @json_option
-def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[str, ...], accept_new_steps: bool,
-           url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Go on with a run that waits, was interrupted or failed. A failed one goes on from its failed step."""
-    target, run_id = _in_order(target, run_id)
-    loaded = load(target)
+def resume(target: str, run_id: str | None, lease: float, wait: bool, override: tuple[str, ...],
+           accept_new_steps: bool, deadline: float | None, budget: Budget | None, url: str | None,
+           as_json: bool) -> None:  # fmt: skip
+    """Continue a run that is waiting, was interrupted or failed. A failed one continues from its failed step.
+
+    The result of a completed run is printed, and FILE is not needed for that.
+    """
+    if run_id is None and is_file(target):
+        raise click.UsageError("Missing argument 'ID'.")
+    target, run_id = ("", target) if run_id is None else _in_order(target, run_id)
     with existing_store(url) as store:
-        _check_agent(loaded, views.row_of(store, run_id))
+        row = views.row_of(store, run_id)
+        if row.status == "completed" and not accept_new_steps:
+            _print_result(store, run_id, as_json)
+            return
+        if not target:
+            how = command(url, "resume", "FILE", run_id)
+            raise click.UsageError(
+                f"run {run_id} is {row.status}, so its agent's code is needed: {how}"
+            )
+    loaded = load(target)
+    check_agent(loaded, row)
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait, override)
-        job.carry(partial(job.go_on, accept_new_steps=accept_new_steps))
+        limits = Limits(deadline, budget)
+        job.carry(partial(job.go_on, accept_new_steps=accept_new_steps, limits=limits))
 
 
 @click.command()
@@ -282,14 +360,14 @@ def resume(target: str, run_id: str, lease: float, wait: bool, override: tuple[s
 def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) -> None:
     """Run a run's code from its first line again, with its state kept.
 
-    Recorded results are not used again: every call that the code makes is made anew, so a guard by
-    state (`if not run.state.message_id`) is what keeps an effect from happening twice.
+    Recorded results are not used again: every call is executed again, so only a guard by
+    state (`if not run.state.message_id`) prevents an effect from happening twice.
     """
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
     with existing_store(decider.url) as store:
         row = views.row_of(store, run_id)
-        _check_agent(loaded, row)
+        check_agent(loaded, row)
         if not decider.as_json or not decider.yes:
             _show_what_may_repeat(views.get(store, run_id))
     decider.confirm(f"run {text.visible(run_id)} from its first line again?")
@@ -298,25 +376,21 @@ def rerun(target: str, run_id: str, lease: float, wait: bool, decider: Decider) 
         job.carry(lambda: hf.rerun(run_id, wait=wait, by=decider.by, why=decider.why))
 
 
+def _words(how: list[str]) -> list[str]:
+    return ["try again:", *(["then:"] * (len(how) - 1))]
+
+
 def _show_what_may_repeat(state: RunState) -> None:
     did = [f"step {call.step}, {text.visible(call.name)}" for call in state.calls
            if call.status == "done" and call.effect not in ("", "repeatable")]  # fmt: skip
     if did:
-        click.echo(f"run {state.id} has done, and does again unless its state keeps it from it: "
+        click.echo(f"run {state.id} has done this, and will do it again unless its state prevents it: "
                    + "; ".join(did), err=True)  # fmt: skip
 
 
 def _in_order(first: str, second: str) -> tuple[str, str]:
     """FILE and ID, whichever was typed first."""
     return (second, first) if is_file(second) and not is_file(first) else (first, second)
-
-
-def _check_agent(loaded: Loaded, row: Any) -> None:
-    if row.agent not in loaded.agents:
-        known = ", ".join(loaded.agents)
-        raise NotFound(
-            f"run {row.id!r} is of agent {row.agent!r}, which {loaded.file} does not have; it has {known}"
-        )
 
 
 # ── replay ───────────────────────────────────────────────────────────────────────────────────
@@ -328,11 +402,11 @@ def _check_agent(loaded: Loaded, row: Any) -> None:
 @store_option
 @json_option
 def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
-    """Run the code against the log; no tool executes. Exit code 1 if the code has diverged."""
+    """Replay the log against the code; nothing is executed. Exit code 1 if the code has diverged."""
     target, run_id = _in_order(target, run_id)
     loaded = load(target)
     with existing_store(url) as store:
-        _check_agent(loaded, views.row_of(store, run_id))
+        check_agent(loaded, views.row_of(store, run_id))
     with _open(url, loaded, 30.0) as hf, users_code(as_json):
         found = hf.replay(run_id)
     cause = found.diverged

@@ -25,7 +25,7 @@ from holdfast.core.params import ParamSchema
     "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the agent."
 )
 @click.option(
-    "--id", "run_id", metavar="ID", help="The same id is the same run; default: a new one."
+    "--id", "run_id", metavar="ID", help="The same id resumes the same run; default: a new id."
 )
 @click.option(
     "--version", "version", metavar="VERSION", help="Default: the version that was registered last."

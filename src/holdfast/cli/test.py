@@ -1,4 +1,4 @@
-"""`holdfast test`: play the specs beside an agent, run its pytest functions, crash it everywhere.
+"""`holdfast test`: play the specs next to an agent, run its pytest functions, crash it everywhere.
 
 What a spec means is `holdfast.testing`; here its files are found and its verdicts printed.
 """
@@ -25,9 +25,9 @@ from holdfast.cli.common import json_option
 from holdfast.cli.load import LUA, Loaded, load
 from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.crash import Fault, Lives, Report, explore
 from holdfast.testing.fork_server import ForkServers
-from holdfast.testing.mocks import mocks_of
 from holdfast.testing.spec import (
     Cast,
     Scenario,
@@ -70,11 +70,13 @@ class Tally:
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="FILE[:AGENT]…")
 @click.option(
-    "--mock", is_flag=True, help="Use MOCKS; a tool with an effect and no mock is an error."
+    "--mock",
+    is_flag=True,
+    help="Use MOCKS, and contact nothing: a tool or model without a mock is an error.",
 )
 @click.option("--crash-everywhere", is_flag=True, help="Also kill each scenario at every boundary.")
 @click.option(
-    "--real", is_flag=True, help="With --crash-everywhere: yes, call unmocked tools for real."
+    "--real", is_flag=True, help="With --crash-everywhere: allow real calls of tools without mocks."
 )
 @click.option(
     "-k",
@@ -82,19 +84,19 @@ class Tally:
     "only",
     default="",
     metavar="TEXT",
-    help="Only scenarios and tests whose name holds it.",
+    help="Only scenarios and tests whose name contains TEXT.",
 )
 @json_option
 def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str,
          as_json: bool) -> None:  # fmt: skip
-    """Play the specs beside an agent: SPEC in its file, a .feature file of the same name, test_ functions.
+    """Run the specs of an agent: SPEC in its file, a .feature file of the same name, test_ functions.
 
-    Each scenario runs on a store of its own that is thrown away; timers and waits between attempts are
-    skipped, not slept. Without --mock, tools without a mock in the scenario are executed for real.
+    Each scenario runs on its own temporary store. Timers and retry delays are
+    skipped. Without --mock, tools that the scenario does not mock are executed for real.
     """
     if crash_everywhere and not mock and not real:
         raise click.UsageError(
-            "--crash-everywhere runs each scenario many times over: give --mock, or --real if the tools "
+            "--crash-everywhere runs each scenario many times: use --mock, or --real if the tools "
             "may really be called that often (a sandbox, a test account)"
         )
     tally = Tally(as_json)
@@ -115,9 +117,9 @@ def found(target: str, mock: bool) -> Found:
     if file.suffix == ".feature":
         feature, target = file, str(file.with_suffix(".py"))
         if not feature.is_file():
-            raise NotFound(f"there is no file {feature}")
+            raise NotFound(f"file {feature} not found")
         if not Path(target).is_file():
-            raise NotFound(f"{feature} belongs to an agent in {target}, which is not there")
+            raise NotFound(f"{feature} belongs to an agent in {target}, which does not exist")
     loaded = load(target)
     path = Path(loaded.file)
     names = vars(loaded.module)
@@ -138,7 +140,7 @@ def found(target: str, mock: bool) -> Found:
     tests = [] if feature else _test_files(path, names, loaded.module.__name__)
     if not scenarios and not tests:
         raise InvalidInput(
-            f'{target} has nothing to test: add SPEC = """Feature: …""", a file {beside.name} beside it, '
+            f'{target} has nothing to test: add SPEC = """Feature: …""", a file {beside.name} next to it, '
             "or functions named test_…"
         )
     return Found(given, target, cast, scenarios, tests)
@@ -161,7 +163,7 @@ def _chosen(loaded: Loaded) -> Callable[..., Any] | None:
 
 
 def _test_files(path: Path, names: dict[str, Any], module: str) -> list[Path]:
-    """The file itself if it has test functions, and test_NAME.py beside it."""
+    """The file itself if it has test functions, and test_NAME.py next to it."""
     own = [
         name for name, value in names.items()
         if name.startswith(("test_", "Test")) and getattr(value, "__module__", "") == module
@@ -207,7 +209,7 @@ def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Repo
             return ""
         said = verdict.failed.said if verdict.failed is not None else scenario.name
         why = verdict.problem or f"expected {verdict.expected}, but it was {verdict.actual}"
-        return f"“{said}” is not true: {why}"
+        return f"“{said}” failed: {why}"
 
     shows = not tally.as_json and sys.stderr.isatty()
 
@@ -253,7 +255,7 @@ def _what_happened(outcome: Outcome) -> None:
     from holdfast import views
 
     stage = f", stage {outcome.run.stage}" if outcome.run.stage else ""
-    said = outcome.error or (f"waits for {outcome.waiting_for}" if outcome.waiting_for else "")
+    said = outcome.error or (f"waiting for {outcome.waiting_for}" if outcome.waiting_for else "")
     _indented(
         f"what happened: {outcome.status}; {views.position(outcome.run)}{stage}"
         + (f"; {said}" if said else "")
@@ -269,10 +271,10 @@ def _what_happened(outcome: Outcome) -> None:
 
 
 def _pytest(files: list[Path], tally: Tally, only: str) -> None:
-    """Hand test functions over to pytest, in a process of its own."""
+    """Hand test functions over to pytest, in its own process."""
     if find_spec("pytest") is None:
         raise InvalidInput(
-            f"{files[0]} has test functions, which pytest runs, and pytest is not installed: pip install pytest"
+            f"{files[0]} has test functions, and pytest is not installed: pip install pytest"
         )
     with tempfile.TemporaryDirectory(prefix="holdfast-test-") as folder:
         report = Path(folder) / "report.xml"
@@ -339,7 +341,7 @@ def _end(tally: Tally, only: str) -> None:
         click.echo(text.as_json({"ok": bool(total) and not tally.failed, "passed": total - tally.failed,
                                  "failed": tally.failed, "scenarios": tally.scenarios, "tests": tally.tests}))  # fmt: skip
     elif not total:
-        click.echo(f"nothing is called like {text.visible(only)!r}", err=True)
+        click.echo(f"no scenario or test matches {text.visible(only)!r}", err=True)
     else:
         click.echo(f"{total - tally.failed} passed, {tally.failed} failed")
     if tally.failed or not total:

@@ -22,7 +22,7 @@ class Said:
 
 
 def sentence(event: Event) -> Said:
-    """One event in words. Somebody else may have written it, in every field: nothing of it can steer
+    """One event in words. Its fields are untrusted data: nothing of it can control
     a terminal."""
     said = _SENTENCES[type(event)](event)
     return Said(visible(said.what), visible(said.text), said.colour)
@@ -68,7 +68,7 @@ def _failed(x: e.RunFailed) -> Said:
 
 
 def _suspended(x: e.RunSuspended) -> Said:
-    return Said("run", f"waits for {visible(x.waiting_for)}", "yellow")
+    return Said("run", f"suspended, waiting for {visible(x.waiting_for)}", "yellow")
 
 
 def _error(error: e.ErrorInfo) -> str:
@@ -80,18 +80,23 @@ def _error(error: e.ErrorInfo) -> str:
 
 def _started(x: e.CallStarted) -> Said:
     attempt = f", attempt {x.attempt}" if x.attempt > 1 else ""
-    return Said(_call(x), f"begins{attempt} ({x.effect}): {_args(x.args)}")
+    return Said(_call(x), f"started{attempt} ({x.effect}): {_args(x.args)}")
 
 
 def _succeeded(x: e.CallSucceeded) -> Said:
-    lost = f" (its result could not be kept: {visible(x.unavailable)})" if x.unavailable else ""
+    lost = f" (its result could not be stored: {visible(x.unavailable)})" if x.unavailable else ""
     return Said(_call(x), f"done in {span(x.duration_us)} → {_value(x.result)}{lost}", "green")
 
 
 def _attempt_failed(x: e.CallFailed) -> Said:
-    again = "" if x.retry_at is None else "; will be tried again"
+    again = "" if x.retry_at is None else "; will be retried"
     colour = "red" if x.retry_at is None else "yellow"
     return Said(_call(x), f"attempt {x.attempt} failed: {_error(x.error)}{again}", colour)
+
+
+def _limits(x: e.LimitsChanged) -> str:
+    deadline = [] if x.deadline_at is None else [f"deadline {clock(x.deadline_at)}"]
+    return ", ".join([*deadline, *(f"{name} {limit:g}" for name, limit in x.budget.items())])
 
 
 def _doubted(x: e.CallDoubted) -> Said:
@@ -100,13 +105,13 @@ def _doubted(x: e.CallDoubted) -> Said:
 
 def _resolved(x: e.CallResolved) -> Said:
     result = f" → {_value(x.result)}" if x.result is not None else ""
-    return Said(_call(x), f"doubt settled, {x.how}{result}{_by(x)}", "magenta")
+    return Said(_call(x), f"doubt resolved, {x.how}{result}{_by(x)}", "magenta")
 
 
 def _evidence(x: e.CallEvidence) -> Said:
     return Said(
         _call(x),
-        f"{visible(x.worker)} (epoch {x.epoch}), which had lost the run, says: {x.outcome}",
+        f"{visible(x.worker)} (epoch {x.epoch}), which had lost its lease, reports: {x.outcome}",
     )
 
 
@@ -123,8 +128,8 @@ def _wait_began(x: e.WaitBegan) -> Said:
 
 def _wait_ended(x: e.WaitEnded) -> Said:
     if x.is_over("cut"):
-        return Said("wait", f"{x.wait} given up: the agent's code stopped waiting for it")
-    return Said("wait", f"{x.wait} over: {visible(x.outcome)} {_value(x.value)}".rstrip())
+        return Said("wait", f"{x.wait} cancelled: the agent's code stopped waiting for it")
+    return Said("wait", f"{x.wait} ended: {visible(x.outcome)} {_value(x.value)}".rstrip())
 
 
 def _approved(x: e.ApprovalDecided) -> Said:
@@ -135,23 +140,24 @@ def _approved(x: e.ApprovalDecided) -> Said:
 def _iterated(x: e.IterationEnded) -> Said:
     phase = f", {visible(x.phase)}" if x.phase else ""
     changed = _value(x.state if x.delta is None else x.delta) if x.state or x.delta else ""
-    return Said("iteration", f"{x.iteration} is over{phase} {changed}".rstrip(), "cyan")
+    return Said("iteration", f"{x.iteration} ended{phase} {changed}".rstrip(), "cyan")
 
 
 _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.RunCreated: _created,
-    e.RunClaimed: lambda x: Said("run", f"taken up by {visible(x.worker)}", "cyan"),
+    e.RunClaimed: lambda x: Said("run", f"claimed by {visible(x.worker)}", "cyan"),
     e.RunSuspended: _suspended,
     e.RunCompleted: _completed,
     e.RunFailed: _failed,
     e.RunCancelled: lambda x: Said("run", f"cancelled{_by(x)}", "red"),
     e.RunReopened: lambda x: Said("person", f"resumed{_by(x)}"),
+    e.LimitsChanged: lambda x: Said("person", f"limits changed{_by(x)}: {_limits(x)}"),
     e.StepsAccepted: lambda x: Said("person", f"new steps accepted{_by(x)}"),
-    e.RunRestarted: lambda x: Said("person", f"begun anew, state kept{_by(x)}"),
+    e.RunRestarted: lambda x: Said("person", f"restarted, state kept{_by(x)}"),
     e.RunPaused: lambda x: Said("person", f"paused{_by(x)}", "yellow"),
-    e.RunQuarantined: lambda x: Said("run", f"set aside: {visible(x.reason)}", "red"),
-    e.CancelRequested: lambda x: Said("person", f"asked to cancel{_by(x)}", "red"),
-    e.UndoRequested: lambda x: Said("person", f"asked to undo{_by(x)}", "yellow"),
+    e.RunQuarantined: lambda x: Said("run", f"quarantined: {visible(x.reason)}", "red"),
+    e.CancelRequested: lambda x: Said("person", f"cancellation requested{_by(x)}", "red"),
+    e.UndoRequested: lambda x: Said("person", f"undo requested{_by(x)}", "yellow"),
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
     e.CallFailed: _attempt_failed,
@@ -160,7 +166,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Said]]] = {
     e.CallEvidence: _evidence,
     e.WaitBegan: _wait_began,
     e.WaitEnded: _wait_ended,
-    e.TimeoutFired: lambda x: Said("timeout", f"a timeout of the agent's code has cancelled branch {x.branch or 'main'}"),
+    e.TimeoutFired: lambda x: Said("timeout", f"a timeout in the agent's code cancelled branch {x.branch or 'main'}"),
     e.SignalReceived: lambda x: Said("signal", f"{visible(x.name)} {_value(x.value)}{_by(x)}"),
     e.ApprovalDecided: _approved,
     e.AnswerGiven: lambda x: Said("person", f"answered {_value(x.value)}{_by(x)}", "green"),

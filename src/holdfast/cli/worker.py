@@ -40,7 +40,7 @@ COLOURS = {
 
 
 class Told:
-    """What a worker did, for whoever watches: lines and a count on a terminal, lines in a log, or
+    """Reports what a worker did: lines and a count on a terminal, lines in a log, or
     JSON lines for programs; all on stderr."""
 
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
@@ -69,7 +69,7 @@ class Told:
         detail = text.visible(said.detail)
         if said.status == "unknown":
             return click.style(
-                f"left for others: runs of {text.visible(said.agent)}; {detail}", fg="yellow"
+                f"not claimed: runs of {text.visible(said.agent)}; {detail}", fg="yellow"
             )
         status = click.style(said.status, fg=COLOURS.get(said.status, "cyan"))
         about = f": {detail}" if detail and said.status != "completed" else ""
@@ -81,7 +81,7 @@ class Told:
         if not self._live:
             return
         counts = ", ".join(f"{n} {status}" for status, n in sorted(self._counts.items()) if n)
-        line = f"{under_way} under way" + (f"; {counts}" if counts else "")
+        line = f"{under_way} running" + (f"; {counts}" if counts else "")
         with self._mutex:
             if line != self._shown:
                 click.echo(f"\r\033[K{line}", nl=False, err=True)
@@ -98,7 +98,7 @@ class Told:
 
 
 class Watch:
-    """A worker in a thread of its own, and this one free for signals."""
+    """A worker in its own thread, and this one free for signals."""
 
     def __init__(self, hands: Worker, told: Told, *, once: bool) -> None:
         self._hands, self._told = hands, told
@@ -142,13 +142,13 @@ class Watch:
         under_way = self._hands.under_way
         if signals > 1:
             self._hands.grace = 0.0
-        self._hands.stop()  # and then say so: whoever reads it may count on it
+        self._hands.stop()  # and then report it: a reader may rely on it
         if signals > 1:
-            click.echo("giving everything back now", err=True)
+            click.echo("releasing all runs now", err=True)
         elif under_way:
             click.echo(
-                f"stopping: {text.count(under_way, 'run')} under way, given back when the call under way has "
-                f"ended, or in {self._hands.grace:g} s; once more does it now",
+                f"stopping: {text.count(under_way, 'run')} in progress, released when the current call has "
+                f"ended, or in {self._hands.grace:g} s; signal again to release now",
                 err=True,
             )
 
@@ -157,23 +157,23 @@ class Watch:
 @click.argument("targets", nargs=-1, required=True, metavar="FILE|MODULE[:AGENT]…")
 @click.option(
     "--concurrency", "-c", type=click.IntRange(1, 10_000), default=10, show_default=True,
-    help="Runs at once: plain agents in threads, async ones as tasks.",
+    help="Runs executed at once: sync agents in threads, async agents as tasks.",
 )  # fmt: skip
 @lease_option
 @click.option(
     "--grace", type=click.FloatRange(0, 86_400), default=10.0, show_default=True, metavar="SECONDS",
-    help="How long a call may still take after SIGTERM.",
+    help="How long a call may still take after SIGTERM or Ctrl-C.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Stop when nothing is due.")
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing of single runs.")
+@click.option("--once", is_flag=True, help="Exit when nothing is due.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not report single runs.")
 @store_option
 @json_option
 def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: float, once: bool, quiet: bool,
            url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Execute runs of these files' or modules' agents that are due, until stopped.
+    """Execute due runs of the agents in these files or modules, until stopped.
 
-    Ctrl-C or SIGTERM: no more runs are taken, and those under way are given back as soon as the call that
-    they are in has ended, so that another worker goes on at once.
+    On Ctrl-C or SIGTERM the worker claims no more runs, and releases each run as soon as its current call
+    has ended, so that another worker can resume it at once.
     """
     files = [load(target) for target in targets]
     agents = [
@@ -233,7 +233,7 @@ def _log_to_stderr() -> None:
 @click.command()
 @click.argument("target", metavar="FILE|MODULE[:AGENT]")
 @click.argument("cron")
-@click.option("--tz", default="UTC", show_default=True, help="The time zone of the times in CRON.")
+@click.option("--tz", default="UTC", show_default=True, help="The time zone of CRON.")
 @click.option(
     "--param", "-p", "given", multiple=True, metavar="NAME=VALUE", help="Input of each run."
 )
@@ -241,15 +241,15 @@ def _log_to_stderr() -> None:
 @click.option("--priority", type=click.IntRange(-10, 10), default=0, show_default=True)
 @click.option(
     "--catch-up", type=click.Choice(("latest", "all", "none")), default="latest", show_default=True,
-    help="For which times a run is started that no worker was there for.",
+    help="Which missed times to start a run for, after a period without workers.",
 )  # fmt: skip
 @store_option
 @json_option
 def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_id: str | None, priority: int,
              catch_up: Any, url: str | None, as_json: bool) -> None:  # fmt: skip
-    """Have workers start a run of an agent at each time that CRON names ('30 6 * * mon-fri', '@daily').
+    """Let workers start a run of an agent at each time that CRON matches ('30 6 * * mon-fri', '@daily').
 
-    There is one run for each time, whatever the number of workers. The same id again replaces the schedule.
+    There is one run per time, whatever the number of workers. The same id replaces the schedule.
     """
     agent = load(target).chosen()
     values = _input(agent, given)
@@ -274,7 +274,7 @@ def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_i
 @store_option
 @json_option
 def schedules(url: str | None, as_json: bool) -> None:
-    """All schedules, and when each is due next."""
+    """List all schedules and their next due times."""
     with existing_store(url) as store:
         found = store.schedules.all()
     if as_json:
@@ -298,11 +298,11 @@ def schedules(url: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def unschedule(schedule_id: str, url: str | None, as_json: bool) -> None:
-    """Forget a schedule. Runs that it has started are not touched."""
+    """Delete a schedule. Runs that it has started are not affected."""
     with existing_store(url) as store:
         if not store.schedules.delete(schedule_id):
-            raise NotFound(f"there is no schedule {schedule_id!r}; `holdfast schedules` lists them")
-    say(as_json, {"id": schedule_id, "deleted": True}, f"{schedule_id} is no schedule any more")
+            raise NotFound(f"no schedule {schedule_id!r}; `holdfast schedules` lists them")
+    say(as_json, {"id": schedule_id, "deleted": True}, f"schedule {schedule_id!r} deleted")
 
 
 def _input(agent: Any, given: tuple[str, ...]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from holdfast.control.act import Act, act
 from holdfast.control.doubt import resolve
 from holdfast.control.fork import fork
 from holdfast.control.lifecycle import accept_new_steps, cancel, pause, reopen, rerun, undo
+from holdfast.control.limits import set_limits
 from holdfast.control.patch import Patch, patch
 from holdfast.control.requests import answer, approve, received, reject, signal
 from holdfast.control.start import registered, start
@@ -30,6 +31,7 @@ __all__ = [
     "reopen",
     "rerun",
     "resolve",
+    "set_limits",
     "signal",
     "start",
     "undo",

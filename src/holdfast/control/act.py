@@ -22,7 +22,7 @@ from holdfast.store.tail import newest_first
 
 
 class Act(NamedTuple):
-    """What is to be recorded, with what changes beside it. Without events, nothing is."""
+    """What is to be recorded, with what changes next to it. Without events, nothing is."""
 
     events: Sequence[Event] = ()
     change: RowChange | None = None
@@ -32,7 +32,7 @@ class Act(NamedTuple):
 
 
 Decide = Callable[[RunState, RunRow], Act]
-"""Upon what is known of the run (as far as it was read) and its row."""
+"""Based on what is known of the run (as far as it was read) and its row."""
 
 WAKE: Final = RowChange(wake=True)
 
@@ -44,12 +44,12 @@ Reads = Callable[[Store, str], list[Record]]
 
 
 def the_end(store: Store, run_id: str) -> list[Record]:
-    """Only where the log ends: for what is decided upon the run's row alone."""
+    """Only where the log ends: for what is decided on the run's row alone."""
     return list(itertools.islice(newest_first(store, run_id, page=1), 1))
 
 
 def lately(store: Store, run_id: str) -> list[Record]:
-    """The last events. A cancellation that is not carried out yet is among them: whoever knows of one begins
+    """The last events. A cancellation that is not carried out yet is among them: a process that knows of one starts
     nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
     return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
 
@@ -70,7 +70,7 @@ def everything(store: Store, run_id: str) -> list[Record]:
 
 
 def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:
-    """Decide upon a run as it is now, and record the decision if it still is."""
+    """Decide on a run as it is now, and record the decision if it still is."""
     while True:
         records = reads(store, run_id)
         row = store.get(run_id)  # after the log: so it is not older than what was read there
@@ -89,12 +89,12 @@ def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> No
         try:
             store.append(work)
         except Conflict:
-            continue  # something happened in between: decide again, upon what is true now
+            continue  # something happened in between: decide again, on what is true now
         return
 
 
 def refuse_unreadable(records: Sequence[log.Record]) -> None:
-    """What came from outside, such as a name that is no text, must not make a log unreadable."""
+    """What came from outside, such as a name that is not a text, must not make a log unreadable."""
     for record in records:
         try:
             e.from_json(record.kind, record.data)
@@ -102,9 +102,9 @@ def refuse_unreadable(records: Sequence[log.Record]) -> None:
             raise InvalidInput(f"nothing was recorded: {error}") from None
 
 
-def refuse_ended(row: RunRow, what: str) -> None:
+def refuse_ended(row: RunRow) -> None:
     if row.status in TERMINAL_STATUSES:
-        raise NotNow(f"run {row.id!r} is {row.status}; {what} has no effect any more")
+        raise NotNow(f"run {row.id!r} is already {row.status}")
 
 
 def whole_state(store: Store, run_id: str) -> RunState:

@@ -11,6 +11,7 @@ from holdfast.core.events import ErrorInfo
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.process import is_held
 
 
 def resolve(
@@ -19,13 +20,13 @@ def resolve(
 ) -> None:  # fmt: skip
     """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
-        raise InvalidInput("say exactly one of done=result, failed='why' and retry=True")
+        raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
     if call is not None and not isinstance(call, int | str):
-        raise InvalidInput(f"a call is named by its step number or its name, not by {call!r}")
+        raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
     wrapped, blob = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
             )
@@ -34,6 +35,11 @@ def resolve(
             named = f" named {call!r}" if call else ""
             raise NotFound(f"run {run_id!r} has no call in doubt{named}")
         how = "done" if done is not ... else "retry" if retry else "failed"
+        if target.unavailable and how != "done":
+            raise NotNow(
+                f"step {target.step}, {target.name}, was done, and only its result was not kept; say what it was with "
+                "done=…"
+            )
         event = e.CallResolved(
             branch=target.branch, index=target.index, step=target.step, name=target.name, how=how,
             result=wrapped if how == "done" else None,
@@ -51,17 +57,17 @@ def resolve(
 
 def _doubtful(state: RunState, call: int | str | None) -> Call | None:
     """The call that may or may not have happened (an intent without a receipt counts), if there is one."""
-    unsure = [c for c in state.calls if c.status in still_open.UNSETTLED and c.index >= 0]
+    current = [c for c in state.calls if c.index >= 0]
     if call is not None:
-        unsure = [c for c in unsure if call in (c.step, c.name, c.id)]
+        current = [c for c in current if call in (c.step, c.name, c.id)]
+    unsure = [c for c in current if c.status in still_open.UNSETTLED]
+    unsure = unsure or [c for c in current if c.unavailable]  # done, but its result was not kept
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
         if known is not None:
-            raise NotNow(
-                f"step {known.step}, {known.name}, is {known.status}; there is no doubt about it"
-            )
+            raise NotNow(f"step {known.step}, {known.name}, is {known.status}, not in doubt")
         return None
     if len(unsure) > 1:
         names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
-        raise InvalidInput(f"run {state.id!r} has several calls in doubt: say which step: {names}")
+        raise InvalidInput(f"run {state.id!r} has several calls in doubt; choose a step: {names}")
     return unsure[0]

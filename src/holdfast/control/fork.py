@@ -36,7 +36,9 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     if last is None:
         raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
     if last.status not in ("done", "failed"):
-        raise NotNow(f"run {run_id!r}: step {step} is {last.status}; fork from a step that is over")
+        raise NotNow(
+            f"run {run_id!r}: step {step} is {last.status}; fork from a step that has ended"
+        )
     kept = [log.read_event(run_id, r) for r in records[: last.last_seq + 1]]
     created = kept[0]
     assert isinstance(created, e.RunCreated)
@@ -72,7 +74,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     )
     new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns
-        new.insert(-1, e.StatePatched(changes=state_operations(state), by=by, why=why or "forked"))
+        new.insert(-1, state_patch(state, by=by, why=why))
     _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
     refuse_unreadable(sealed)
     needed = set().union(*map(e.artifacts, new))
@@ -80,7 +82,12 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
     made, fresh = store.create(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new)))
     if not fresh:
-        raise InvalidInput(f"run {made.id!r} exists already; fork under another id")
+        raise InvalidInput(f"run {made.id!r} already exists; choose another id")
+
+
+def state_patch(state: Mapping[str, Any], *, by: str = "", why: str = "") -> e.StatePatched:
+    """The event with which a fork begins with other state."""
+    return e.StatePatched(changes=state_operations(state), by=by, why=why or "forked")
 
 
 def _resumed(kept: Sequence[Event]) -> list[Event]:
@@ -112,7 +119,7 @@ def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
 
 
 def _waits_to_begin_again(kept: Sequence[Event], lineage: ForkAncestry) -> set[tuple[str, int]]:
-    """Open waits that name the run: a fork begins them itself, under its own id. (Nobody would send it a
+    """Open waits that name the run: a fork starts them itself, under its own id. (No process would send it a
     signal whose name has the other run's id.) Those of one choice stay together."""
     ended = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitEnded)}
     still_open = [
@@ -137,7 +144,7 @@ def _belongs(
     asked_again: set[tuple[str, int]],
 ) -> bool:
     """Whether a fork inherits this: facts, and calls and waits that were over. Not decisions about
-    calls that had not begun: a fork asks anew."""
+    calls that had not started: a fork asks again."""
     if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
                   | e.RunFailed | e.CallEvidence | e.RunCompleted | e.RunCancelled):  # fmt: skip
         return False

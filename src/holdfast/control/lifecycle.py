@@ -18,34 +18,35 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children
+from holdfast.store.process import is_held
 
 
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Stop the run at its next call, until somebody resumes it."""
 
     def decide(_: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a pause")
+        refuse_ended(row)
         if row.status == "paused":
-            raise NotNow(f"run {run_id!r} is paused already")
-        live = row.is_live(store.now())
-        change = None if live else RowChange("paused", None, "somebody to resume it")
+            raise NotNow(f"run {run_id!r} is already paused")
+        live = is_held(row, store.now())
+        change = None if live else RowChange("paused", None, "a person to resume it")
         return Act([e.RunPaused(by=by, why=why)], change)
 
     act(store, run_id, decide)
 
 
 def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Let a failed, paused or quarantined run go on; one that waits is looked at again."""
+    """Let a failed, paused or quarantined run continue; one that waits is looked at again."""
 
     def decide(_: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
-            anew = f"hf.rerun({run_id!r}) begins it anew with its state kept"
-            raise NotResumable(run_id, "status", "it was cancelled", anew)
+            restart = f"hf.rerun({run_id!r}) starts over with its state kept"
+            raise NotResumable(run_id, "status", "it was cancelled", restart)
         if row.status == "failed" and _is_undone(whole_state(store, run_id)):
-            anew = f"hf.rerun({run_id!r}) begins it anew"
-            raise NotResumable(run_id, "status", "what it did has been undone", anew)
+            restart = f"hf.rerun({run_id!r}) starts over"
+            raise NotResumable(run_id, "status", "it was undone", restart)
         if row.status == "quarantined":
-            whole_state(store, run_id)  # it may have been set aside because of its log
+            whole_state(store, run_id)  # it may have been quarantined because of its log
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
             return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
@@ -53,7 +54,7 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
-        return  # it goes on by itself: its log, which may be long, need not be read for that
+        return  # it continues by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)
     act(store, run_id, decide)
@@ -71,19 +72,17 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
     """
 
     def decide(_: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
         if row.status in ("completed", "cancelled"):
-            raise NotNow(
-                f"run {run_id!r} is {row.status}: it does not go on, so nothing can be added"
-            )
+            raise NotNow(f"run {run_id!r} is {row.status}, so nothing can be added")
         return Act([e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None)
 
     act(store, run_id, decide)
 
 
 def _failed_children(store: Store, run_id: str) -> list[str]:
-    """The child runs whose failure a failed run has failed by: they go on before it does."""
+    """The child runs whose failure a failed run has failed by: they continue before it does."""
     row = store.get(run_id)
     if row is None or row.status != "failed":
         return []
@@ -94,10 +93,10 @@ def _failed_children(store: Store, run_id: str) -> list[str]:
 
 
 def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Begin the run's code at its first line again, with its state kept: guards still hold."""
+    """Start the run's code at its first line again, with its state kept: guards still hold."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
@@ -105,8 +104,8 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if doubt:
             first = doubt[0]
             raise NotNow(
-                f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; settle "
-                f"that first with hf.resolve({run_id!r}, {first.step}, …)"
+                f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; resolve "
+                f"it first with hf.resolve({run_id!r}, {first.step}, …)"
             )
         return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
@@ -118,11 +117,11 @@ def _acts(call: Call) -> bool:
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """End the run and its child runs, each at its next call. A call that is under way is not interrupted."""
+    """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a cancellation")
+        refuse_ended(row)
         if state.cancel_requested:
             return Act()
         if row.status in ("paused", "quarantined"):
@@ -135,16 +134,16 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Take back what the run did, newest first. A worker with the agent's code does it."""
+    """Undo what the run did, newest first. A worker with the agent's code executes it."""
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if row.is_live(store.now()):
+        if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
             end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
             raise NotNow(
-                f"run {run_id!r} has nothing to undo: no finished call of it says how (@tool(undo=…)), "
-                f"or it is undone already{end}"
+                f"run {run_id!r} has nothing to undo: none of its completed calls declares undo (@tool(undo=…)), "
+                f"or it is already undone{end}"
             )
         return Act([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
 

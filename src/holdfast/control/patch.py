@@ -1,4 +1,4 @@
-"""Change what a run knows, from outside."""
+"""Change a run's state from outside."""
 
 from __future__ import annotations
 
@@ -16,48 +16,109 @@ from holdfast.core import jsonpatch, log, loop_state, values
 from holdfast.core.knowledge import operated
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, NotNow, NotStorable
-from holdfast.store.base import RunRow, Store
+from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
+from holdfast.store.base import RESERVED, RunRow, Store
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
 """New values of `run.state` by key; a StatePatch; or an RFC 6902 JSON Patch of what `hf.get` shows."""
 
 
-def patch(store: Store, run_id: str, changes: Patch, *, delete: Sequence[str] = (),
-          by: str = "", why: str = "") -> None:  # fmt: skip
+def patch(
+    store: Store,
+    run_id: str,
+    changes: Patch,
+    *,
+    delete: Sequence[str] = (),
+    knowledge: StatePatch | None = None,
+    expected: int | None = None,
+    key: str = "",
+    by: str = "",
+    why: str = "",
+) -> bool:
     """Change what the run knows from outside. The agent sees it when its next call returns, a loop when
-    its iteration ends. A JSON Patch is applied whole or not at all."""
-    if isinstance(changes, StatePatch | list | tuple) and delete:
-        raise InvalidInput("delete=… goes with new values of run.state, not with another patch")
-    event = e.StatePatched(changes=e.Value(json=Raw(b"[]")), by=by, why=why, id=uuid.uuid4().hex)
-    if isinstance(changes, StatePatch):
-        event = replace(event, patch=_small(values.encode_struct(changes)))
-    elif isinstance(changes, Mapping):
-        event = replace(event, changes=state_operations(changes, delete))
-    else:
-        jsonpatch.operations(changes)
-        event = replace(event, operations=_small(values.encode(changes)))
+    its iteration ends. A JSON Patch is applied whole or not at all.
+
+    `knowledge` goes with new values of `run.state`: both are recorded in one event. With `expected`, the seq of
+    the last event that the caller has seen, the patch is refused with Conflict if the log has grown since. A
+    `key` counts once per run: False if a patch with this key was recorded before.
+    """
+    event = _patch_event(changes, delete, knowledge, by=by, why=why)
+    claimed = _patch_key(run_id, key) if key else ""
+    # Looked for before the version is compared: the first attempt has changed the version.
+    if claimed and _is_recorded(store, claimed, event):
+        return False
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a patch")
+        refuse_ended(row)
+        if expected is not None and state.seq != expected:
+            raise Conflict(run_id, expected, state.seq)
         if event.operations is not None:
             _try_out(state, changes)
-        return Act([event])
+        return Act([event], key=claimed)
 
-    act(store, run_id, decide, the_end if event.operations is None else everything)
+    try:
+        act(store, run_id, decide, the_end if event.operations is None else everything)
+    except KeyTaken:
+        return not _is_recorded(store, claimed, event)
+    return True
+
+
+def _is_recorded(store: Store, key: str, event: e.StatePatched) -> bool:
+    """Whether this patch was recorded under its key; InvalidInput if another one was."""
+    found = store.find_key(key)
+    if found is None:
+        return False
+    run_id, seq = found
+    records = store.read(run_id, after=seq - 1, limit=1)
+    known = log.read_event(run_id, records[0]) if records else None
+    if not isinstance(known, e.StatePatched) or _content(known) != _content(event):
+        raise InvalidInput(
+            f"run {run_id!r}: the idempotency key was used for another patch (event {seq}); use a new key"
+        )
+    return True
+
+
+def _content(event: e.StatePatched) -> tuple[e.Value | None, ...]:
+    return event.changes, event.patch, event.operations
+
+
+def _patch_event(
+    changes: Patch, delete: Sequence[str], knowledge: StatePatch | None, *, by: str, why: str
+) -> e.StatePatched:
+    is_values = not isinstance(changes, StatePatch | list | tuple)
+    if delete and not is_values:
+        raise InvalidInput(
+            "delete=… works with new values of run.state, not with another kind of patch"
+        )
+    if knowledge is not None and not is_values:
+        raise InvalidInput("knowledge=… goes with new values of run.state, not with another patch")
+    event = e.StatePatched(changes=e.Value(json=Raw(b"[]")), by=by, why=why, id=uuid.uuid4().hex)
+    if isinstance(changes, StatePatch):
+        return replace(event, patch=_small(values.encode_struct(changes)))
+    if isinstance(changes, Mapping):
+        also = None if knowledge is None else _small(values.encode_struct(knowledge))
+        return replace(event, changes=state_operations(changes, delete), patch=also)
+    jsonpatch.operations(changes)
+    return replace(event, operations=_small(values.encode(changes)))
+
+
+def _patch_key(run_id: str, key: str) -> str:
+    """The key under which the store knows that a run has received this patch."""
+    known_as = values.digest(key.encode("utf-8", "surrogatepass"))
+    return f"{RESERVED}patch {run_id} {known_as}"
 
 
 def _try_out(state: RunState, ops: Any) -> None:
     """InvalidInput, with nothing written, if a JSON Patch does not apply to what the run knows now."""
     if state.is_loop and state.loop is None:
-        raise NotNow(f"run {state.id!r} has not begun: there is no state yet that could be patched")
+        raise NotNow(f"run {state.id!r} has not started, so there is no state to patch")
     try:
         if state.is_loop:
             loop_state.try_out(state.loop, state.queued, ops)
         else:
             operated(state, ops)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"what the patch leaves cannot be read: {error}") from None
+        raise InvalidInput(f"the patched state is invalid: {error}") from None
 
 
 def _small(data: bytes) -> e.Value:
@@ -65,7 +126,7 @@ def _small(data: bytes) -> e.Value:
     wrapped, blob = log.wrap(data)
     if blob is not None:
         raise InvalidInput(
-            f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(blob.data):,}"
+            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(blob.data):,}"
         )
     return wrapped
 
@@ -73,7 +134,9 @@ def _small(data: bytes) -> e.Value:
 def state_operations(changes: Mapping[str, Any], delete: Sequence[str] = ()) -> e.Value:
     """Changes of state as a patch keeps them."""
     if isinstance(delete, str) or not isinstance(delete, Sequence):
-        raise InvalidInput(f"delete takes a list of keys, as delete=['draft'], not {delete!r}")
+        raise InvalidInput(
+            f"delete takes a list of keys, for example delete=['draft'], not {delete!r}"
+        )
     for key, value in changes.items():
         try:
             values.encode(value)

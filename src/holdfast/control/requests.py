@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.control.act import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
+from holdfast.core.advice import decision_calls
 from holdfast.core.events import Event
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
@@ -26,14 +27,14 @@ def signal(
     by: str = "",
     why: str = "",
 ) -> None:
-    """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
+    """Send a signal. It is kept if nobody is waiting for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
-        raise InvalidInput("a signal needs a name that is not empty")
+        raise InvalidInput("a signal needs a non-empty name")
     key = _signal_key(run_id, str(signal_id)) if signal_id else ""
     wrapped, blob = log.wrap(values.encode(value))
 
     def decide(_: RunState, row: RunRow) -> Act:
-        refuse_ended(row, f"the signal {name!r}")
+        refuse_ended(row)
         event = e.SignalReceived(
             id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
         )
@@ -73,11 +74,11 @@ def _decide_approval(
     store: Store, run_id: str, request: str, approved: bool, by: str, why: str, digest: str
 ) -> None:
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "a decision")
+        refuse_ended(row)
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
             raise NotNow(
-                f"run {run_id!r} now asks for something else than what was shown; look again"
+                f"run {run_id!r} now makes a different request than the one shown; look again"
             )
         _refuse_expired(store, run_id, wait)
         event = e.ApprovalDecided(
@@ -110,7 +111,7 @@ def answer(
     wrapped, blob = log.wrap(values.encode(value))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row, "an answer")
+        refuse_ended(row)
         wait = _pending(state, "answer", request)
         _refuse_expired(store, run_id, wait)
         if wait.options and value not in wait.options:
@@ -126,17 +127,19 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
     asked = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
     open_ones = [w for w in asked if not w.decided]
     if asked and not open_ones:
-        raise AlreadyDecided(f"run {state.id!r}: it is already decided" + _last_decision(state))
+        raise AlreadyDecided(f"run {state.id!r}: already decided" + _last_decision(state))
     if not open_ones:
-        other = f"; it waits for {state.waiting_for}" if state.waiting_for else ""
+        other = f"; it is waiting for {state.waiting_for}" if state.waiting_for else ""
         raise NotNow(
-            f"run {state.id!r} does not wait for an {kind}"
+            f"run {state.id!r} is not waiting for an {kind}"
             + (f" {request}" if request else "")
             + other
         )
     if len(open_ones) > 1:
-        names = ", ".join(f"{w.id} ({w.name})" for w in open_ones)
-        raise InvalidInput(f"run {state.id!r} waits for several: say which one: {names}")
+        calls = "".join(f"\n  {line}" for line in decision_calls(state.id, open_ones))
+        raise InvalidInput(
+            f"run {state.id!r} is waiting for {len(open_ones)} {kind}s; name one:{calls}"
+        )
     return open_ones[0]
 
 

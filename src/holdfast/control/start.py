@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.params import ParamSchema
+from holdfast.core.policy import NO_LIMITS, Limits
 from holdfast.core.registration import Registration
 from holdfast.errors import InvalidInput, NotFound, NotStorable
 from holdfast.store.base import NewRun, RunRow, Store
@@ -27,6 +28,7 @@ def start(
     id: str | None = None,
     version: str | None = None,
     priority: int = 0,
+    limits: Limits = NO_LIMITS,
     by: str = "",
     why: str = "",
 ) -> RunRow:
@@ -46,8 +48,8 @@ def start(
         agent=found.name,
         input=value,
         code_version=found.version,
-        deadline_at=None if found.deadline_us is None else now + found.deadline_us,
-        budget=found.budget,
+        deadline_at=_deadline_at(found, limits, now),
+        budget=found.budget | limits.changes,
         stages=found.stages,
         loop=found.is_loop,
         by=by,
@@ -57,6 +59,12 @@ def start(
     new = NewRun(run_id, found.name, digest, found.version, priority=check_priority(priority))
     row, _ = store.create(new, records, blobs=() if blob is None else (blob,))
     return row
+
+
+def _deadline_at(found: Registration, limits: Limits, now: int) -> int | None:
+    if limits.deadline is None and found.deadline_us is not None:
+        return now + found.deadline_us
+    return limits.deadline_at(now)
 
 
 def registered(store: Store, agent: str, version: str | None = None) -> Registration:

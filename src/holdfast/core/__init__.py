@@ -1,1 +1,1 @@
-"""The pure part: values in, values out. No I/O, no clock, no chance, no threads, no logging."""
+"""The pure part: values in, values out. No I/O, clock, randomness, threads or logging."""

@@ -1,11 +1,11 @@
-"""The typed state of an agent: what it was asked, how far it is, what it knows, what was said.
+"""The typed state of an agent: its task, its progress, its knowledge and its dialogue.
 
-An `AgentState` is a value, frozen to the bottom. A transition or a change returns a new one and leaves the
-old one as it was, so any state that was ever handed out stays true of its moment. It is kept as JSON and
-comes back equal.
+An `AgentState` is a deeply immutable value. A transition or a change returns a new one and leaves the
+old one unchanged, so a state never changes after it was returned. It is stored as JSON and
+decodes to an equal value.
 
 The dialogue (`messages`) is what a user sees; `memory` is what the agent works with. Nothing here knows the
-time: what has no time yet (0) is stamped by the loop that commits it.
+time: missing times (0) are set by the loop that commits it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from holdfast.errors import InvalidInput, InvalidTransition, NotStorable
 
 
 class Phase(enum.StrEnum):
-    """Where an agent stands in its loop."""
+    """Where an agent is in its loop."""
 
     IDLE = "idle"
     PLANNING = "planning"
@@ -59,11 +59,11 @@ ALLOWED: Final[Mapping[Phase, tuple[Phase, ...]]] = {
     Phase.DONE: (),
     Phase.ERROR: (Phase.PLANNING,),
 }
-"""Which phases may follow which. After an error one may plan anew; done is done."""
+"""Which phases may follow which. After an error, planning is allowed; done is final."""
 
 
 class WorkingMemory(Part, frozen=True, omit_defaults=True):
-    """What an agent works with, apart from what was said."""
+    """An agent's working memory, separate from the dialogue."""
 
     plan: tuple[PlanStep, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -110,7 +110,7 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class AgentState(Part, frozen=True, omit_defaults=True):
-    """Everything an agent needs to go on. Immutable: each method returns a new state."""
+    """Everything an agent needs to continue. Immutable: each method returns a new state."""
 
     goal: str = ""
     phase: Phase = Phase.IDLE
@@ -161,7 +161,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     def begin(cls: type[A], goal: str, *, session: str = "", **fields: Any) -> A:
         """The first state for a goal: planning, with the goal as the user's first message."""
         if not isinstance(goal, str) or not goal.strip():  # type: ignore[redundant-expr]
-            raise InvalidInput(f"a goal must be text that is not empty, not {goal!r}")
+            raise InvalidInput(f"a goal must be non-empty text, not {goal!r}")
         said = (Message(Role.USER, goal),)
         return cls(goal=goal, phase=Phase.PLANNING, messages=said, session=session, **fields)
 
@@ -174,19 +174,19 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return self._with(phase=phase, **changes)
 
     def to_planning(self: A) -> A:
-        """Plan, or plan anew; after an error this clears it."""
+        """Start planning, also again; after an error this clears the error."""
         return self._to(Phase.PLANNING, error=None)
 
     def to_executing(self: A) -> A:
-        """Do what was planned."""
+        """Start executing the plan."""
         return self._to(Phase.EXECUTING)
 
     def to_reflecting(self: A) -> A:
-        """Look at what came of it."""
+        """Start reflecting on the results."""
         return self._to(Phase.REFLECTING)
 
     def to_done(self: A, answer: Any = None) -> A:
-        """The goal is reached; a loop ends here. The answer is the last thing that the assistant says."""
+        """The goal is reached; a loop ends here. The answer becomes the assistant's last message."""
         given = kept(answer, "the answer")
         done = self._to(Phase.DONE, answer=given)
         last = self.messages[-1] if self.messages else None
@@ -211,24 +211,24 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     # ── what the agent knows ─────────────────────────────────────────────────────────────
 
     def with_plan(self: A, steps: Iterable[str | PlanStep]) -> A:
-        """Put this plan in the place of the old one."""
+        """Replace the plan."""
         return self._remembering(plan=plan_of(steps))
 
     def with_step(self: A, name: str, status: str) -> A:
-        """Say how a step of the plan stands: pending, doing, done, or a word of your own."""
+        """Set the status of a step of the plan: pending, doing, done, or your own."""
         steps = list(self.memory.plan)
         for i, step in enumerate(steps):
             if step.name == name:
                 steps[i] = PlanStep(name, status)
                 return self._remembering(plan=tuple(steps))
         known = ", ".join(repr(step.name) for step in steps) or "nothing"
-        raise InvalidInput(f"{name!r} is not in the plan, which holds {known}")
+        raise InvalidInput(f"{name!r} is not in the plan, which has {known}")
 
     def record(self: A, what: ToolCall | Any, *, name: str = "", arguments: Any = None) -> A:
-        """Keep a tool call, or any result as one: what was called, with what, and what came of it.
+        """Record a tool call, or any result as one: the name, the arguments and the result.
 
-        The dialogue gets the answer, and before it the call, unless the assistant has asked for it there. A loop
-        fills in when it was, and how long the step or tool of this name took.
+        The dialogue gets the call and its result; only the result, if the assistant's last message has the call. A loop
+        fills in the time, and how long the step or tool of this name took.
         """
         calls = self.memory.tool_calls
         if not isinstance(what, ToolCall):
@@ -262,40 +262,40 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         self, *, max_tokens: int | None = None, keep_last: int = 6, shape: dialogue.Shape = "openai",
         counter: TokenCounter = ESTIMATE,
     ) -> list[dict[str, Any]] | dialogue.AnthropicPrompt:  # fmt: skip
-        """The dialogue as a provider's client takes it, truncated as `run.messages.for_model` does."""
+        """The dialogue in a provider's format, truncated as by `run.messages.for_model`."""
         return dialogue.for_model(
             self.messages, max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
         )
 
     def with_message(self: A, role: str | Message, content: Any = "", **fields: Any) -> A:
-        """Add a message to the dialogue: a role and what it says, or a whole `Message`."""
+        """Add a message to the dialogue: a role and content, or a `Message`."""
         said = role if isinstance(role, Message) else Message(_role(role), content, **fields)
         return self._with(messages=(*self.messages, said))
 
     def with_fact(self: A, key: str, value: Any, *, source: str = "") -> A:
-        """Remember something that was found out, and where from."""
+        """Add a fact and its source."""
         return self._remembering(facts=(*self.memory.facts, Fact(key, value, source)))
 
     def with_note(self: A, key: str, value: Any) -> A:
-        """Write into the private scratchpad."""
+        """Add a note to the private scratchpad."""
         return self._remembering(notes=kept({**self.memory.notes, key: value}, f"notes[{key!r}]"))
 
     def with_artifact(self: A, artifact: Artifact) -> A:
-        """Remember a big output by what it is, as `run.artifact` returns it."""
+        """Add a reference to an artifact, as `run.artifact` returns it."""
         return self._remembering(
             artifacts=(*self.memory.artifacts, *each([artifact], Artifact, "artifact"))
         )
 
     def with_question(self: A, question: str) -> A:
-        """A question that stays open."""
+        """Add an open question."""
         return self.patched(StatePatch(questions=(question,)))
 
     def without_question(self: A, question: str) -> A:
-        """A question that has been answered."""
+        """Close a question."""
         return self.patched(StatePatch(closed=(question,)))
 
     def with_flag(self: A, flag: str) -> A:
-        """Raise a risk flag, for example `budget_pressure`."""
+        """Set a risk flag, for example `budget_pressure`."""
         return self.patched(StatePatch(flags=(flag,)))
 
     def without_flag(self: A, flag: str) -> A:
@@ -303,7 +303,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return self.patched(StatePatch(cleared=(flag,)))
 
     def patched(self: A, patch: StatePatch, *, time: int = 0) -> A:
-        """The state with a patch taken in."""
+        """The state with a patch applied."""
         return self._remembering(**patches.changed(patch, self.memory, time=time))
 
     def at_iteration(self: A, iteration: int) -> A:
@@ -346,7 +346,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     # ── as JSON ──────────────────────────────────────────────────────────────────────────
 
     def to_json(self) -> bytes:
-        """The state as canonical JSON, with the fields of its own beside it; `from_json` reads it back."""
+        """The state as canonical JSON, together with its own fields; `from_json` decodes it."""
         stored = values.decode(self.stored())
         return values.encode(canonical_state.outside(stored, _added_names(type(self))))
 
@@ -354,7 +354,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
     def from_json(cls: type[A], data: bytes | str) -> A:
         """The state that this canonical JSON describes (the stored form is read too).
 
-        InvalidInput, with the path, for what it does not know or cannot be.
+        InvalidInput, with the path, for unknown or invalid fields.
         """
         given = values.decode(data.encode() if isinstance(data, str) else data)
         if not isinstance(given, dict):
@@ -387,7 +387,7 @@ _FIELDS: Final[tuple[tuple[str, type], ...]] = (
 
 @functools.lru_cache(maxsize=64)
 def _added_fields(kind: type[AgentState]) -> tuple[tuple[str, Any], ...]:
-    """What a subclass has beside the fields of every AgentState."""
+    """What a subclass has next to the fields of every AgentState."""
     own = AgentState.__struct_fields__
     return tuple((f.name, f.type) for f in msgspec.structs.fields(kind) if f.name not in own)
 
@@ -406,7 +406,7 @@ def _risk_levels(constraints: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     if not isinstance(people, dict) or set(people) - {"required_for_risk_levels"}:
         raise InvalidInput(
-            f"constraints.human_in_the_loop must hold required_for_risk_levels and nothing else, not {people!r}"
+            f"constraints.human_in_the_loop must contain only required_for_risk_levels, not {people!r}"
         )
     levels = people.get("required_for_risk_levels", ())
     if not isinstance(levels, list | tuple):
@@ -451,11 +451,11 @@ def _phase(phase: Any) -> Phase:
     try:
         return Phase(phase)
     except ValueError:
-        raise InvalidInput(f"{phase!r} is no phase; phases are {', '.join(Phase)}") from None
+        raise InvalidInput(f"{phase!r} is not a phase; phases are {', '.join(Phase)}") from None
 
 
 def _role(role: Any) -> str:
     try:
         return Role(role).value
     except ValueError:
-        raise InvalidInput(f"{role!r} is no role; roles are {', '.join(Role)}") from None
+        raise InvalidInput(f"{role!r} is not a role; roles are {', '.join(Role)}") from None

@@ -25,7 +25,7 @@ class ForkAncestry:
 
     run_id: str = ""
     ancestors: tuple[str, ...] = ()
-    """Oldest first; empty if the run is no fork."""
+    """Oldest first; empty if the run is not a fork."""
     inherited: int = 0
     """The seq of the last event that a fork inherited."""
 
@@ -79,8 +79,8 @@ class ForkAncestry:
     def possible_digests(self, args: bytes) -> Iterator[str]:
         """The digests that an ancestor's arguments may have had, if these are the fork's.
 
-        For long arguments of which the log holds no more than the digest. The id is replaced where it is
-        a word of its own, or else everywhere.
+        For long arguments of which the log contains no more than the digest. The id is replaced where it is
+        its own word, or else everywhere.
         """
         if self.run_id.encode() not in args:
             return

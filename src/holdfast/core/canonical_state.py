@@ -1,6 +1,6 @@
 """An agent's state as the JSON that other systems exchange, made from its stored form and read back as it.
 
-Outside, what an agent knows stands beside its goal under plain names (`known_facts`, `open_questions`, `risk_flags`),
+Outside, what an agent knows stands next to its goal under plain names (`known_facts`, `open_questions`, `risk_flags`),
 times are in milliseconds and an artifact has an `artifact_id`. Stored, it is the fields of `AgentState` and
 `WorkingMemory`. What only Holdfast has (phase, messages, notes, …) has the same name in both. Pure: dicts in, dicts out.
 """
@@ -84,7 +84,7 @@ def inside(given: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, A
         if name in taken or name not in made:
             continue
         if own in memory:
-            raise InvalidInput(f"$.{name} and $.memory.{own} are the same thing; give one of them")
+            raise InvalidInput(f"$.{name} and $.memory.{own} are the same; pass only one of them")
         memory[own] = made.pop(name)
     if _STATUS in made and _STATUS not in taken:
         memory["plan"] = _with_statuses(memory.get("plan"), made.pop(_STATUS))

@@ -110,7 +110,7 @@ def pack(
     packer = _Packer(limit, measure)
     if goal and not packer.fits(_GOAL, f"{goal}\n"):
         needed = measure(f"{_GOAL}{goal}\n")
-        raise InvalidInput(f"{limit:,} {unit} do not hold even the goal, which needs {needed:,}")
+        raise InvalidInput(f"{limit:,} {unit} are not enough for the goal, which needs {needed:,}")
     shown_questions = tuple(
         q for q in questions if _taken(packer, _QUESTIONS, _question(q), f"question {q!r}")
     )

@@ -71,12 +71,14 @@ class Cron:
 def parse(text: str) -> Cron:
     """The expression, or InvalidInput that says what is wrong with it."""
     if not isinstance(text, str):
-        raise InvalidInput(f"a cron expression is text, as in '30 6 * * mon-fri', not {text!r}")
+        raise InvalidInput(
+            f"a cron expression is text, for example '30 6 * * mon-fri', not {text!r}"
+        )
     fields = _NICKNAMES.get(text.strip().lower(), text).split()
     if len(fields) != len(_FIELDS):
         raise InvalidInput(
-            f"{text!r} is not a cron expression: give five fields (minute, hour, day of month, month, "
-            f"day of week), as in '30 6 * * mon-fri', or one of {', '.join(_NICKNAMES)}"
+            f"{text!r} is not a cron expression: use five fields (minute, hour, day of month, month, "
+            f"day of week), for example '30 6 * * mon-fri', or one of {', '.join(_NICKNAMES)}"
         )
     minutes, hours, days, months, weekdays = (
         _values(text, field, *of) for field, of in zip(fields, _FIELDS, strict=True)
@@ -105,7 +107,7 @@ def _values(text: str, field: str, name: str, low: int, high: int) -> frozenset[
             first = _number(text, start, name, low, high)
             last = _number(text, end, name, low, high) if dash else (high if slash else first)
         if first > last:
-            raise InvalidInput(f"{text!r}: in the {name}, {part!r} goes backwards")
+            raise InvalidInput(f"{text!r}: in the {name}, {part!r} is reversed")
         found.update(range(first, last + 1, step))
     return frozenset(found)
 

@@ -26,8 +26,8 @@ Shape = Literal["openai", "anthropic"]
 KEEP_LAST: Final = 6
 KEEP_LEAST: Final = 4
 MESSAGE_TOKENS: Final = 8
-"""What a message, and each tool call in it, costs beside its text."""
-UNANSWERED: Final = "no answer to this call was recorded"
+"""What a message, and each tool call in it, costs next to its text."""
+UNANSWERED: Final = "no result of this call was recorded"
 BEGIN: Final = "(the dialogue begins)"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -167,7 +167,7 @@ def fit(
         )
     all_turns = turns(messages)
     if not all_turns:
-        raise InvalidInput("there is no message to show to a model; add one to run.messages first")
+        raise InvalidInput("the dialogue is empty; add a message to run.messages first")
     costs = [_cost(turn, counter) for turn in all_turns]
     kept = _kept(all_turns, costs, max_tokens, keep_last)
     shown = tuple(m for i, turn in enumerate(all_turns) if i in kept for m in turn.messages)
@@ -208,7 +208,7 @@ def _too_long(
     longest = max(kept, key=lambda i: costs[i])
     turn = all_turns[longest]
     names = ", ".join(call.name for call in turn.messages[0].tool_calls)
-    what = f"the calls of {names} and their answers" if names else f"a message of {turn.role}"
+    what = f"the calls of {names} and their results" if names else f"a message of {turn.role}"
     return ContextTooLong(max_tokens, sum(costs[i] for i in kept), what, costs[longest])
 
 
@@ -236,7 +236,7 @@ def text_of(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, Value):
-        return f"[{content.bytes} bytes, kept as artifact {content.blob}]"
+        return f"[{content.bytes} bytes, stored as artifact {content.blob}]"
     return values.encode(content).decode()
 
 

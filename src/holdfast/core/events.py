@@ -71,13 +71,14 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     type: str
     message: str
     traceback: str = ""
-    effect: str = ""  # "none": it surely did not happen; "": the tool raised, as tools do
+    effect: str = ""
+    """"none": it did not happen; "unknown": it may have happened; "": the tool raised an error of its own."""
 
 
 def _check_finite(name: str, number: float, advice: str) -> None:
     """NaN and infinity would be stored as null, and such an event could never be read again."""
     if not math.isfinite(number):
-        raise InvalidInput(f"{name} is {number}, which has no JSON form; {advice}")
+        raise InvalidInput(f"{name} is {number}, which cannot be stored as JSON; {advice}")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -88,7 +89,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     cost_usd: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite("cost_usd", self.cost_usd, "use 0 for a cost that is not known")
+        _check_finite("cost_usd", self.cost_usd, "use 0 for an unknown cost")
 
 
 def added(a: Usage, b: Usage) -> Usage:
@@ -123,7 +124,7 @@ class Inherited(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Base of all facts. `kind` and `version` name the JSON form; both are stored beside it."""
+    """Base of all facts. `kind` and `version` name the JSON form; both are stored next to it."""
 
     kind: ClassVar[str] = ""
     version: ClassVar[int] = 1
@@ -166,23 +167,37 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
 
 
 class RunClaimed(Event, frozen=True, omit_defaults=True):
-    """A worker took the run up (again)."""
+    """A worker claimed the run (again)."""
 
     worker: str
     code_version: str = ""
 
 
+class Divergence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where code made a call that differs from the recorded one, and both sides.
+
+    `adds` is true if the code may only have added calls: then the new ones can be accepted.
+    """
+
+    where: str
+    recorded: str
+    attempted: str
+    adds: bool = False
+
+
 class RunSuspended(Event, frozen=True, omit_defaults=True):
-    """The run left memory until something comes, or until `wake_at`.
+    """The run was suspended until something comes, or until `wake_at`.
 
     `open_since` says when the oldest of all that is still open began: requests, and calls without a receipt.
-    So whoever asks what is open need not read what stands before. None: it is not known.
+    So a reader that asks what is open need not read what stands before. None: it is not known.
+    `diverged` is set if the run stopped because its code does not match its log.
     """
 
     waiting_for: str
     how: str = ""
     wake_at: int | None = None
     open_since: int | None = None
+    diverged: Divergence | None = None
 
 
 class RunCompleted(Event, frozen=True, omit_defaults=True):
@@ -195,7 +210,7 @@ class RunFailed(Event, frozen=True, omit_defaults=True):
     error: ErrorInfo
     reason: str = "error"
     step: int = 0
-    also: tuple[int, ...] = ()  # other steps that failed beside it, in other branches
+    also: tuple[int, ...] = ()  # other steps that failed next to it, in other branches
 
 
 class RunCancelled(Event, frozen=True, omit_defaults=True):
@@ -206,14 +221,14 @@ class RunCancelled(Event, frozen=True, omit_defaults=True):
 
 
 class RunReopened(Event, frozen=True, omit_defaults=True):
-    """A failed, paused or quarantined run may go on from where it stopped."""
+    """A failed, paused or quarantined run may continue from where it stopped."""
 
     by: str = ""
     why: str = ""
 
 
 class RunRestarted(Event, frozen=True, omit_defaults=True):
-    """The code begins at its first line again, with the state kept: guards still hold."""
+    """The code starts at its first line again, with the state kept: guards still hold."""
 
     by: str = ""
     why: str = ""
@@ -226,13 +241,26 @@ class StepsAccepted(Event, frozen=True, omit_defaults=True):
     why: str = ""
 
 
+class LimitsChanged(Event, frozen=True, omit_defaults=True):
+    """The run's limits were raised, or lowered: its deadline if given, and these limits of its budget."""
+
+    deadline_at: int | None = None
+    budget: dict[str, float] = {}
+    by: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for name, limit in self.budget.items():
+            _check_finite(name, limit, "leave it out for no change")
+
+
 class RunPaused(Event, frozen=True, omit_defaults=True):
     by: str = ""
     why: str = ""
 
 
 class RunQuarantined(Event, frozen=True, omit_defaults=True):
-    """The run is set aside: it killed its workers, or its log does not verify."""
+    """The run is quarantined: it killed its workers, or its log does not verify."""
 
     reason: str
 
@@ -255,7 +283,7 @@ class UndoRequested(Event, frozen=True, omit_defaults=True):
 
 
 class CallStarted(Event, frozen=True, omit_defaults=True):
-    """Intent: this call is about to begin. Durable before its effect."""
+    """Intent: this call is about to start. Durable before its effect."""
 
     index: int
     step: int
@@ -316,7 +344,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
 
 
 def args_digest(receipt: CallSucceeded | CallFailed) -> str:
-    """The name of a call's arguments, by its receipt; empty if they stand in its intent."""
+    """The name of a call's arguments, by its receipt; empty if they are in its intent."""
     if receipt.args is None:
         return receipt.digest
     return receipt.digest or values.digest(bytes_of(receipt.args.json))
@@ -331,10 +359,12 @@ class CallDoubted(Event, frozen=True, omit_defaults=True):
     branch: str = ""
     attempt: int = 1
     because: str = ""
+    error: ErrorInfo | None = None
+    """What the tool raised, if it did."""
 
 
 class CallResolved(Event, frozen=True, omit_defaults=True):
-    """A doubt is settled by a person, a check or a policy: `how` is done, failed or retry."""
+    """A doubt is resolved by a person, a check or a policy: `how` is done, failed or retry."""
 
     index: int
     step: int
@@ -365,7 +395,7 @@ class CallEvidence(Event, frozen=True, omit_defaults=True):
 
 
 class IterationEnded(Event, frozen=True, omit_defaults=True):
-    """The code has come round: what stands before this need not be replayed when a loop goes on.
+    """The code has ended an iteration: what is before this need not be replayed when a loop continues.
 
     A loop's state is here whole (`state`, the first time) or as what changed since the last iteration
     (`delta`, a JSON Patch). `taken` names the patches from outside that it holds, `refused` says why
@@ -406,7 +436,7 @@ class WaitBegan(Event, frozen=True, omit_defaults=True):
 class WaitEnded(Event, frozen=True, omit_defaults=True):
     """What came. `source` is the seq of the event that ended the wait.
 
-    It is 0 if none did, and `outcome` then says what else: `time`; `lost`, as another wait beside it ended
+    It is 0 if none did, and `outcome` then says what else: `time`; `lost`, as another wait next to it ended
     first; `cut`, as the code stopped waiting. (A signal's outcome is its name, which may be any word.)
     """
 
@@ -487,7 +517,7 @@ class StateChanged(Noted, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ValueRecorded(Noted, frozen=True, omit_defaults=True, kw_only=True):
-    """Time, chance or a marker, read once and then the same for ever."""
+    """Time, randomness or a marker, read once and then the same forever."""
 
     name: str
     value: Value
@@ -572,7 +602,7 @@ class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A tool call inside a message: what a model asked for, and what came of it."""
+    """A tool call inside a message: what a model asked for, and its outcome."""
 
     id: str
     name: str
@@ -582,7 +612,7 @@ class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     duration: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite("duration", self.duration, "use 0 for one that is not known")
+        _check_finite("duration", self.duration, "use 0 for an unknown value")
 
 
 class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
@@ -690,11 +720,11 @@ def from_json(name: str, data: bytes) -> Event:
     if decoder is None:
         kind, _, version = name.partition(".")
         if kind not in ALL:
-            raise Unreadable(f"unknown kind of event {kind!r}")
+            raise Unreadable(f"unknown event kind {kind!r}")
         raise Unreadable(
-            f"{kind!r} has version {version or 1}, this Holdfast knows {ALL[kind].version}"
+            f"{kind!r} has version {version or 1}, this Holdfast reads {ALL[kind].version}"
         )
     try:
         return decoder(data)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{name!r} does not read: {error}") from None
+        raise Unreadable(f"{name!r} cannot be decoded: {error}") from None

@@ -84,7 +84,7 @@ _lists_of: Final = attrgetter(*_LISTS)
 
 
 class Draft:
-    """A fold that can go on: apply events one by one, freeze when a RunState is wanted.
+    """A fold that can continue: apply events one by one, freeze when a RunState is wanted.
 
     With `keep_calls=False` finished calls are forgotten, so that a live run of any length needs no
     more memory than what its agent can still read.
@@ -116,6 +116,7 @@ class Draft:
     deadline_at: int | None
     waiting_for: str
     wake_at: int | None
+    diverged: e.Divergence | None
     cancel_requested: bool
     parent: str
     forked_from: str
@@ -170,7 +171,7 @@ class Draft:
             self._flag_pressure()
 
     def _flag_pressure(self) -> None:
-        """Raise the flag when the budget runs low, by what the log holds: the same on every replay."""
+        """Raise the flag when the budget runs low, by what the log contains: the same on every replay."""
         elapsed = self.updated_at - self.created_at
         use = budget_use(self.budget, steps=self.steps, elapsed_us=elapsed, usage=self.usage)
         if use.pressure:
@@ -187,12 +188,13 @@ class Draft:
         self.created_at, self.status = time, "pending"
 
     def _claimed(self, x: e.RunClaimed) -> None:
-        self.status, self.waiting_for, self.wake_at = "running", "", None
+        self.status, self.waiting_for, self.wake_at, self.diverged = "running", "", None, None
         self.workers.append(x.worker)
         del self.workers[:-10]
 
     def _suspended(self, x: e.RunSuspended) -> None:
         self.status, self.waiting_for, self.wake_at = "waiting", x.waiting_for, x.wake_at
+        self.diverged = x.diverged
 
     def _completed(self, x: e.RunCompleted) -> None:
         self.status, self.result, self.waiting_for, self.wake_at = "completed", x.result, "", None
@@ -224,10 +226,16 @@ class Draft:
         self._line(time, "resume", x.by, x.why, "resumed")
 
     def _accepted(self, x: e.StepsAccepted) -> None:
-        self._line(self.updated_at, "accept", x.by, x.why, "steps that the code added are accepted")
+        self._line(self.updated_at, "accept", x.by, x.why, "new steps of the code were accepted")
+
+    def _limits(self, x: e.LimitsChanged) -> None:
+        if x.deadline_at is not None:
+            self.deadline_at = x.deadline_at
+        self.budget = {**self.budget, **x.budget}
+        self._line(self.updated_at, "limits", x.by, x.why, "its limits were changed")
 
     def _restarted(self, x: e.RunRestarted) -> None:
-        """The code begins anew: earlier calls are history (index −1), and the state stays."""
+        """The code starts over: earlier calls are history (index −1), and the state stays."""
         time = self.updated_at
         parts = self.open
         past = [msgspec.structs.replace(c, index=-1) for c in parts.calls.values()]
@@ -235,15 +243,15 @@ class Draft:
         parts.calls.clear()
         parts.waits.clear()
         self.status, self.failure, self.result, self.waiting_for = "pending", None, None, ""
-        self.cancel_requested = False
+        self.cancel_requested, self.diverged = False, None
         self.restarts += 1
         self.loop = Document(None)
         self.iteration, self.iteration_index = 0, -1
-        self._line(time, "rerun", x.by, x.why, "started again, with its state kept")
+        self._line(time, "rerun", x.by, x.why, "restarted, with its state kept")
 
     def _paused(self, x: e.RunPaused) -> None:
         time = self.updated_at
-        self.status, self.waiting_for = "paused", "somebody to resume it"
+        self.status, self.waiting_for = "paused", "a person to resume it"
         self._line(time, "pause", x.by, x.why, "paused")
 
     def _quarantined(self, x: e.RunQuarantined) -> None:
@@ -252,12 +260,12 @@ class Draft:
     def _cancel_requested(self, x: e.CancelRequested) -> None:
         time = self.updated_at
         self.cancel_requested = not x.reason
-        self._line(time, "cancel", x.by, x.why, "asked to cancel")
+        self._line(time, "cancel", x.by, x.why, "cancellation requested")
 
     def _undo_requested(self, x: e.UndoRequested) -> None:
         time = self.updated_at
         self.status = "pending"
-        self._line(time, "undo", x.by, x.why, "asked to undo what was done")
+        self._line(time, "undo", x.by, x.why, "undo requested")
 
     def _line(self, time: int, level: str, by: str, why: str, what: str) -> None:
         text = what + (f" by {by}" if by else "") + (f": {why}" if why else "")
@@ -297,7 +305,7 @@ class Draft:
         return self.open.calls.get((branch, index))
 
     def _receipt(self, x: e.CallSucceeded | e.CallFailed) -> Call:
-        """The call that a receipt belongs to; it begins here when it had no intent."""
+        """The call that a receipt belongs to; it starts here when it had no intent."""
         seq, time = self.seq, self.updated_at
         before = self._call(x.branch, x.index)
         self._count(x.step)
@@ -378,7 +386,7 @@ class Draft:
         if x.usage is not None:
             self._add_usage(x.usage)
         call = self._receipt(x)
-        self.open.waits.pop((x.branch, x.index), None)  # it was refused, or nobody decided in time
+        self.open.waits.pop((x.branch, x.index), None)  # it was rejected, or not decided in time
         last = msgspec.structs.replace(
             call.attempts[-1], ended_at=time, error=x.error, retry_at=x.retry_at
         )
@@ -397,7 +405,9 @@ class Draft:
         seq = self.seq
         call = self._call(x.branch, x.index)
         if call is not None:
-            self._store_call(call, status="in_doubt", seq=seq, time=None)
+            self._store_call(
+                call, status="in_doubt", error=x.error or call.error, seq=seq, time=None
+            )
 
     def _resolved(self, x: e.CallResolved) -> None:
         seq, time = self.seq, self.updated_at
@@ -411,6 +421,7 @@ class Draft:
             status=status,
             result=x.result,
             error=x.error,
+            unavailable="",
             resolved=said,
             seq=seq,
             time=time if status != "retrying" else None,
@@ -422,7 +433,7 @@ class Draft:
         seq = self.seq
         call = next((c for c in self.open.calls.values() if c.step == x.step), None)
         if call is not None and call.key == x.key and call.digest == x.digest:
-            said = f"{x.worker} (epoch {x.epoch}) says: {x.outcome}"
+            said = f"{x.worker} (epoch {x.epoch}) reports: {x.outcome}"
             self._store_call(call, seq=seq, time=call.ended_at, evidence=(*call.evidence, said))
 
     # iterations
@@ -436,7 +447,7 @@ class Draft:
         for taken in x.taken:
             self.open.queued.pop(taken, None)
         for why in x.refused:
-            self.lines.append(Line(self.updated_at, "patch", f"a patch was not taken in: {why}"))
+            self.lines.append(Line(self.updated_at, "patch", f"a patch was not applied: {why}"))
 
     # waits
 
@@ -608,7 +619,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.QuestionRaised: Draft._question, e.QuestionClosed: Draft._question_closed,
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
-    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.TimeoutFired: Draft._nothing,
+    e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.LimitsChanged: Draft._limits, e.TimeoutFired: Draft._nothing,
 }  # fmt: skip
 
 

@@ -1,13 +1,13 @@
-"""Match what the code asks for with what the log holds.
+"""Match what the code asks for with what the log contains.
 
 An agent that resumes runs its code again from the first line. Each call or wait it makes has a place:
-its branch, and its position within the branch. The log holds, for every place it has reached, an
-`Entry`: what was asked there, and what came of it. So a request is one of
+its branch, and its position within the branch. The log contains, for every place it has reached, an
+`Entry`: what was asked there, and its outcome. So a request is one of
 
 - *recorded*: the same request, with an outcome: the outcome is returned, nothing is executed;
-- *open*: the same request, begun but without an outcome: what then depends on what the tool declares;
-- *new*: the log holds nothing at this place;
-- *diverged*: the log holds something else there, and the run stops before anything new happens.
+- *open*: the same request, started but without an outcome: what then depends on what the tool declares;
+- *new*: the log contains nothing at this place;
+- *diverged*: the log contains something else there, and the run stops before anything new happens.
 
 Facts that code notes between its calls (state, stage, decisions …) are matched by what they are about,
 so that running the code again does not note them twice, and new code may note more.
@@ -16,10 +16,10 @@ A person may *accept new steps*: then what was recorded before binds by name and
 the code asks for that has no namesake in it is made, at a place beside.
 
 One thing may rightly differ without that: a run that failed is resumed, and its failed call succeeds. What the code
-did after the failure (told somebody, cleaned up) then stands in the log at places where it now does
+did after the failure (notified somebody, cleaned up) is then in the log at places where it now does
 something else. So after a call that was *retried*, what was recorded before the resumption binds only
 as far as the code asks for the same; where it first asks for something else, it leaves that path and
-goes on at places behind it. What it had finished there is still never done again.
+continues at places behind it. What it had finished there is still never done again.
 
 Pure: records go in, answers come out. Reading the log page by page is the runtime's part.
 """
@@ -27,7 +27,7 @@ Pure: records go in, answers come out. Reading the log page by page is the runti
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ Place = tuple[str, int]
 
 
 class Entry(msgspec.Struct, eq=False, gc=False):
-    """What the log holds at one place.
+    """What the log contains at one place.
 
     (One is made for each step of a log that is read: C makes it, and the collector does not walk it.)
     """
@@ -76,6 +76,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     iteration: e.IterationEnded | None = None
     timeout: e.TimeoutFired | None = None
     attempts_before: int = 0
+    settled_attempts: int = 0
+    """How many attempts there were when a person, a check or a policy last said to try again."""
     first_seq: int = 0
     seq: int = 0
     """The seq of its last event: what the code may see when it has returned from here."""
@@ -108,7 +110,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return self.settled_as("done") or self.failed_finally
 
     def settled_as(self, how: str) -> bool:
-        """Whether a doubt about it was settled this way."""
+        """Whether a doubt about it was resolved this way."""
         return self.resolved is not None and self.resolved.how == how
 
     @property
@@ -136,7 +138,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     @property
     def attempts(self) -> int:
-        """How many attempts the log knows of."""
+        """How many attempts the log contains of."""
         last_failed = self.failures[-1].attempt if self.failures else 0
         return max(last_failed, self.intent.attempt if self.intent else 0)
 
@@ -178,11 +180,11 @@ class Retried:
 
 
 class Journal:
-    """What the log holds, by place, as far as it has been read."""
+    """What the log contains, by place, as far as it has been read."""
 
     def __init__(self) -> None:
         self.entries: dict[Place, Entry] = {}
-        """Calls and waits that the log holds and the code has not been answered yet."""
+        """Calls and waits that the log contains and the code has not been answered yet."""
         self._noted: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
         self._last_index: dict[str, int] = {}
         self._failed_steps: set[int] = set()
@@ -195,7 +197,7 @@ class Journal:
         self.undoing = False
         self.paused: e.RunPaused | None = None
         self.may_stop_calls = False
-        """Whether the log holds anything at all that could keep a new call from beginning."""
+        """Whether the log contains anything at all that could keep a new call from beginning."""
         self.created: e.RunCreated | None = None
         self.created_at = 0
         self.lineage = ForkAncestry()
@@ -213,22 +215,22 @@ class Journal:
         self._granted: list[Place] = []
         """Failed calls that may be tried again."""
         self.keep_past = False
-        """Whether a loop is replayed from its first iteration, and not gone on with from its last."""
+        """Whether a loop is replayed from its first iteration, and not continued with from its last."""
 
     @property
     def forgets(self) -> bool:
-        """Whether what stands before the end of an iteration is over: so it is for a loop."""
+        """Whether what is before the end of an iteration is over: so it is for a loop."""
         return self.created is not None and self.created.loop and not self.keep_past
 
     @property
     def is_undone(self) -> bool:
-        """Whether the run is being taken back: then nothing new of it begins."""
+        """Whether the run is being undone: then nothing new of it starts."""
         return self.undo is not None or self.undoing
 
     # ── asking ───────────────────────────────────────────────────────────────────────────
 
     def entry(self, branch: str, index: int) -> Entry | None:
-        """What stands at this place."""
+        """What is at this place."""
         return self.entries.get((branch, index))
 
     def reaches(self, branch: str, index: int) -> bool:
@@ -260,9 +262,9 @@ class Journal:
         return None
 
     def iterated(self, seq: int, event: e.IterationEnded) -> bool:
-        """An iteration is over. Whether a loop goes on from here, and never comes back to what was before.
+        """An iteration is over. Whether a loop continues from here, and never comes back to what was before.
 
-        Not if the state was patched from outside, and the code had not seen that yet: then it goes on from
+        Not if the state was patched from outside, and the code had not seen that yet: then it continues from
         an earlier iteration, which sees it where it was seen first.
         """
         self._reached("", event.index)
@@ -284,6 +286,8 @@ class Journal:
     def begin_at(self, state: RunState) -> None:
         """Know what a run's state knows at the end of an iteration: the log before it is not read."""
         self.restarted, self.steps = state.seq, state.steps
+        if state.budget or state.deadline_at is not None:
+            self._set_limits(state.deadline_at, state.budget)
         self.mail = deque(
             Mail(s.seq, e.SignalReceived(id=s.id, name=s.name, value=s.value))
             for s in state.signals
@@ -292,7 +296,7 @@ class Journal:
             self._last_index[""] = state.iteration_index
 
     def unasked(self) -> list[tuple[Place, Entry]]:
-        """Calls and waits that the log holds, and that the code should have asked for."""
+        """Calls and waits that the log contains, and that the code should have asked for."""
         return [
             (place, x)
             for place, x in self.entries.items()
@@ -321,7 +325,7 @@ class Journal:
         return None
 
     def feed_own(self, seq: int, time: int, epoch: int, event: Event) -> None:
-        """Take in an event that was written here. The end of a wait is given to the code by whoever wrote it."""
+        """Take in an event that was written here. The end of a wait is delivered to the code by its writer."""
         if isinstance(event, e.TimeoutFired):
             return  # the code has been told
         self.feed(seq, time, epoch, event)
@@ -371,7 +375,7 @@ class Journal:
     # ── paths that were left ─────────────────────────────────────────────────────────────
 
     def leave(self, branch: str, index: int) -> int | None:
-        """The code asks for something else than is recorded here: where it goes on, if it may.
+        """The code asks for something other than is recorded here: where it continues, if it may.
 
         It may after a call that was retried, if this was recorded before the run was resumed.
         """
@@ -442,7 +446,7 @@ class Journal:
         by_subject.setdefault((event.kind, event.subject), deque()).append((seq, event))
 
     def _timeout(self, seq: int, _time: int, _epoch: int, event: e.TimeoutFired) -> None:
-        """A timeout has a place of its own: several may fire in one branch between two calls."""
+        """A timeout has its own place: several may fire in one branch between two calls."""
         place = (event.branch, -1 - seq)
         self.entries[place] = Entry("asyncio.timeout", timeout=event, first_seq=seq, seq=seq)
         self._outcomes.append((seq, place))
@@ -479,17 +483,29 @@ class Journal:
                 failed, self.paused, self.terminal = self.terminal, None, None
                 if (
                     failed is not None
-                ):  # else it was paused or set aside: nothing is to be tried again
+                ):  # else it was paused or quarantined: nothing is to be tried again
                     self._reopen_failures(seq)
             case e.RunRestarted():
                 self._restart(seq)
             case e.StepsAccepted():
                 self.accepted = seq
+            case e.LimitsChanged():
+                self._set_limits(event.deadline_at, event.budget)
             case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
                 self.terminal = event
                 self._failed_steps = set()
                 if isinstance(event, e.RunFailed):
                     self._failed_steps = {event.step, *event.also}
+
+    def _set_limits(self, deadline_at: int | None, budget: Mapping[str, float]) -> None:
+        """What its first event says of its limits, with what was changed since."""
+        assert self.created is not None
+        self.created = msgspec.structs.replace(
+            self.created,
+            deadline_at=self.created.deadline_at if deadline_at is None else deadline_at,
+            budget={**self.created.budget, **budget},
+        )
+        self.may_stop_calls = True
 
     def _call(
         self, seq: int, event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted
@@ -546,14 +562,19 @@ class Journal:
     def _doubted(self, seq: int, _time: int, _epoch: int, event: e.CallDoubted) -> None:
         entry = self._call(seq, event)
         entry.doubted = event
-        entry.resolved = None  # what was said about it did not settle it
+        entry.resolved = None  # what was said about it did not resolve it
 
     def _resolved(self, seq: int, _time: int, _epoch: int, event: e.CallResolved) -> None:
         entry = self._call(seq, event)
         entry.resolved = event
         entry.doubted = None
+        if (
+            entry.done is not None
+        ):  # its result was not kept: what the code did without it does not bind
+            entry.granted_seq = seq
         if event.how == "retry":
-            entry.first_intent_at = 0  # somebody looked: the key begins a new life
+            entry.first_intent_at = 0  # a person decided: the key is used again
+            entry.settled_attempts = entry.attempts
         else:
             self._outcomes.append((seq, (event.branch, event.index)))
 
@@ -569,7 +590,7 @@ class Journal:
                 entry = self._at(seq, event.branch, event.index, event.name, event.forks)
                 entry.wait, entry.wait_seq, entry.wait_at, entry.seq = event, seq, time, seq
                 entry.digest = event.digest
-                entry.approval = None  # a new request asks anew
+                entry.approval = None  # a new request asks again
             case e.WaitEnded():
                 entry = self._at(seq, event.branch, event.index, "")
                 entry.ended, entry.ended_at, entry.seq = event, time, seq
@@ -601,7 +622,7 @@ class Journal:
             self._last_index[branch] = index
 
     def _reopen_failures(self, seq: int) -> None:
-        """A failed run goes on from its failed step, which may be tried again."""
+        """A failed run continues from its failed step, which may be tried again."""
         for place, entry in self.entries.items():
             failed = entry.step in self._failed_steps or (entry.is_cut_off and self._is_last(place))
             if failed and entry.failed_finally:
@@ -611,10 +632,10 @@ class Journal:
         self._failed_steps = set()
         given_up = [p for p, x in self.entries.items() if x.is_wait and x.is_cut_off]
         for place in [p for p in given_up if self._is_last(self._last_beside(p))]:
-            del self.entries[place]  # it begins anew
+            del self.entries[place]  # it starts over
 
     def _last_beside(self, place: Place) -> Place:
-        """The last of the waits that began together with this one."""
+        """The last of the waits that started together with this one."""
         path, index = place
         entry, beside = self.entries[place], self.entries.get((path, index + 1))
         if beside is None or entry.wait_seq + 1 != beside.wait_seq:
@@ -622,7 +643,7 @@ class Journal:
         return self._last_beside((path, index + 1))
 
     def _is_last(self, place: Place) -> bool:
-        """Whether nothing that the code did afterwards is recorded, in this branch or in those it began in."""
+        """Whether nothing that the code did afterwards is recorded, in this branch or in those it started in."""
         path, index = place
         if self.reaches(path, index + 1):
             return False
@@ -655,7 +676,7 @@ def _position(place: Place, entry: Entry) -> Place:
 
 
 def _position_in(branch: str, place: Place) -> int | None:
-    """Where a place stands in a branch: its own index, or that at which its branch was started."""
+    """Where a place is in a branch: its own index, or that at which its branch was started."""
     path, index = place
     if path == branch:
         return index
@@ -670,7 +691,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     **dict.fromkeys(
         (
             e.RunCreated, e.RunPaused, e.RunReopened, e.RunRestarted, e.RunCompleted, e.RunFailed,
-            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.StepsAccepted,
+            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.StepsAccepted, e.LimitsChanged,
         ),
         Journal._life,
     ),

@@ -46,9 +46,9 @@ def pointer(tokens: Sequence[str]) -> str:
 def tokens_of(text: str) -> tuple[str, ...]:
     """The unescaped tokens of a JSON Pointer; ValueError if it is none."""
     if text and not text.startswith("/"):
-        raise ValueError(f"{text!r} is no JSON Pointer: it is empty or begins with /")
+        raise ValueError(f"{text!r} is not a JSON Pointer: it must be empty or start with /")
     if re.search(r"~(?![01])", text):
-        raise ValueError(f"{text!r} is no JSON Pointer: ~ is written ~0, and / within a name ~1")
+        raise ValueError(f"{text!r} is not a JSON Pointer: write ~ as ~0, and / in a name as ~1")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
 
@@ -111,7 +111,7 @@ def _put(document: Any, op: Operation, value: Any) -> Any:
     elif isinstance(parent, list):
         parent.insert(len(parent) if last == "-" else _index(parent, last, op, end=True), value)
     else:
-        raise op.refuse(f"{_shown(above)} is no object or array, so nothing can be added to it")
+        raise op.refuse(f"{_shown(above)} is not an object or array, so nothing can be added to it")
     return document
 
 
@@ -188,20 +188,20 @@ def _find(
     for depth, token in enumerate(path):
         if isinstance(here, dict):
             if token not in here:
-                raise op.refuse(f"there is no {_shown((*within, *path[: depth + 1]))}")
+                raise op.refuse(f"no {_shown((*within, *path[: depth + 1]))}")
             here = here[token]
         elif isinstance(here, list):
             here = here[_index(here, token, op)]
         else:
             above = _shown((*within, *path[:depth]))
-            raise op.refuse(f"{above} is no object or array, so there is no {token!r} in it")
+            raise op.refuse(f"{above} is not an object or array, so it has no {token!r}")
     return here
 
 
 def _index(items: list[Any], name: str, op: Operation, *, end: bool = False) -> int:
     if not _INDEX.fullmatch(name):
         hint = "; - is only for adding" if name == "-" else ""
-        raise op.refuse(f"{name!r} is no index of an array{hint}")
+        raise op.refuse(f"{name!r} is not an array index{hint}")
     if len(name) > 18 or int(name) >= len(items) + end:
         raise op.refuse(f"index {name} is beyond the array, which has {len(items)} items")
     return int(name)

@@ -27,6 +27,7 @@ SPILL_BYTES: Final = 64 * 1024
 
 _HEADER: Final = struct.Struct(">qqq")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
+_CHILD: Final = re.compile(r"(~\d+)+$")
 
 
 class Record(NamedTuple):
@@ -54,7 +55,7 @@ class Head(NamedTuple):
 
 
 class Blob(NamedTuple):
-    """Bytes kept by their hash, beside the log."""
+    """Bytes kept by their hash, next to the log."""
 
     hash: str
     data: bytes
@@ -69,9 +70,14 @@ def check_run_id(run_id: object) -> str:
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise InvalidInput(
             f"{run_id!r} is not a run id: use 1 to 200 letters, digits and . _ : @ ~ = + -, "
-            "beginning with a letter or digit"
+            "starting with a letter or digit"
         )
     return run_id
+
+
+def root_of(run_id: str, parent: str) -> str:
+    """The id of the run at the top of this one's tree, given its parent's id: a child is `{parent}~{step}`."""
+    return _CHILD.sub("", run_id) if parent else run_id
 
 
 def origin(run_id: str) -> Head:
@@ -122,7 +128,7 @@ def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Recor
         try:
             h.update(b"".join((before, pack(seq, time, epoch), kind.encode(), b"\0", data)))
         except (AttributeError, TypeError, ValueError, struct.error) as error:
-            raise LogDamaged(run_id, expected, f"it does not read: {error}") from None
+            raise LogDamaged(run_id, expected, f"it cannot be decoded: {error}") from None
         if h.digest() != hash_:
             raise LogDamaged(run_id, expected, "its bytes do not match its hash")
         before = hash_
@@ -133,7 +139,7 @@ def _out_of_order(seq: object, expected: int) -> str:
     """What is wrong where another record follows than should. (What is stored may not even be a number.)"""
     if isinstance(seq, int) and seq > expected:
         return "it is missing"
-    return f"event {seq} stands in its place"
+    return f"event {seq} is in its place"
 
 
 def read_event(run_id: str, record: Record) -> Event:
@@ -145,7 +151,7 @@ def read_event(run_id: str, record: Record) -> Event:
 
 
 def wrap(data: bytes) -> tuple[Value, Blob | None]:
-    """Encoded bytes as a Value, and the artifact to keep beside the event when they are big."""
+    """Encoded bytes as a Value, and the artifact to keep next to the event when they are big."""
     if len(data) <= SPILL_BYTES:
         return Value(json=Raw(data)), None
     blob = Blob(digest(data), data)

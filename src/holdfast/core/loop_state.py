@@ -50,7 +50,7 @@ def _compare(
 
 @functools.lru_cache(maxsize=64)
 def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Remembered, because msgspec evaluates all annotations of the class anew each time."""
+    """Remembered, because msgspec evaluates all annotations of the class again each time."""
     return msgspec.structs.fields(kind)
 
 
@@ -104,7 +104,7 @@ def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
     """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, once the patches that wait
     for it are taken in.
 
-    Nobody here knows the fields that a subclass has added: the loop judges them when it takes the patch in.
+    The fields that a subclass has added are unknown here: the loop validates them when it applies the patch.
     """
     state = msgspec.convert(document, AgentState)
     added = {k: v for k, v in document.items() if k not in AgentState.__struct_fields__}
@@ -150,7 +150,7 @@ def _operated(
     state: AgentState, ops: Any, added: Mapping[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
     """The state after a JSON Patch, which sees it whole: also the fields that have their default, and what
-    was `added` beside them; and what is beside them then."""
+    was `added` next to them; and what is next to them then."""
     shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
     shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
@@ -160,7 +160,9 @@ def _operated(
     new = msgspec.convert(patched, type(state))
     changed = [name for name in kept if getattr(new, name) != getattr(state, name)]
     if changed:
-        raise InvalidInput(f"/{changed[0]} is the loop's own and cannot be patched from outside")
+        raise InvalidInput(
+            f"/{changed[0]} is managed by the loop and cannot be patched from outside"
+        )
     lost = [k for k in patched.get("memory", ()) if k not in memory.__struct_fields__]
     if lost:
         raise InvalidInput(f"WorkingMemory has no field /memory/{lost[0]}")
@@ -168,7 +170,7 @@ def _operated(
 
 
 class Document:
-    """A loop's state as plain JSON. It is copied only when somebody asks for it after a change."""
+    """A loop's state as plain JSON. It is copied only when it is read after a change."""
 
     def __init__(self, frozen: Any) -> None:
         self._frozen = frozen

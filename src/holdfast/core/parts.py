@@ -2,9 +2,9 @@
 
 One `Message` is the same value in `run.messages`, in an `AgentState` and in front of a model. All of them
 are frozen to the bottom: the lists and dicts inside are made read-only when a part is made, so nothing
-that was handed out can be changed behind anybody's back.
+that was returned can be changed later.
 
-Times are microseconds since 1970; 0 means that nobody has stamped the part yet. Pure values: what they
+Times are microseconds since 1970; 0 means that the time is not set yet. Pure values: what they
 add up to is `state.py`.
 """
 
@@ -43,7 +43,7 @@ def kept(value: Any, what: str = "value") -> Any:
 
 
 def text(value: Any, what: str) -> str:
-    """A text as it is kept, or InvalidInput: what is no text would be written, and then not be read."""
+    """A text as it is kept, or InvalidInput: what is not a text would be written, and then not be read."""
     if type(value) is str:
         return value
     if isinstance(value, str):
@@ -71,7 +71,7 @@ def each(items: Iterable[Any], kind: type[P], what: str) -> tuple[P, ...]:
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of the parts. `_user_values` names the fields that hold whatever the user likes.
 
-    Whoever makes one gets an error for what could be written but not be read again.
+    Creating one raises an error for values that could be written but not be read again.
     """
 
     @classmethod
@@ -157,7 +157,7 @@ class Role(enum.StrEnum):
 
 
 class ToolCall(Part, frozen=True, omit_defaults=True):
-    """A tool call that a model asked for, and what came of it. `duration` is in seconds, `time` when it was
+    """A tool call that a model asked for, and its outcome. `duration` is in seconds, `time` when it was
     recorded.
 
     `arguments` are what the model sent: a dict, or its text when that was no JSON object.
@@ -187,7 +187,7 @@ class ToolCall(Part, frozen=True, omit_defaults=True):
         if isinstance(self.result, str):
             return self.result
         if isinstance(self.result, Value):
-            return f"[{self.result.bytes} bytes, kept as artifact {self.result.blob}]"
+            return f"[{self.result.bytes} bytes, stored as artifact {self.result.blob}]"
         return values.encode(self.result).decode()
 
 
@@ -259,7 +259,7 @@ def plan_of(steps: Iterable[str | PlanStep], what: str = "plan") -> tuple[PlanSt
     return each(found, PlanStep, what)
 
 
-# ── values that live beside the log ──────────────────────────────────────────────────────────
+# ── values that live next to the log ──────────────────────────────────────────────────────────
 
 _REFERENCE, _ESCAPED = "$blob", "$dict"
 

@@ -87,7 +87,7 @@ def changed(patch: StatePatch, known: Known, *, time: int = 0) -> dict[str, Any]
     if patch.artifacts:
         new["artifacts"] = (*known.artifacts, *(stamped(x, time) for x in patch.artifacts))
     if patch.notes:
-        new["notes"] = kept({**known.notes, **patch.notes})
+        new["notes"] = FrozenDict({**known.notes, **kept(patch.notes)})
     if patch.questions or patch.closed:
         new["questions"] = _with(known.questions, patch.questions, patch.closed)
     if patch.flags or patch.cleared:

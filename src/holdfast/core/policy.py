@@ -1,6 +1,6 @@
 """May this call go now? Retry, deadline, budget and what a parent requires of its children, as pure decisions.
 
-Time comes in as an argument and chance from a seed in the log, so a replay decides the same.
+Time comes in as an argument and randomness from a seed in the log, so a replay decides the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def microseconds(seconds: object, what: str) -> int:
     ):
         return round(seconds * MICROSECONDS)
     raise InvalidInput(
-        f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (a hundred years), not {seconds!r}"
+        f"{what} must be a number of seconds from 0 to {SECONDS_MAX} (100 years), not {seconds!r}"
     )
 
 
@@ -84,7 +84,7 @@ class Retry:
             kinds: object = getattr(self, name)
             if not isinstance(kinds, tuple) or not all(map(_is_exception, kinds)):
                 raise InvalidInput(
-                    f"Retry.{name} must be a tuple of exception classes, as (TimeoutError,), not {kinds!r}"
+                    f"Retry.{name} must be a tuple of exception classes, for example (TimeoutError,), not {kinds!r}"
                 )
 
     def wants(self, error: Exception, attempt: int) -> bool:
@@ -161,7 +161,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `count` calls begin within any `per` seconds, over all workers of a store.
+    """At most `count` calls start within any `per` seconds, over all workers of a store.
 
     Tools that name the same limit share it, as those of one provider; by default each has its own.
     """
@@ -182,7 +182,7 @@ class Rate:
 
     @property
     def slack_us(self) -> int:
-        """How late a call may begin after its turn; the windows are made longer by it."""
+        """How late a call may start after its turn; the windows are made longer by it."""
         return min(MICROSECONDS, microseconds(self.per, "Rate.per") // 10)
 
 
@@ -207,6 +207,38 @@ class Budget:
         """The limits that are set, by name."""
         found = {name: getattr(self, name) for name in self.__slots__}
         return {name: limit for name, limit in found.items() if limit is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits given for one run, in the place of what its agent declares: seconds from now, and those limits of
+    the budget that are set."""
+
+    deadline: float | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None:
+            microseconds(self.deadline, "deadline")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise InvalidInput(
+                f"budget must be a Budget, such as Budget(max_steps=100), not {self.budget!r}"
+            )
+
+    def __bool__(self) -> bool:
+        return self.deadline is not None or bool(self.changes)
+
+    def deadline_at(self, now: int) -> int | None:
+        """The deadline, if one is given, for a run that is created or resumed now."""
+        return None if self.deadline is None else now + microseconds(self.deadline, "deadline")
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """The limits of the budget that are set."""
+        return {} if self.budget is None else self.budget.limits()
+
+
+NO_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +267,7 @@ class BudgetUse:
             used = self.used.get(name, 0)
             over = used >= limit if name == "max_steps" and starting else used > limit
             if name != "max_artifact_bytes_in_context" and over:
-                return f"{name} is {limit:g}, and {used:g} is used"
+                return f"{name} is {limit:g}, and {used:g} are used"
         return ""
 
 

@@ -1,11 +1,11 @@
 """A run's state as bytes, for a cache that is never the truth.
 
-`load(dump(state)) == state`, for every state. What is kept is only JSON; a value that lives beside the
+`load(dump(state)) == state`, for every state. What is kept is only JSON; a value that lives next to the
 log as an artifact stays a reference to it, and a user's dict that looks like such a reference is
 escaped, so that nothing read back can pose as one.
 
-Whether a snapshot may be used is decided by whoever has the log: it must be of this run, of this
-version, and its hash must be that of the event it ends with. Its bytes carry a digest of their own: the
+The owner of the log decides whether a snapshot may be used: it must be of this run, of this
+version, and its hash must be that of the event it ends with. Its bytes carry their own digest: the
 log's hash chain does not cover them.
 """
 
@@ -21,7 +21,7 @@ from holdfast.core.parts import Message, pack, unpack
 from holdfast.core.state import RunState
 from holdfast.core.values import encode_struct, freeze
 
-VERSION: Final = "5"
+VERSION: Final = "6"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
 DIGEST_BYTES: Final = 32

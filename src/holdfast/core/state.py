@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.advice import request_id
 from holdfast.core.agent_state import AgentState
-from holdfast.core.events import ErrorInfo, Usage, Value
+from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One try of a call: when it began, and how it failed if it did."""
+    """One try of a call: when it started, and how it failed if it did."""
 
     number: int
     started_at: int
@@ -64,12 +65,12 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """Where the call stands in the run's code: its branch and position."""
+        """Where the call is in the run's code: its branch and position."""
         return f"{self.branch}#{self.index}"
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something the code waits for: a timer, a signal, an approval, an answer or a child run."""
+    """Something the code is waiting for: a timer, a signal, an approval, an answer or a child run."""
 
     index: int
     wait: str
@@ -88,7 +89,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """How people name it when they decide: its branch and position."""
-        return f"{self.branch}#{self.index}"
+        return request_id(self)
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,6 +174,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_at: int | None = None
     waiting_for: str = ""
     wake_at: int | None = None
+    diverged: Divergence | None = None
+    """Both sides, while the run is waiting because its code does not match its log."""
     cancel_requested: bool = False
     parent: str = ""
     forked_from: str = ""
@@ -190,7 +193,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def agent_state(self) -> AgentState | None:
-        """The state of a loop after its last committed iteration; None if the run is no loop."""
+        """The state of a loop after its last committed iteration; None if the run is not a loop."""
         return None if self.loop is None else msgspec.convert(self.loop, AgentState)
 
     @property
@@ -205,7 +208,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def to_undo(self) -> tuple[Call, ...]:
-        """What an undo would take back, newest first. Of a call that is not over it is found out before
+        """What an undo would undo, newest first. Of a call that is not over it is found out before
         whether it happened; a child run may have done a lot before it failed."""
         found = (c for c in self.calls if c.undoable and not c.undone and c.branch != "undo")
         may_have = (c for c in found if c.status in ("done", "in_doubt", "running") or c.child)

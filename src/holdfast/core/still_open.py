@@ -1,11 +1,11 @@
 """What is still open in a run, found from the end of its log: requests, and calls without a receipt.
 
-Whoever suspends a run has all of its log in mind and says since when anything is open
+When a run is suspended, its worker knows the whole log and records since when anything is open
 (`RunSuspended.open_since`), and a restart leaves nothing open. So of what is open, the fold of the log from
-there on says just what the fold of all of it says. Of anything else it does not: whoever wants to know what
+there on gives the same as the fold of all of it, for what is open. It does not for anything else: to know what
 a run did, or knows, folds everything.
 
-Pure: records come in newest first, from whoever reads them.
+Pure: records come in newest first, from the caller.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.core.fold import Draft
 from holdfast.core.log import Record, read_event
 
 UNSETTLED: Final = ("running", "in_doubt")
-"""A call with such a status may or may not have happened, once nobody executes it."""
+"""A call with such a status may or may not have happened, once no worker executes it."""
 
 _CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailed.stored_as}
 Found = Callable[[Record], bool]
 
 
 def open_since(draft: Draft) -> int:
-    """When the oldest of what is open began, for `RunSuspended`; the time of the last event if nothing is."""
+    """When the oldest of what is open started, for `RunSuspended`; the time of the last event if nothing is."""
     begun = [wait.since for wait in draft.open.waits.values()]
     begun += [c.started_at for c in draft.open.calls.values() if c.status in UNSETTLED]
     return min(begun, default=draft.updated_at)

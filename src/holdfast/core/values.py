@@ -27,6 +27,7 @@ from threading import Lock
 from typing import Any, Final, NoReturn
 
 import msgspec
+import msgspec.inspect
 
 from holdfast.errors import NotStorable
 
@@ -48,7 +49,7 @@ class FrozenDict(dict[str, Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this dict was read from the run's state and cannot be changed in place; "
+            "this dict comes from the run's state and cannot be changed in place; "
             "assign a new value (run.state.key = {**old, 'x': 1}) so that the change is recorded"
         )
 
@@ -66,7 +67,7 @@ class FrozenList(list[Any]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "this list was read from the run's state and cannot be changed in place; "
+            "this list comes from the run's state and cannot be changed in place; "
             "use run.state.append(key, value), or assign a new list, so that the change is recorded"
         )
 
@@ -134,7 +135,7 @@ def encode_struct(value: msgspec.Struct) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode",
+            f"its text {error.object[:60]!r} contains a lone surrogate, which is not valid Unicode",
             what=type(value).__name__,
         ) from None
     except TypeError as error:  # a caller gave something else where text or a number belongs
@@ -147,7 +148,7 @@ def encode_parts(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise NotStorable(
-            f"its text {error.object[:60]!r} holds a lone surrogate, which is not valid Unicode"
+            f"its text {error.object[:60]!r} contains a lone surrogate, which is not valid Unicode"
         ) from None
 
 
@@ -163,7 +164,9 @@ def lower(value: Any, *, typed: bool = False, depth: int = DEPTH_MAX) -> Any:
     if kind is float:
         if math.isfinite(value):
             return value
-        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+        raise NotStorable(
+            f"{value} cannot be stored as JSON; use None, or text, for a missing number"
+        )
     if kind is dict or kind is FrozenDict:
         return _lower_dict(value, typed, depth)
     if kind is list or kind is tuple or kind is FrozenList:
@@ -204,7 +207,7 @@ def _lower_key(key: Any, typed: bool) -> str:
         return _encode(lowered).decode()
     raise NotStorable(
         f"the key {key!r} is of type {type(key).__name__}; JSON keys are text. Use str keys, "
-        "or declare the type (for example -> dict[int, str]) so that they can be read back"
+        "or declare the type (for example -> dict[int, str]) so that they can be decoded"
     )
 
 
@@ -228,7 +231,7 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
         return _lower_items(value, typed, depth)
     if not typed:
         raise NotStorable(
-            f"{_name(value)} would not come back as what it is; declare the type (a return "
+            f"{_name(value)} would not be decoded to the same type; declare the type (a return "
             "annotation, or @agent(state=Model)), or convert it to text, numbers, lists and dicts"
         )
     if isinstance(value, enum.Enum):
@@ -263,7 +266,9 @@ _PLAIN: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
 
 def _lower_decimal(value: decimal.Decimal) -> str:
     if not value.is_finite():
-        raise NotStorable(f"{value} has no JSON form; use None, or text, for a missing number")
+        raise NotStorable(
+            f"{value} cannot be stored as JSON; use None, or text, for a missing number"
+        )
     return str(value)
 
 
@@ -307,7 +312,7 @@ def _lower_record(value: Any, depth: int) -> Any:
     if is_pydantic_model(type(value)):
         return _lower_model(value, depth)
     raise NotStorable(
-        f"{_name(value)} has no JSON form; return plain values, a dataclass, a msgspec Struct or a "
+        f"{_name(value)} cannot be stored as JSON; return plain values, a dataclass, a msgspec Struct or a "
         "pydantic model"
     )
 
@@ -326,7 +331,7 @@ def _lower_model(value: Any, depth: int) -> Any:
     try:
         dumped = value.model_dump(mode="json", by_alias=True)
     except ValueError as error:
-        raise NotStorable(f"pydantic finds no JSON form for {_name(value)}: {error}") from None
+        raise NotStorable(f"pydantic cannot serialise {_name(value)}: {error}") from None
     return lower(_with_sets_sorted(value, dumped), typed=True, depth=depth)
 
 
@@ -372,7 +377,7 @@ def _find_surrogate(value: Any, path: tuple[str, ...] = ()) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise NotStorable(
-                f"the text holds a lone surrogate at position {error.start}, which is not valid "
+                f"the text contains a lone surrogate at position {error.start}, which is not valid "
                 "Unicode; decode the bytes it came from with errors='replace'",
                 path=path,
             ) from None
@@ -524,7 +529,7 @@ class Codec:
             raise
         except (ValueError, RecursionError, NotImplementedError) as error:  # msgspec's
             raise NotStorable(
-                f"it does not read back as the declared type {_type_name(self.declared)}: {_said(error)}",
+                f"it cannot be decoded as the declared type {_type_name(self.declared)}: {_said(error)}",
                 path=_path_in(error),
             ) from None
 
@@ -576,6 +581,43 @@ _BUILDING: Final = Lock()
 another thread builds from it then crashes the interpreter (msgspec 0.22)."""
 
 
+def check_storable(declared: Any) -> None:
+    """NotStorable if values of a declared type, or a part of it, can never be read back from JSON."""
+    if is_plain_json(declared) or has_pydantic_metadata(declared) or mentions_pydantic(declared):
+        return
+    try:
+        with _BUILDING:
+            found = msgspec.inspect.type_info(declared)
+    except (TypeError, NotImplementedError, NameError):  # `Codec` reports it
+        return
+    kind = _foreign(found, [])
+    if kind is not None:
+        raise NotStorable(
+            f"{kind.__qualname__} is not a dataclass, msgspec Struct, pydantic model or JSON type; return "
+            "what identifies it (an id, a path, a URL), or the data in it"
+        )
+
+
+def _foreign(info: Any, seen: list[Any]) -> type[Any] | None:
+    """The first type in a description of msgspec's that nothing here can read."""
+    if isinstance(info, list | tuple):
+        return next((kind for x in info if (kind := _foreign(x, seen)) is not None), None)
+    if not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) or any(
+        info is x for x in seen
+    ):
+        return None
+    seen.append(info)
+    if isinstance(info, msgspec.inspect.CustomType):
+        known = is_pydantic_model(info.cls) or is_path(info.cls)
+        return None if known else info.cls
+    parts = [
+        getattr(info, name)
+        for name in info.__struct_fields__
+        if name not in ("default", "default_factory")
+    ]
+    return _foreign(parts, seen)
+
+
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     if has_pydantic_metadata(declared):
         return _pydantic_decoder(declared)
@@ -587,8 +629,8 @@ def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
             adapter = sys.modules["pydantic"].TypeAdapter(declared)
             return lambda data: adapter.validate_json(bytes(data))
         raise NotStorable(
-            f"the declared type {_type_name(declared)} cannot be read back from JSON ({error}); "
-            "declare a plainer type"
+            f"the declared type {_type_name(declared)} cannot be decoded from JSON ({error}); "
+            "declare a simpler type"
         ) from None
 
 

@@ -89,11 +89,6 @@ class Declared:
     specs: list[SpecText] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
-    @property
-    def needs_mock(self) -> tuple[str, ...]:
-        """What `--mock` must not execute: all tools but `done`, and all agents."""
-        return tuple(name for name in (*self.tools, *self.agents) if name != DONE)
-
 
 def read_declared(
     vm: Vm, *, path: Path, source: bytes, project: Project, models: Mapping[str, Model]

@@ -24,9 +24,9 @@ from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, function_with_fields
 from holdfast.lua.vm import Limits, LuaError, Vm
 from holdfast.runtime.declare import spec_of
-from holdfast.runtime.enter import agent as declare_agent
-from holdfast.runtime.enter import step as declare_step
-from holdfast.runtime.enter import tool as declare_tool
+from holdfast.runtime.decorators import agent as declare_agent
+from holdfast.runtime.decorators import step as declare_step
+from holdfast.runtime.decorators import tool as declare_tool
 
 if TYPE_CHECKING:
     from holdfast.runtime.run import Run
@@ -107,7 +107,10 @@ class Program:
         made = function_with_fields(
             run_procedure, name, decl.input, module=self.name, doc=f"{self.path.name}:{decl.line}", first="run", is_open=decl.is_open
         )  # fmt: skip
-        return declare_agent(name=name, stages=self.stages, **decl.options)(made)
+        declared: Callable[..., Any] = declare_agent(name=name, stages=self.stages, **decl.options)(
+            made
+        )
+        return declared
 
     def _execute(self, run: Run, decl: ProcedureDecl, given: dict[str, Any]) -> Any:
         ops = RunOps(self, run, decl)

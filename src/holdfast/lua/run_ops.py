@@ -17,7 +17,7 @@ from holdfast.lua.dialogue import Dialogue
 from holdfast.lua.ops import Ops, said
 from holdfast.lua.people import People
 from holdfast.lua.templates import render
-from holdfast.runtime.enter import step
+from holdfast.runtime.decorators import step
 
 if TYPE_CHECKING:
     from holdfast.lua.declared import ProcedureDecl

@@ -2,11 +2,11 @@
 
 A `Branch` is one line of execution within a run: the agent's own, a task it started, a thread of
 `run.map`. Calls are numbered within their branch, so branches that finish in another order on replay
-still find their own calls. While the body of a step or tool executes, an `Inside` stands in the
+still find their own calls. While the body of a step or tool executes, an `Inside` is in the
 variable instead: what is called there belongs to that call.
 
 A branch that has to wait stays so, and so do those it was started from: code that catches everything
-cannot go on past a wait.
+cannot continue past a wait.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ class Branch:
         return index
 
     def give_back(self, index: int) -> None:
-        """The position that was taken is free again: what was asked there stands elsewhere."""
+        """The position that was taken is free again: what was asked there is elsewhere."""
         self.index, self.forks = index, self.forked
 
     def fork(self) -> Branch:
         """A line of execution that starts here; named by the order in which the code starts them.
 
-        They are counted anew after each call, so that one more here does not rename those further on.
+        They are counted again after each call, so that one more here does not rename those further on.
         """
         self.forks += 1
         path = f"{self.below(self.index)}{self.forks}"
         return Branch(self.session, path, parent=self, number=self.forks, started_at=self.index)
 
     def below(self, index: int) -> str:
-        """How the paths of branches begin that were started right before this position."""
+        """How the paths of branches start that were started right before this position."""
         return f"{self._prefix}{index}-"
 
     def aside(self, index: int) -> Branch:
-        """Where calls are recorded that were added before what the log holds at this position."""
+        """Where calls are recorded that were added before what the log contains at this position."""
         path = f"{self._prefix}{index}+"
         if self.beside is None or self.beside.path != path:
             self.beside = Branch(self.session, path, parent=self, started_at=index)
@@ -80,7 +80,7 @@ class Branch:
 
     @property
     def is_aside(self) -> bool:
-        """Whether this is no line of execution of its own, but part of its parent."""
+        """Whether this is not a line of execution of its own, but part of its parent."""
         return self.path.endswith("+")
 
     @property
@@ -93,7 +93,7 @@ class Branch:
         return f"{self.path}." if self.path else ""
 
     def suspend(self, signal: Suspend) -> None:
-        """Nothing of this branch goes on before what the signal names has come."""
+        """Nothing of this branch continues before what the signal names has come."""
         branch: Branch | None = self
         while branch is not None:
             branch.waiting = branch.waiting or signal

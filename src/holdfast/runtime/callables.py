@@ -19,9 +19,7 @@ def as_function(fn: Any, decorator: str, name: str | None = None) -> Callable[..
     inner = _inner(fn)
     shown = name or getattr(fn, "__name__", None) or getattr(inner, "__name__", None)
     if not hasattr(fn, "__name__") and inner.__name__ == "__call__" and name is None:
-        raise InvalidInput(
-            f"{decorator}: a {type(fn).__name__} has no name to record its calls under; give it one with name="
-        )
+        raise InvalidInput(f"{decorator}: a {type(fn).__name__} has no name; set one with name=")
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidInput(
             f"{decorator}: {shown} is a generator, whose body does not run when it is called; return a list"
@@ -30,7 +28,7 @@ def as_function(fn: Any, decorator: str, name: str | None = None) -> Callable[..
         signature = inspect.signature(fn)
     except (ValueError, TypeError):
         raise InvalidInput(
-            f"{decorator}: the parameters of {shown} are not known to Python; call it in a function of your own"
+            f"{decorator}: the parameters of {shown} cannot be determined; call it in your own function"
         ) from None
     return fn if inspect.isfunction(fn) else _wrapped(fn, inner, signature)
 

@@ -1,4 +1,4 @@
-"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed neighbour, a lost race.
+"""A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed alternative, a lost race.
 (`waits.py` sees to waits that it gave up.)
 
 Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
@@ -6,8 +6,6 @@ Recorded, so that the code is told nothing else when it is replayed: the call gi
 """
 
 from __future__ import annotations
-
-import contextlib
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
@@ -23,7 +21,7 @@ from holdfast.store.cancel import cancel_tree
 def record_cut(
     asked: Asked, cut: CutOff, number: int, step: int, started: int | None = None
 ) -> Never:
-    """Record it, and tell the code. A child run that nobody waits for any longer is cancelled."""
+    """Record it, and tell the code. A child run that is no longer awaited is cancelled."""
     spec, session = asked.spec, asked.session
     error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
     receipt = failed_receipt(
@@ -45,17 +43,21 @@ def record_cut(
 
 
 def cancel_child(asked: Asked, step: int) -> Flow:
-    """Cancel the child run of this call, unless it has ended. Repeating it does no harm."""
+    """Cancel the child run of this call, unless it has ended; repeating it does no harm. Returns the cancellation of
+    the caller that came meanwhile, if any: the child is cancelled in spite of it."""
     session, spec = asked.session, asked.spec
     child = {"store": session.store, "run_id": f"{session.run_id}~{step}"}
     inside = Inside(spec.name, spec.effect, session.run_id)
-    told = False
-    while not told:
-        with contextlib.suppress(CutOff):  # cancelled once more: the child is told all the same
+    given_up: BaseException | None = None
+    while True:
+        try:
             yield Invoke(session, ask_to_cancel, child, inside, False)
-            told = True
+        except CutOff as cut:
+            given_up = cut.cancelled
+        else:
+            return given_up
 
 
 def ask_to_cancel(store: Store, run_id: str) -> None:
-    """Let a child run, and what is below it, end at its next call, whoever executes it."""
+    """Let a child run, and what is below it, end at its next call, in any process."""
     cancel_tree(store, run_id, e.CancelRequested(why="its parent stopped waiting for it"))

@@ -1,11 +1,11 @@
-"""The ends of iterations: what is committed there, and the snapshots that a loop goes on from.
+"""The ends of iterations: what is committed there, and the snapshots that a loop continues from.
 
-The end of an iteration has a place in the main branch, like a call. A plain agent marks it with
+The end of an iteration has a place in the main branch, like a call. A sync agent marks it with
 `run.checkpoint()`; a loop does so by itself, with its state. What a loop did before the end of its last
 iteration is never asked for again, so it is neither replayed nor, given a good snapshot, read.
 
 A snapshot is a cache. It is used only if it is of this run and this form, and ends with the very event that
-the log holds there; otherwise the log is read from its beginning.
+the log contains there; otherwise the log is read from its beginning.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from holdfast.errors import InvalidInput, StoreError
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.commit import commit, is_due
 from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.flow import check_all_replayed
 from holdfast.runtime.gate import gate
+from holdfast.runtime.match import check_all_replayed
 from holdfast.runtime.session import Saved, Session
 from holdfast.store.base import LIVE, Snapshot, Store
 
@@ -74,7 +74,7 @@ def end_iteration(
     return event
 
 
-# ── snapshots that a loop goes on from ───────────────────────────────────────────────────────
+# ── snapshots that a loop continues from ───────────────────────────────────────────────────────
 
 
 def _is_snapshot_due(session: Session) -> bool:
@@ -82,7 +82,7 @@ def _is_snapshot_due(session: Session) -> bool:
 
 
 def save(session: Session) -> None:
-    """Leave a snapshot, if an iteration has just ended and nobody has asked for anything else."""
+    """Leave a snapshot, if an iteration has just ended and the code has made no call since."""
     journal, draft = session.journal, session.draft
     if not journal.restarted == draft.seq == session.read_to:
         return
@@ -99,7 +99,7 @@ def save(session: Session) -> None:
 
 
 def restore(store: Store, run_id: str) -> Saved | None:
-    """Where a loop may go on, if there is a snapshot that fits the log exactly."""
+    """Where a loop may continue, if there is a snapshot that fits the log exactly."""
     kept = store.snapshot(run_id, live=True)
     if kept is None or kept.code_version != VERSION:
         return None

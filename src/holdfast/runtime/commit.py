@@ -1,7 +1,7 @@
 """Make events durable, and wait: every event of a live run is written through `commit`.
 
 If others have written meanwhile, what came is read first, and before an effect the gate is asked again, so
-that nothing begins after a cancellation (`writer.py`).
+that nothing starts after a cancellation (`writer.py`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def commit(
     the next to be handed to the code.
 
     If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
-    it is the gate, so that nothing begins after a cancellation.
+    it is the gate, so that nothing starts after a cancellation.
     """
     if session.only_replay is not None:  # nothing is ever written by a mere replay
         raise session.end_of_replay()
@@ -133,7 +133,7 @@ def _refuse(
 
 
 def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
-    """We lost the run while the call was under way; what we know may help whoever decides."""
+    """We lost the run while the call was in progress; what we know may help the person who decides."""
     session = asked.session
     if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
         return
@@ -170,7 +170,7 @@ def wait_until(session: Session, place: Place, at: int, what: str) -> Flow:
         if left <= 0:
             return
         if left > session.patience_us:
-            signal = Suspend(what, "it goes on by itself when a worker is running", wake_at=at)
+            signal = Suspend(what, "a worker resumes it when it is due", wake_at=at)
             yield from park(session, OpenWait(place, "timer", at), signal)
         yield Pause(session, left / MICROSECONDS)
         session.check_lease()

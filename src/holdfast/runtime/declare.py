@@ -1,10 +1,10 @@
-"""Declare agents, steps and tools: `@agent`, `@step`, `@tool`.
+"""What agents, steps and tools declare, as values: `AgentSpec`, `CallSpec`.
 
-A declaration is an ordinary function with a `Spec` beside it. What a tool declares (a parameter
-`idempotency_key` or `tx`, a `check`, a risk) decides what may happen to it after a crash: its effect
-class. Nothing is registered anywhere, and importing a module of declarations does nothing.
+A declared function is an ordinary function with such a value attached. What a tool declares (a parameter `idempotency_key`
+or `tx`, a `check`, a risk) decides what may happen to it after a crash: its effect class. Nothing is registered anywhere,
+and importing a module of declarations does nothing.
 
-Executing a call is `flow.py`; this module only says what there is to execute.
+Not here: the decorators (`decorators.py`), and executing a call (`flow.py`).
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, final, overload
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
 from holdfast.core import values
 from holdfast.core.params import ParamSchema
 from holdfast.core.parts import text, texts
-from holdfast.core.policy import NO_RETRY, RISKS, Budget, Checkpoint, Rate, Retry
+from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
 from holdfast.core.values import Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.callables import as_function, takes_self
+from holdfast.runtime.agent_types import BoundAgent
+from holdfast.runtime.callables import takes_self
 from holdfast.runtime.options import (
-    AGENT,
-    STEP,
-    TOOL,
     check_agent,
     check_call,
-    check_known,
     exemptions,
     names,
     risks,
+    unsure_on,
 )
 from holdfast.runtime.params import HIDDEN, Params
 from holdfast.runtime.state_schema import fields_of
@@ -87,12 +85,16 @@ class CallSpec:
     undo: Callable[..., Any] | None = None
     key_ttl: float | None = None
     on_doubt: str | Callable[..., Any] = "wait"
+    unsure_on: tuple[type[BaseException], ...] = ()
+    """Errors after which the call may have happened, besides those that are known to be so."""
     redact: frozenset[str] = frozenset()
     version: str = ""
     rate: Rate | None = None
     max_running: int | None = None
     is_method: bool = False
     """Whether its function takes an instance first, which is not one of its parameters."""
+    outside: bool = False
+    """Whether its body contacts something outside this process: a tool, or a step that asks a model."""
     body: Callable[..., Any] = field(init=False)
     """The function, to be called with its arguments by name."""
     has_intent: bool = field(init=False)
@@ -243,14 +245,7 @@ class AgentSpec:
 
     def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
         """The run's input as it is kept, and its digest."""
-        try:
-            bound = self.params.bind(args, kwargs)
-        except TypeError as error:
-            run = next(iter(inspect.signature(self.fn).parameters), "")
-            raise InvalidInput(
-                f"agent {self.name} was given wrong input: {error}. It takes {self.params}, after its first "
-                f"parameter ({run}), which is always the run"
-            ) from None
+        bound = self.bind_input(args, kwargs)
         try:
             lowered = values.lower(bound, typed=True)
             # Kept as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
@@ -259,6 +254,17 @@ class AgentSpec:
             raise error.of(f"the input of agent {self.name}") from None
         self._typed(lowered)
         return kept
+
+    def bind_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The run's input by the names of its parameters; InvalidInput if the agent takes something else."""
+        try:
+            return self.params.bind(args, kwargs)
+        except TypeError as error:
+            run = next(iter(inspect.signature(self.fn).parameters), "")
+            raise InvalidInput(
+                f"agent {self.name} was given wrong input: {error}. It takes {self.params}, after its first "
+                f"parameter ({run}), which is always the run"
+            ) from None
 
     def decode_input(self, data: bytes) -> dict[str, Any]:
         """Recorded input as the types its parameters declare; InvalidInput if it does not fit them."""
@@ -303,11 +309,46 @@ def agent_spec(fn: object) -> AgentSpec:
     spec = spec_of(fn)
     if isinstance(spec, AgentSpec):
         return spec
+    if isinstance(fn, BoundAgent):
+        raise InvalidInput(
+            "an agent is expected here without input: the agent itself, not agent.bind(…)"
+        )
     name = getattr(fn, "__name__", repr(fn))
     raise InvalidInput(f"{name} is not an agent; decorate it with @agent")
 
 
-# ── the decorators ───────────────────────────────────────────────────────────────────────────
+def bind_method(agent: Callable[..., Any], spec: AgentSpec) -> Callable[..., BoundAgent[Any]]:
+    """What `agent.bind` is: the agent with the input of one run, which must fit its parameters."""
+
+    def bind(*args: Any, **input: Any) -> BoundAgent[Any]:
+        spec.bind_input(args, input)
+        return BoundAgent(agent, args, input)
+
+    return bind
+
+
+class RunRequest(NamedTuple):
+    """An agent and the input of one run, as `hf.run` and `hf.start` were given them."""
+
+    spec: AgentSpec
+    args: tuple[Any, ...]
+    input: Mapping[str, Any]
+
+
+def run_request(agent: object, args: tuple[Any, ...], input: Mapping[str, Any]) -> RunRequest:
+    """The agent and its input; both may be in one value, `agent.bind(…)`."""
+    if not isinstance(agent, BoundAgent):
+        return RunRequest(agent_spec(agent), args, input)
+    spec = agent_spec(agent.agent)
+    if args or input:
+        raise InvalidInput(
+            f"{spec.name}.bind(…) has the whole input of the run; more was given next to it: "
+            f"{', '.join([*map(repr, args), *input])}"
+        )
+    return RunRequest(spec, agent.args, agent.input)
+
+
+# ── declared functions ───────────────────────────────────────────────────────────────────────
 
 Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -336,6 +377,10 @@ def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
 
         wrapper = called
     setattr(wrapper, SPEC, spec)
+    if isinstance(spec, AgentSpec):
+        wrapper.bind = bind_method(wrapper, spec)
+        if spec.params.signature is not None:
+            wrapper.__signature__ = spec.params.signature  # a caller does not give the run
     return typing.cast(F, wrapper)
 
 
@@ -373,21 +418,29 @@ def _named(fn: Callable[..., Any], options: dict[str, Any]) -> str:
     return name
 
 
-def _call_spec(fn: Callable[..., Any], **options: Any) -> CallSpec:
+def _result_codec(declared: Any, name: str) -> Codec:
+    """How results are kept. A type that cannot be is refused now, and not after the effect."""
+    try:
+        values.check_storable(declared)
+        return Codec(declared)
+    except NotStorable as error:
+        raise error.of(f"the result of {name}") from None
+
+
+def call_spec_of(fn: Callable[..., Any], **options: Any) -> CallSpec:
+    """What the function and the options of a step or tool declare."""
     name = _named(fn, options)
     is_method = takes_self(fn)
     schema = options.pop("schema", None)
     params = Params.of(fn, skip_first=is_method) if schema is None else Params.declared(schema, fn)
     params.check_declared(name)
     returns = params.types.get("return", Any)
-    try:
-        codec = Codec(returns)
-    except NotStorable as error:
-        raise error.of(f"the result of {name}") from None
+    codec = _result_codec(returns, name)
     check_call(name, options)
     secret = names(name, "redact", options.get("redact", ()), "names", "token")
     options["redact"] = frozenset(secret)
     options["retry"] = options.get("retry") or NO_RETRY
+    options["unsure_on"] = unsure_on(name, options.get("unsure_on", ()), options["effect"])
     return CallSpec(
         name=name,
         fn=fn,
@@ -413,141 +466,12 @@ def effect_class(fn: Callable[..., Any], risk: str, check: Callable[..., Any] | 
     return KEYED if "idempotency_key" in hidden else ONCE
 
 
-class Declarations:
-    """The three decorators, bound to the flow that executes what they declare."""
-
-    def __init__(self, enter: Enter) -> None:
-        self._enter = enter
-
-    @overload
-    def step(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
-    @overload
-    def step(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        timeout: float | None = None,
-        retry: Retry | None = None,
-        redact: Iterable[str] = (),
-        version: str = "",
-        rate: Rate | None = None,
-        max_running: int | None = None,
-        schema: Schema | None = None,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-    def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A journaled function that is safe to repeat: a model call, a read, a random choice.
-
-        Its result is recorded once. If the process dies while it runs, it runs again.
-        """
-
-        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            fn = as_function(fn, "@step", options.get("name"))
-            hidden = [name for name in inspect.signature(fn).parameters if name in HIDDEN]
-            if hidden:
-                raise InvalidInput(
-                    f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step"
-                )
-            spec = _call_spec(fn, effect=REPEATABLE, risk="read", **options)
-            return declared(fn, spec, self._enter)
-
-        check_known("@step", options, STEP)
-        return declare if fn is None else declare(fn)
-
-    @overload
-    def tool(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
-    @overload
-    def tool(
-        self,
-        /,
-        *,
-        risk: Risk = "external_action",
-        name: str | None = None,
-        timeout: float | None = None,
-        retry: Retry | None = None,
-        check: Callable[..., Any] | None = None,
-        undo: Callable[..., Any] | None = None,
-        key_ttl: float | None = None,
-        on_doubt: Literal["wait", "retry", "fail"] | Callable[..., Any] = "wait",
-        redact: Iterable[str] = (),
-        version: str = "",
-        rate: Rate | None = None,
-        max_running: int | None = None,
-        schema: Schema | None = None,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-    def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A function that touches the world. The log knows of each call before it begins.
-
-        A parameter `idempotency_key` or `tx`, or a `check`, says how it is safe to find out or to
-        repeat after a crash. With none of these a call in doubt waits for a person. What `redact` names is kept
-        out of the log: the parameters, fields of the result that are called so, and the parameters' values in
-        its texts (if they are long enough: see the threat model).
-
-        With `schema` (a `ParamSchema` or a JSON Schema) the parameters are those that it declares, and not those
-        of the function's signature; the function is called with them by name.
-        """
-
-        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            fn = as_function(fn, "@tool", options.get("name"))
-            opts = dict(options)
-            risk = opts.pop("risk", "external_action")
-            if risk not in RISKS:
-                raise InvalidInput(
-                    f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}"
-                )
-            effect = effect_class(fn, risk, opts.get("check"))
-            return declared(fn, _call_spec(fn, effect=effect, risk=risk, **opts), self._enter)
-
-        check_known("@tool", options, TOOL)
-        return declare if fn is None else declare(fn)
-
-    @overload
-    def agent(self, fn: Callable[Concatenate[Any, P], R], /) -> Callable[P, R]: ...
-    @overload
-    def agent(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        stages: Iterable[str] = (),
-        state: Any = None,
-        deadline: float | None = None,
-        budget: Budget | None = None,
-        approve: Iterable[str] = (),
-        approval_ttl: float | None = None,
-        on_failure: Literal["", "undo"] = "",
-        version: str = "",
-        continues: Iterable[str] = (),
-        max_running: int | None = None,
-        checkpoint: Strategy | Checkpoint = "every_step",
-        redact: Iterable[str] = (),
-        exempt: Iterable[str] = (),
-        schema: Schema | None = None,
-    ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
-    def agent(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A function whose runs survive crashes. Its first parameter is the run.
-
-        Workers go on with runs that were begun under its `version` or one that it `continues`, and leave
-        others alone; of all its runs, workers have at most `max_running` under way at once.
-
-        `approve`, `redact`, deadline and budget hold for its child runs too, whatever their agents declare;
-        `exempt` names what does not ("approve", "redact"). `schema` declares its input, as for a tool.
-        """
-
-        def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-            fn = as_function(fn, "@agent", options.get("name"))
-            return declared(fn, agent_spec_of(fn, dict(options)), self._enter)
-
-        check_known("@agent", options, AGENT)
-        return declare if fn is None else declare(fn)
-
-
 def _versions(name: str, continues: object) -> tuple[str, ...]:
     given = (continues,) if isinstance(continues, str) else continues
     return names(f"agent {name}", "continues", given, "versions", "1")
 
 
-RUN_OPTIONS: Final = ("id", "wait", "priority")
+RUN_OPTIONS: Final = ("id", "wait", "priority", "deadline", "budget")
 """What `hf.run` and `hf.start` take for themselves: input of that name would never arrive."""
 
 
@@ -582,10 +506,7 @@ def agent_spec_of(
     _check_names(name, params)
     params.check_declared(name)
     check_agent(name, options)
-    try:
-        codec = Codec(params.types.get("return", Any))
-    except NotStorable as error:
-        raise error.of(f"the result of agent {name}") from None
+    codec = _result_codec(params.types.get("return", Any), f"agent {name}")
     fields_of(options.get("state"))
     options["budget"] = options.get("budget") or Budget()
     stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")

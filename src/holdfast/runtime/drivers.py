@@ -23,6 +23,7 @@ from holdfast.runtime.branches import CURRENT, Inside, current_branch
 from holdfast.runtime.effects import (
     Begin,
     CutOff,
+    Effect,
     Flow,
     HandOver,
     Invoke,
@@ -31,6 +32,7 @@ from holdfast.runtime.effects import (
     Refused,
     Replay,
     StoreEffect,
+    TimeUp,
 )
 from holdfast.runtime.lines import Line, Lines
 from holdfast.runtime.session import Session
@@ -65,8 +67,8 @@ def drive(flow: Flow) -> Any:
 async def drive_async(flow: Flow) -> Any:
     """Run a flow to its end on this event loop.
 
-    A cancellation that comes during a commit is told to the flow before its next effect: so a tool whose
-    intent was on its way does not begin. An outcome that is being recorded is not taken back by it: the code
+    A cancellation during a commit reaches the flow before its next effect: so a tool whose
+    intent was on its way does not start. An outcome that is being recorded is not undone by it: the code
     gets it, and is cancelled at its next await.
     """
     answer: Any = None
@@ -93,12 +95,20 @@ async def drive_async(flow: Flow) -> Any:
                     answer = await persist_async(effect, cancelled)
                 case HandOver():
                     await _hand_over(effect)
-                case _ if cancelled and not isinstance(effect, Replay):
+                case _ if cancelled and not _is_held(effect):
                     raise _cut_or_cancelled(cancelled.pop())
                 case _:
                     answer = await _perform_async(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
+
+
+def _is_held(effect: Effect) -> bool:
+    """Whether a cancellation does not end this: a recorded outcome is given to the code all the same, and a call in
+    doubt holds its line until a person has decided."""
+    return isinstance(effect, Replay) or (
+        isinstance(effect, Park) and effect.wait.kind == "decision"
+    )
 
 
 def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = False) -> None:
@@ -111,7 +121,7 @@ def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = F
 
 
 def _cut_or_cancelled(cancelled: asyncio.CancelledError) -> BaseException:
-    """In a line, its own code stopped waiting; else whoever executes the run did."""
+    """In a branch, its own code stopped waiting; otherwise the executor of the run did."""
     return cancelled if _current_line() is None else CutOff(cancelled, began=False)
 
 
@@ -134,7 +144,7 @@ def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
         raise effect.signal
     elif isinstance(effect, Pause):
         effect.session.sleep(effect.seconds)
-    return None  # a thread hands over what it has, and begins what it likes
+    return None  # a thread hands over what it has, and starts what it likes
 
 
 def persist(effect: StoreEffect) -> Batch:
@@ -154,7 +164,7 @@ def persist(effect: StoreEffect) -> Batch:
             batch.ticket()
         except StoreError as error:
             writer.refused(batch, error)
-        except BaseException:  # an interrupt: nobody knows what became of it
+        except BaseException:  # an interrupt: the outcome is unknown
             writer.refused(batch, StoreUnavailable("interrupted; the outcome was not seen"))
             raise
         else:
@@ -271,7 +281,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
         ok, answer = answers.get(timeout=seconds)
     except queue.Empty:
         if turn.acquire(blocking=False):
-            raise TimeoutError(f"no answer within {seconds:g} s") from None
+            raise TimeUp(f"no answer within {seconds:g} s") from None
         ok, answer = answers.get()  # it is committing now
     if ok:
         return answer
@@ -288,7 +298,7 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
     lines = _lines(session)
     if isinstance(effect, Replay):
         if lines is not None:
-            await lines.take_recorded(effect.places, is_cut=effect.is_cut)
+            await lines.take_recorded(effect.places, effect.is_cut, effect.given_up)
         return None
     try:
         if isinstance(effect, Invoke):
@@ -336,7 +346,7 @@ def classify_cancellation(session: Session, cancelled: asyncio.CancelledError) -
         return cancelled
     task = asyncio.current_task()
     if task is None or not task.cancelling():
-        return RuntimeError("CancelledError came out of it, though nobody had cancelled the call")
+        return RuntimeError("CancelledError was raised, but the call was not cancelled")
     return CutOff(cancelled, began=True)
 
 
@@ -348,7 +358,7 @@ class _Uncancelled(asyncio.Future[None]):
 
 
 async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
-    """See `persist`. By the time its caller hears of a cancellation, the batch is settled."""
+    """See `persist`. By the time its caller hears of a cancellation, the batch is resolved."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
         session.point("before commit ", effect.label)
@@ -358,7 +368,7 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     loop, here = asyncio.get_running_loop(), threading.get_ident()
 
     def submit(work: Append) -> Any:
-        """Whoever sends the batch again may be another thread, which cannot use this loop's futures."""
+        """The batch may be sent again by another thread, which cannot use this loop's futures."""
         return store.append_async(work) if threading.get_ident() == here else store.submit(work)
 
     batch = writer.commit(effect.commit, submit, None if lines is None else lines.outcome)
@@ -446,7 +456,7 @@ async def _invoke_async(effect: Invoke) -> Any:
                 return await call
         except TimeoutError:
             if limit.expired():
-                raise TimeoutError(f"no answer within {effect.timeout:g} s") from None
+                raise TimeUp(f"no answer within {effect.timeout:g} s") from None
             raise
     finally:
         CURRENT.reset(token)

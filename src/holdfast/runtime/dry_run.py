@@ -110,7 +110,7 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
                 _early(session, left[0], f"the agent fails with {failed}"),
             )
         return Replayed(session.run_id, steps, True, failed=failed)
-    if session.stopped is not None:  # the code caught it and went on
+    if session.stopped is not None:  # the code caught it and continued
         return _stopped(session, steps, session.stopped)
     left = session.journal.unasked()
     if left:

@@ -69,7 +69,7 @@ class Draw(msgspec.Struct, eq=False):
 
 class Park(msgspec.Struct, eq=False):
     """Wait for something that the log will bring. Returns when it has; a caller that blocks unwinds with the
-    signal instead, and so does every line when the run leaves memory."""
+    signal instead, and so does every line when the run is suspended."""
 
     session: Session
     wait: OpenWait
@@ -77,7 +77,7 @@ class Park(msgspec.Struct, eq=False):
 
 
 class Begin(msgspec.Struct, eq=False):
-    """Wait until something new may begin: the code has been given all that is recorded."""
+    """Wait until something new may start: the code has been given all that is recorded."""
 
     session: Session
     attempted: object
@@ -89,6 +89,9 @@ class Replay(msgspec.Struct, eq=False):
     session: Session
     places: Sequence[Place]
     is_cut: bool = False
+    """The code had stopped waiting there: it gets no answer, and this ends when it stops waiting again."""
+    given_up: BaseException | None = None
+    """By this it has done so already."""
 
 
 class HandOver(msgspec.Struct, eq=False):
@@ -145,6 +148,10 @@ class Refused(Exception):
     def __init__(self, batch: Batch, error: BaseException) -> None:
         self.batch, self.error = batch, error
         super().__init__(str(error))
+
+
+class TimeUp(TimeoutError):
+    """The time of an `Invoke` was up. (A function may raise a TimeoutError of its own.)"""
 
 
 class LookAgain(Exception):

@@ -12,18 +12,17 @@ import contextlib
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import Spent
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import NO_LIMITS, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import (
     Abandon,
@@ -49,11 +48,13 @@ from holdfast.runtime.dry_run import calls_by_replay
 from holdfast.runtime.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.lease import LeaseKeeper, Owner
 from holdfast.runtime.lineage import LiveRun
+from holdfast.runtime.log_watcher import LogWatcher
 from holdfast.runtime.resumable import check, check_claimed
 from holdfast.runtime.run import AsyncRun, Run
 from holdfast.runtime.session import Session, Setting
 from holdfast.runtime.suspend import ends
 from holdfast.runtime.task_factory import branching_tasks
+from holdfast.runtime.threads import Threads, in_thread
 from holdfast.runtime.undo import ask_to_undo
 from holdfast.runtime.uninterrupted import uninterrupted
 from holdfast.runtime.watcher import Lookout
@@ -63,13 +64,17 @@ from holdfast.store.base import (
     TERMINAL_STATUSES,
     Append,
     Creation,
+    Filter,
     NewRun,
     RowChange,
     RunRow,
     Store,
     Wanted,
 )
+from holdfast.store.process import has_died_here, is_held, worker_name
 from holdfast.store.tail import newest_first
+
+T = TypeVar("T")
 
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
@@ -116,19 +121,28 @@ class Engine:
         self.leases = LeaseKeeper(store, self.options.lease_seconds)
         self.lookout = Lookout(store, self.options.lease_seconds)
         self.agents: dict[str, AgentSpec] = {}
+        self.threads = Threads()
+        """For what async callers have to wait for."""
+        self.logs = LogWatcher(store, self.threads)
         self._lending = threading.Lock()
 
     @property
     def worker(self) -> str:
         """A name that no other process has had: pods and hosts reuse theirs, and a fork inherits ours."""
         if self._worker[0] != os.getpid():
-            name = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            self._worker = (os.getpid(), name)
+            self._worker = (os.getpid(), worker_name())
         return self._worker[1]
 
     def close(self) -> None:
         self.lookout.close()
         self.leases.close()
+        self.threads.shutdown()
+
+    async def uninterrupted(
+        self, fn: Callable[[], T], dispose: Callable[[T], Any] | None = None
+    ) -> T:
+        """Call `fn` in a thread, to its end also if the caller is cancelled; see `uninterrupted.py`."""
+        return await uninterrupted(fn, dispose, threads=self.threads)
 
     # ── starting and claiming ────────────────────────────────────────────────────────────
 
@@ -147,12 +161,12 @@ class Engine:
 
     def create(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True, priority: int = 0,
+        above: Session | None = None, claim: bool = True, priority: int = 0, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """Create the run, claimed by us if it is new and `claim`; else its row as it is. With `above` it is
         a child of that run."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         row, fresh = self.store.create(
             new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
         )
@@ -162,17 +176,17 @@ class Engine:
 
     async def create_async(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], *, args: tuple[Any, ...] = (),
-        above: Session | None = None, claim: bool = True,
+        above: Session | None = None, claim: bool = True, priority: int = 0, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """The same on this event loop."""
         asked_at = elapsed()
-        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority=0)
+        new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         try:
             row, fresh = await self.store.create_async(new)
         except asyncio.CancelledError:  # by now it has been created, or not
             if new.row is not None and new.is_new and claim:
                 unwanted = Taken(new.row, spec, asked_at)
-                await uninterrupted(partial(self.put_back, unwanted))
+                await self.uninterrupted(partial(self.put_back, unwanted))
             raise
         return (
             Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
@@ -180,14 +194,14 @@ class Engine:
 
     def _creation(
         self, spec: AgentSpec, run_id: str, kwargs: Mapping[str, Any], args: tuple[Any, ...],
-        above: Session | None, claim: bool, priority: int,
+        above: Session | None, claim: bool, priority: int, given: Limits,
     ) -> tuple[Creation, Head]:  # fmt: skip
         log.check_run_id(run_id)
         self.learn(spec)
         data, digest = spec.encode_input(args, kwargs)
         value, blob = log.wrap(data)
         now = self.store.now()
-        limits, inherited = lineage.at_creation(spec, now, above)
+        limits, inherited = lineage.at_creation(spec, now, above, given)
         parent = "" if above is None else above.run_id
         created = e.RunCreated(
             run_id=run_id, agent=spec.name, input=value, code_version=spec.version, deadline_at=limits.deadline_at,
@@ -207,23 +221,45 @@ class Engine:
         """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
         room for it."""
         if row.status == "paused":
-            raise RunWaiting(row.id, "somebody to resume it", f"hf.resume({row.id!r})")
+            raise RunWaiting(row.id, "a person to resume it", f"hf.resume({row.id!r})")
         if row.status == "quarantined":
             raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
         asked_at = elapsed()
-        claimed = self.store.claim(
-            row.id, worker=self.worker, lease_us=self.leases.lease_us, within=within
+        claim = partial(
+            self.store.claim,
+            row.id,
+            worker=self.worker,
+            lease_us=self.leases.lease_us,
+            within=within,
         )
+        claimed = claim()
+        now = self.store.get(row.id) if claimed is None else None
+        if now is not None and self._release_if_dead(now):
+            claimed = claim()
         if claimed is None:
-            now = self.store.get(row.id)
             if within is not None and now is not None and not now.is_live(self.store.now()):
-                room = f"room for {spec.name}, of which {spec.max_running} may be under way at once"
-                raise RunWaiting(row.id, room, "it goes on by itself when a worker is running")
+                room = f"a free slot of {spec.name} ({spec.max_running} may run at once)"
+                raise RunWaiting(row.id, room, "a worker resumes it when it is due")
             owner = now.owner if now else "another worker"
             raise RunBusy(
                 row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
             )
         return Taken(claimed, spec, asked_at)
+
+    def _release_if_dead(self, row: RunRow) -> bool:
+        """End the lease of a process that has died on this machine. By its epoch: if another process claimed the
+        run meanwhile, nothing happens."""
+        if not row.is_live(self.store.now()) or not has_died_here(row.owner):
+            return False
+        return self.store.release(row.id, row.epoch, died=True)
+
+    def release_dead(self, *, limit: int = 1000) -> None:
+        """End the leases of processes that have died on this machine, among the newest runs."""
+        rows = self.store.runs(Filter(status="running"), limit=limit)
+        dead = {owner for owner in {row.owner for row in rows} if has_died_here(owner)}
+        for row in rows:
+            if row.owner in dead:
+                self._release_if_dead(row)
 
     def take_within_limits(self, row: RunRow, spec: AgentSpec) -> Taken | None:
         """Claim a run as a worker would: if there is room for it. None if that is impossible."""
@@ -333,7 +369,7 @@ class Engine:
         if row.claims <= self.options.quarantine_after:
             return
         reason = (
-            f"it was taken up {row.claims} times and did not get on; it may kill its workers, or stop them for "
+            f"it was claimed {row.claims} times without progress; it may kill its workers, or block them for "
             "longer than a lease"
         )
         raise self._set_aside(session, reason, f"hf.resume({row.id!r})")
@@ -377,9 +413,7 @@ class Engine:
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.put_back(taken)
-            raise RunWaiting(
-                taken.row.id, f"a worker: {CALLER_GONE}", "it goes on by itself elsewhere"
-            )
+            raise RunWaiting(taken.row.id, f"a worker: {CALLER_GONE}", "any worker can resume it")
         session, root = self._open(taken, threading.current_thread())
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.give_back([taken.row.id], CALLER_GONE)
@@ -419,18 +453,18 @@ class Engine:
             if session.settled and session.stopped is None:
                 self._close(session)
             else:
-                await uninterrupted(partial(self._close, session, died=died))
+                await self.uninterrupted(partial(self._close, session, died=died))
 
     async def _opened(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""
         open_ = partial(self._open, taken, owner)
-        return await uninterrupted(open_, lambda opened: self._close(opened[0]))
+        return await self.uninterrupted(open_, lambda opened: self._close(opened[0]))
 
     async def _execute_in_thread(self, taken: Taken) -> Any:
         """Execute a plain agent. Its code cannot be interrupted: if the caller is cancelled, the run is given
         back at its next boundary, and its thread is not waited for."""
         taken.unwanted = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(self.execute, taken))
+        work = in_thread(self.threads, partial(self.execute, taken))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -445,7 +479,7 @@ class Engine:
         """Let these runs (and their children) end here at their next boundary: what is under way is
         recorded, nothing new begins, and any worker may go on at once."""
         for session in self._sessions(run_ids):
-            left = RunWaiting(session.run_id, f"a worker: {why}", "it goes on by itself elsewhere")
+            left = RunWaiting(session.run_id, f"a worker: {why}", "any worker can resume it")
             session.stop(Abandon(left))
 
     def let_go(self, rows: Sequence[RunRow]) -> None:
@@ -480,7 +514,8 @@ class Engine:
                     data = read_value(self.store, row.id, event.result, seq=record.seq)
                     return spec.result.decode(data) if spec else values.decode(data)
                 case e.RunFailed():
-                    raise outcome_error(row.id, event.reason, event.error.type, event.error.message)
+                    root, error = log.root_of(row.id, row.parent), event.error
+                    raise outcome_error(row.id, event.reason, error.type, error.message, root)
                 case e.RunCancelled():
                     raise cancelled_error(row.id, event.by, event.why)
                 case _:
@@ -543,10 +578,10 @@ class Engine:
             )
             if not isinstance(taken, Taken):
                 claim_it = partial(self._taken_up, taken, spec, above, within)
-                taken = await uninterrupted(claim_it, self.put_back)
+                taken = await self.uninterrupted(claim_it, self.put_back)
             if isinstance(taken, Taken):
                 return await self.execute_async(taken)
-        return await asyncio.to_thread(self._result_of_child, taken, spec, above)
+        return await in_thread(self.threads, partial(self._result_of_child, taken, spec, above))
 
     @contextlib.contextmanager
     def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[Wanted | None]:
@@ -586,7 +621,7 @@ class Engine:
         cancel.cancel_children(self.store, run_id, asked)
         for row in cancel.open_children(self.store, run_id):
             spec = self.agents.get(row.agent)
-            if spec is not None and not row.is_live(self.store.now()):
+            if spec is not None and not is_held(row, self.store.now()):
                 with contextlib.suppress(HoldfastError):  # else a worker ends it
                     self.execute(self.take(row, spec))
 
@@ -609,7 +644,7 @@ class Engine:
 
         async def undo_async(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
             take = partial(self._taken_to_undo, spec, child_id)
-            taken = await uninterrupted(take, self.put_back)
+            taken = await self.uninterrupted(take, self.put_back)
             if taken is not None:
                 with contextlib.suppress(RunCancelled):
                     await self.execute_async(taken)

@@ -1,4 +1,4 @@
-"""The door: what happens when a declared function is called.
+"""What happens when a declared function is called.
 
 Inside a run it enters the call flow. Outside any run a step or tool is a plain call, so that it can be
 unit-tested; an agent is not, because its durability would silently be off.
@@ -9,16 +9,17 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core.journal import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.branches import CURRENT, Branch, Inside
-from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec, Declarations
+from holdfast.runtime.declare import CHILD, AgentSpec, CallSpec
 from holdfast.runtime.drivers import drive
 from holdfast.runtime.effects import Asked, LookAgain
-from holdfast.runtime.flow import answer, ask, nested, proceed, recorded
+from holdfast.runtime.flow import answer, ask, nested, proceed
 from holdfast.runtime.lease import under_way
+from holdfast.runtime.match import recorded
 from holdfast.runtime.task_factory import drive_async_here
 
 
@@ -129,9 +130,3 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
         risk="read",
         version=agent.version,
     )
-
-
-DECLARED: Final = Declarations(enter)
-step = DECLARED.step
-tool = DECLARED.tool
-agent = DECLARED.agent

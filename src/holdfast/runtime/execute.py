@@ -1,7 +1,7 @@
-"""Run an agent's code against its log, and settle the run however the code ends.
+"""Run an agent's code against its log, and resolve the run however the code ends.
 
 The same idea as the call flow, one floor up: a generator of effects. The code may return, fail, wait,
-be stopped (deadline, budget, cancellation) or lose the right to go on; each is one event and one new
+be stopped (deadline, budget, cancellation) or lose the right to continue; each is one event and one new
 status, committed together with the end of the lease.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.journal import Entry, Place, is_main
-from holdfast.core.log import Blob
+from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
     BudgetExceeded,
@@ -36,7 +36,7 @@ from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.commit import commit
 from holdfast.runtime.declare import CHILD, AgentSpec
 from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.gate import cancellation, gate
+from holdfast.runtime.gate import cancellation, gate, is_overdue
 from holdfast.runtime.results import error_info
 from holdfast.runtime.session import Session, place_name
 from holdfast.runtime.suspend import suspend
@@ -55,20 +55,20 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
         raw = yield from run_body(session, spec, run, root, kwargs)
         session.check_alive()
         if root.waiting is not None:
-            raise root.waiting  # the code caught it and went on
+            raise root.waiting  # the code caught it and continued
         _check_all_asked(session)
         gate_end(session)
         return (yield from _completed(session, spec, raw))
     except BaseException as error:
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
-            raise  # Ctrl-C and the like: the run stays as it is, and the lease is given back
+            raise  # Ctrl-C and the like: the run stays as it is, and the lease is released
         if isinstance(signal, Suspend) and not isinstance(session.stopped, Suspend | None):
             signal = session.stopped  # one branch has to wait, but the run as a whole cannot
         if signal is None:
             signal = session.stopped or root.waiting
         if signal is None and session.journal.undo is not None:
-            signal = Stop("undone", "what it did is taken back")
+            signal = Stop("undone", "it is undone")
         if signal is None and session.journal.cancel is not None:
             signal = cancellation(session)  # what failed may be a child, cancelled with this run
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
@@ -120,12 +120,12 @@ def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: s
 
 
 def gate_end(session: Session) -> None:
-    """A run that was cancelled while its last step ran is cancelled, not completed.
+    """A run that was cancelled while its last step ran, or whose deadline has passed, is not completed.
 
     Asked before its end is written, and again if that is refused because the log has grown meanwhile:
     so nothing has to be read to know that nobody wrote.
     """
-    if session.journal.cancel is not None or session.journal.is_undone:
+    if session.journal.cancel is not None or session.journal.is_undone or is_overdue(session):
         gate(session)
 
 
@@ -209,7 +209,9 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
         raise cancelled_error(session.run_id, by, why)
     info = ErrorInfo(type=signal.reason, message=signal.message)
     yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
-    raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message)
+    parent = "" if journal.created is None else journal.created.parent
+    root = root_of(session.run_id, parent)
+    raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
 
 
 def _undo(session: Session, spec: AgentSpec) -> Flow:
@@ -241,18 +243,20 @@ def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
     return RunCancelled(run_id, "cancelled", said, reason="cancelled")
 
 
-def outcome_error(run_id: str, reason: str, error_type: str, message: str) -> RunFailed:
+def outcome_error(
+    run_id: str, reason: str, error_type: str, message: str, root: str = ""
+) -> RunFailed:
     """The exception for a run that ended without a result."""
     kind = {
         "deadline": DeadlineExceeded,
         "budget": BudgetExceeded,
         "iterations": IterationsExceeded,
     }
-    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason)
+    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
 
 
 def _abandoned(session: Session, cause: HoldfastError) -> Flow:
-    """We may not go on. What a person must see to is shown on the run; the rest is left to others."""
+    """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
         session.stopped = None
         says, how = f"a person: {cause}", "see to it, then hf.resume"
@@ -263,11 +267,17 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
             )
             how = f"put the old code back and hf.resume({session.run_id!r}), or {added}hf.rerun({session.run_id!r})"
         change = RowChange("waiting", None, says)
-        event = e.RunSuspended(waiting_for=says, how=how)
+        event = e.RunSuspended(waiting_for=says, how=how, diverged=_both_sides(cause))
         session.discard_notes()
         yield from commit(session, [event], change=change)
         session.settled = True
     raise cause
+
+
+def _both_sides(cause: HoldfastError) -> e.Divergence | None:
+    if not isinstance(cause, Diverged):
+        return None
+    return e.Divergence(cause.where, cause.recorded, cause.attempted, cause.adds)
 
 
 def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:

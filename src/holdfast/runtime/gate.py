@@ -1,9 +1,9 @@
-"""The gate: may a new call begin? Cancellation, undo, pause, deadline and budget.
+"""The gate: may a new call start? Cancellation, undo, pause, deadline and budget.
 
 Asked before every call and wait that is not recorded yet, and again if the intent was refused because the
 log had grown. A child run asks for every run above it that executes here, too.
 
-Not here: approval by risk (`flow.py`), limits over all workers (`limits.py`).
+Not here: approval by risk (`approval.py`), limits over all workers (`limits.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.runtime.session import Session
 
 
 def gate(session: Session) -> None:
-    """May a new call begin? Cancellation, undo, pause, deadline and budget, in this order."""
+    """May a new call start? Cancellation, undo, pause, deadline and budget, in this order."""
     if session.stopped is not None:
         raise session.stopped
     if session.only_replay is not None:
@@ -33,7 +33,7 @@ def _gate_own(session: Session) -> None:
     if journal.undo is not None:
         raise session.stop(undone())
     if journal.paused is not None:
-        raise session.stop(Suspend("somebody to resume it", f"hf.resume({session.run_id!r})"))
+        raise session.stop(Suspend("a person to resume it", f"hf.resume({session.run_id!r})"))
     if created is not None:
         if is_overdue(session):
             raise session.stop(overdue())
@@ -92,9 +92,16 @@ def is_overdue(run: LiveRun) -> bool:
     return at is not None and run.store.now() >= at
 
 
+def end_by_deadline(session: Session) -> BaseException:
+    """The run's deadline has passed while it was in a call: it ends, and so do runs above it that share it."""
+    if session.lineage.parent is not None:
+        _gate_above(session)
+    return session.stop(overdue())
+
+
 def undone() -> Stop:
     """The signal for a run that is being undone."""
-    return Stop("undone", "what it did is taken back")
+    return Stop("undone", "it is undone")
 
 
 def overdue() -> Stop:

@@ -81,7 +81,7 @@ def _exact_schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any],
         )
     except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
         raise InvalidInput(
-            f"{what} has a parameter that no JSON Schema describes: {error}"
+            f"{what} has a parameter that JSON Schema cannot describe: {error}"
         ) from None
     schemas: dict[str, Any] = dict(zip(plain, made, strict=True))
     for name in types.keys() - plain.keys():

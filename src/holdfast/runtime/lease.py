@@ -113,7 +113,7 @@ class LeaseKeeper:
             due = time.monotonic() + every
             try:
                 self.renew()
-            except StoreBroken as error:  # for good: no run of this process may go on
+            except StoreBroken as error:  # for good: no run of this process may continue
                 _log.error("leases cannot be renewed: %s", error)
                 for session in self.sessions():
                     session.stop(Abandon(error))

@@ -1,8 +1,8 @@
 """Waiting for room: calls that are limited in number or rate over all workers.
 
-The limits live in the store (`Limits`), so that a fleet honours a provider's limit together. A call gets
+The limits are in the store (`Limits`), so that a fleet honours a provider's limit together. A call gets
 its seat and its turn before its intent is recorded: a crash between the two costs a turn, and nothing
-else. Near turns are waited for here; for far ones the run leaves memory, with its turn kept.
+else. Near turns are waited for here; for far ones the run is suspended, with its turn kept.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _seat(asked: Asked, holder: str, most: int) -> Flow:
         if now - since >= session.patience_us:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
             signal = Suspend(
-                f"room for {spec.name}, of which {most} may be under way at once",
-                "it goes on by itself when a worker is running",
+                f"a free slot of {spec.name} ({most} may run at once)",
+                "a worker resumes it when it is due",
                 wake_at=now + wait_us,
             )
             yield from park(session, OpenWait(asked.place, "timer", now + wait_us), signal)
@@ -80,7 +80,7 @@ def _turn(asked: Asked, holder: str) -> Flow:
             session,
             asked.place,
             at,
-            f"its turn to call {spec.name} ({rate.count} in {rate.per:g} s)",
+            f"a permit to call {spec.name} ({rate.count} in {rate.per:g} s)",
         )
 
 

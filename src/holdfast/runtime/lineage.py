@@ -16,7 +16,7 @@ from typing import Protocol
 from holdfast.core import events as e
 from holdfast.core.events import Spent, Usage, added
 from holdfast.core.journal import Journal
-from holdfast.core.policy import BudgetUse, Policy, budget_use, microseconds
+from holdfast.core.policy import NO_LIMITS, BudgetUse, Limits, Policy, budget_use
 from holdfast.runtime.declare import AgentSpec
 from holdfast.store.base import Store
 
@@ -103,8 +103,9 @@ def leave(run: LiveRun) -> None:
         above.lineage.children.remove(run)
 
 
-def declared(spec: AgentSpec, now: int | None = None) -> Policy:
-    """What an agent's own code declares; its limits too, counted from `now`, for a run that is created."""
+def declared(spec: AgentSpec, now: int | None = None, limits: Limits = NO_LIMITS) -> Policy:
+    """What an agent's own code declares. For a run that is created its limits too, counted from `now`; what is
+    given for this run overrides them."""
     policy = Policy(
         approve=frozenset(spec.approve),
         approval_ttl=spec.approval_ttl,
@@ -113,15 +114,17 @@ def declared(spec: AgentSpec, now: int | None = None) -> Policy:
     )
     if now is None:
         return policy
-    deadline = None if spec.deadline is None else now + microseconds(spec.deadline, "deadline")
-    return replace(policy, deadline_at=deadline, budget=spec.budget.limits())
+    deadline = limits.deadline_at(now)
+    if deadline is None:
+        deadline = Limits(spec.deadline).deadline_at(now)
+    return replace(policy, deadline_at=deadline, budget=spec.budget.limits() | limits.changes)
 
 
 def at_creation(
-    spec: AgentSpec, now: int, above: LiveRun | None
+    spec: AgentSpec, now: int, above: LiveRun | None, limits: Limits = NO_LIMITS
 ) -> tuple[Policy, e.Inherited | None]:
     """The limits of a run that is created, and what its parents require of it."""
-    own = declared(spec, now)
+    own = declared(spec, now, limits)
     if above is None:
         return own, None
     handed = above.lineage.passed_on()

@@ -111,7 +111,7 @@ class Turn:
         self.granted = False
         self.is_cut = False
         """The code had stopped waiting here: it gets no answer."""
-        self.given_up: asyncio.CancelledError | None = None
+        self.given_up: BaseException | None = None
         """By this the code has stopped waiting again."""
         self.places: Sequence[Place] = ()
         self.attempted: object = ""
@@ -396,9 +396,11 @@ class Lines:
             return True
         return False
 
-    async def take_recorded(self, places: Sequence[Place], *, is_cut: bool = False) -> None:
+    async def take_recorded(
+        self, places: Sequence[Place], is_cut: bool = False, given_up: BaseException | None = None
+    ) -> None:
         """Wait until the outcome that the log holds at these places is the next. If the code had stopped
-        waiting there, it gets no answer, and this ends when the code stops waiting again."""
+        waiting there (`is_cut`), it gets no answer, and this ends when the code stops waiting again."""
         journal, line = self.session.journal, self.current
         entry = journal.entries.get(places[0])
         if line is None or entry is None or journal.is_unbound(places[0], entry):
@@ -406,7 +408,7 @@ class Lines:
         if self.is_alone and not is_cut and not journal.timeouts:
             return
         turn = Turn(self, line)
-        turn.places, turn.is_cut = places, is_cut
+        turn.places, turn.is_cut, turn.given_up = places, is_cut, given_up
         for place in places:
             self._asking[place] = turn
         try:

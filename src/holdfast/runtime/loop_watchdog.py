@@ -1,7 +1,7 @@
 """Notice event loops that stand still because code on them blocks, and say whose code it is.
 
-Nothing is lost by it (`lease.py` has a thread of its own), but no other run on that loop goes on, and
-nobody would know why. A loop is asked now and then to call back; while it does not, the thread that it
+Nothing is lost by it (`lease.py` has its own thread), but no other run on that loop continues, and
+the reason would be invisible. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
 Not here: who looks, and when (`watcher.py`).
@@ -49,7 +49,7 @@ class _Question:
         if self.told:
             seconds = elapsed() - self.asked_at
             extra = {"blocked_seconds": seconds}
-            _log.warning("the event loop goes on after %.3g s", seconds, extra=extra)
+            _log.warning("the event loop continues after %.3g s", seconds, extra=extra)
 
 
 class Stalls:
@@ -77,7 +77,7 @@ class Stalls:
 
 
 def _warn(asked: _Question, roots: Collection[Branch]) -> None:
-    """What stands in the way, as far as it can be seen from outside: the run whose task is being
+    """What is in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
     lines = next(root.session.lines for root in roots if root.session.lines is not None)
     frame = sys._current_frames().get(lines.thread)
@@ -87,8 +87,8 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     seconds = elapsed() - asked.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
     _log.warning(
-        "the event loop has not gone on for %.3g s: %s of run %s blocks it%s. Runs that wait for it: %d; "
-        "await what takes long, or let an async step do it in a thread (asyncio.to_thread)",
+        "the event loop has been blocked for %.3g s by %s of run %s%s. Runs affected: %d; "
+        "await slow work, or run it in a thread (asyncio.to_thread in an async step)",
         seconds, call or "code", within or run_id or "(unknown)", where, len(roots) - 1,
         extra={"run_id": within or run_id, "call": call, "blocked_seconds": seconds,
                "stack": "" if frame is None else "".join(traceback.format_stack(frame))},

@@ -39,7 +39,7 @@ class Place:
         if branch is None or branch.session is not self._session:
             branch = self._root
         if branch.waiting is not None:
-            raise branch.waiting  # the code caught the wait and went on; its notes are not the run's
+            raise branch.waiting  # the code caught the wait and continued; its notes are not the run's
         return branch
 
     def _whole(self, value: Any) -> Any:
@@ -53,7 +53,7 @@ class Place:
 
 
 class State:
-    """The agent's explicit memory. `run.state.x` is None if never set, so a guard reads like a sentence."""
+    """The agent's explicit memory. `run.state.x` is None if it was never set."""
 
     __slots__ = ("_fields", "_place")
 
@@ -261,7 +261,7 @@ class Messages:
 
 
 def _is_whole(message: Message) -> bool:
-    """Whether nothing of it is kept beside the log: of a long dialogue that is read at each step, nearly all."""
+    """Whether nothing of it is kept next to the log: of a long dialogue that is read at each step, nearly all."""
     calls = message.tool_calls
     return not (
         isinstance(message.content, Value)

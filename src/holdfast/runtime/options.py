@@ -15,8 +15,9 @@ from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microse
 from holdfast.errors import InvalidInput
 
 ON_DOUBT: Final = ("wait", "retry", "fail")
-STEP: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
-TOOL: Final = ("risk", *STEP, "check", "undo", "key_ttl", "on_doubt")
+_CALL: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
+STEP: Final = (*_CALL, "outside")
+TOOL: Final = ("risk", *_CALL, "check", "undo", "key_ttl", "on_doubt", "unsure_on")
 AGENT: Final = (
     "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
     "max_running", "checkpoint", "redact", "exempt", "schema",
@@ -34,7 +35,7 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
     """What steps and tools are declared with, but for their names and versions."""
     check_seconds(name, options, "timeout", "key_ttl")
     if options.get("timeout") == 0:
-        raise InvalidInput(f"timeout of {name} must be more than 0; leave it out for no limit")
+        raise InvalidInput(f"timeout of {name} must be more than 0; omit it for no limit")
     check_max_running(name, options.get("max_running"))
     _check_kind(name, options, "rate", Rate, "Rate(10, per=60)")
     _check_kind(name, options, "retry", Retry, "Retry(attempts=3)")
@@ -43,10 +44,26 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
             raise InvalidInput(f"{name}: {option} must be a function, not {options[option]!r}")
     on_doubt = options.get("on_doubt", "wait")
     if inspect.iscoroutinefunction(on_doubt):
-        raise InvalidInput(f"{name}: on_doubt must be a plain function, not an async one")
+        raise InvalidInput(f"{name}: on_doubt must be a sync function, not an async one")
     if on_doubt not in ON_DOUBT and not callable(on_doubt):
         ways = ", ".join(map(repr, ON_DOUBT))
         raise InvalidInput(f"{name}: on_doubt must be {ways} or a function, not {on_doubt!r}")
+
+
+def unsure_on(name: str, given: object, effect: str) -> tuple[type[BaseException], ...]:
+    """The errors that leave the outcome of a tool unknown."""
+    found = (given,) if isinstance(given, type) else given
+    if not isinstance(found, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in found
+    ):
+        raise InvalidInput(
+            f"{name}: unsure_on must be exception classes, such as unsure_on=(GatewayError,), not {given!r}"
+        )
+    if found and effect in ("repeatable", "transactional"):
+        raise InvalidInput(
+            f"{name}: unsure_on says nothing here, because a call that reads or has `tx` is never in doubt; remove it"
+        )
+    return found
 
 
 def check_agent(name: str, options: Mapping[str, Any]) -> None:
@@ -68,7 +85,7 @@ def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
 
 
 def check_max_running(name: str, most: object) -> None:
-    """InvalidInput if this is no number of things that may be under way at once."""
+    """InvalidInput if this is not a number of things that may be in progress at once."""
     if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
         raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
 
@@ -79,7 +96,7 @@ def _check_kind(
     value = options.get(option)
     if value is not None and not isinstance(value, kind):
         raise InvalidInput(
-            f"{where}: {option} must be a {kind.__name__}, as {example}, not {value!r}"
+            f"{where}: {option} must be a {kind.__name__}, for example {example}, not {value!r}"
         )
 
 
@@ -109,7 +126,7 @@ def names(where: str, option: str, given: object, of: str, example: str) -> tupl
         )
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {of}, as {option}=({example!r},), not {given!r}"
+            f"{where}: {option} takes a list of {of}, for example {option}=({example!r},), not {given!r}"
         )
     found = tuple(given)
     for one in found:

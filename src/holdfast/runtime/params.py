@@ -237,7 +237,7 @@ def _constrained(parameters: Iterable[Parameter]) -> tuple[str, ...]:
 
 
 def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Hidden parameters may stand before others that have no default; make them keyword-only."""
+    """Hidden parameters may are before others that have no default; make them keyword-only."""
     found = list(parameters)
     return [p for p in found if p.name not in HIDDEN] + [
         p.replace(kind=p.KEYWORD_ONLY) for p in found if p.name in HIDDEN

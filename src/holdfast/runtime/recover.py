@@ -30,7 +30,7 @@ from holdfast.runtime.results import encoded, error_info, secrets_of
 from holdfast.runtime.session import Session
 
 LIVES_MAX: Final = 5
-"""A keyed call that was begun this often without an answer may be what kills its workers."""
+"""A keyed call that was started this often without an answer may be what kills its workers."""
 
 
 def settle_doubt(asked: Asked, entry: Entry) -> Flow:
@@ -53,7 +53,7 @@ def settle_doubt(asked: Asked, entry: Entry) -> Flow:
                 asked,
                 intent.step,
                 intent.attempt,
-                f"it was begun {begun} times and never came back",
+                f"it was started {begun} times and never returned",
             )
         if intent.key_until is None or session.store.now() < intent.key_until:
             return None
@@ -62,7 +62,7 @@ def settle_doubt(asked: Asked, entry: Entry) -> Flow:
         )
     if spec.effect == CHECKED:
         return (yield from ask_check(asked, intent))
-    return (yield from _ask_policy(asked, intent))
+    return (yield from ask_policy(asked, intent, "its outcome was not recorded"))
 
 
 def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
@@ -85,7 +85,7 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
             asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
         )
     except CutOff:
-        because = "the agent's code stopped waiting before its check had answered"
+        because = "the agent's code stopped waiting before its check returned"
         yield from doubt(asked, intent.step, intent.attempt, because)
     if answer is None:
         settled = e.CallResolved(
@@ -95,7 +95,7 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
             name=spec.name,
             how="retry",
             by="check",
-            why="the check says that it did not happen",
+            why="the check reports that it did not happen",
         )
         yield from commit(session, [settled])
         return None
@@ -110,16 +110,22 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
         how="done",
         result=value,
         by="check",
-        why=unavailable or "the check says that it happened",
+        why=unavailable or "the check reports that it happened",
     )
     yield from commit(session, [settled], blobs=blobs)
     return session.entry(asked.branch.path, asked.index)
 
 
-def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
+def ask_policy(
+    asked: Asked, intent: e.CallStarted, because: str, raised: ErrorInfo | None = None
+) -> Flow:
+    """Settle it as `on_doubt` says: as failed, or (None) by another attempt; else wait for a person.
+
+    A keyed call has had its attempts by then: only a failure resolves it.
+    """
     spec, session = asked.spec, asked.session
     how = spec.on_doubt(intent.key) if callable(spec.on_doubt) else spec.on_doubt
-    if how in ("retry", "fail"):
+    if how == "fail" or (how == "retry" and spec.effect != KEYED):
         error = (
             ErrorInfo("InDoubt", "it may or may not have happened, and was given up")
             if how == "fail"
@@ -137,7 +143,7 @@ def _ask_policy(asked: Asked, intent: e.CallStarted) -> Flow:
         )
         yield from commit(session, [settled])
         return session.entry(asked.branch.path, asked.index) if how == "fail" else None
-    yield from doubt(asked, intent.step, intent.attempt, "the process that made it has died")
+    yield from doubt(asked, intent.step, intent.attempt, because, raised)
     return None
 
 
@@ -148,7 +154,9 @@ def _refuse_if_resolved(place: Place, session: Session) -> None:
         raise Woken(session.run_id)
 
 
-def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
+def doubt(
+    asked: Asked, step: int, attempt: int, because: str, raised: ErrorInfo | None = None
+) -> Never:
     """Record that nobody knows, and wait for a person. Does not return."""
     session, name = asked.session, asked.spec.name
     entry = session.entry(asked.branch.path, asked.index)
@@ -162,6 +170,7 @@ def doubt(asked: Asked, step: int, attempt: int, because: str) -> Never:
             name=name,
             attempt=attempt,
             because=because,
+            error=raised,
         )
         try:
             yield from commit(session, [doubt], recheck=partial(_refuse_if_resolved, asked.place))

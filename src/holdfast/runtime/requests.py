@@ -21,7 +21,7 @@ from holdfast.runtime.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the code waits for."""
+    """What the code is waiting for."""
 
     wait: str
     name: str = ""
@@ -63,13 +63,13 @@ class Timer:
 def timer(seconds: float) -> Request:
     return Request(
         "timer", seconds_us=microseconds(seconds, "run.sleep"), says="a timer",
-        how="it goes on by itself when a worker is running",
+        how="a worker resumes it when it is due",
     )  # fmt: skip
 
 
 def signals(names: Sequence[Any], timeout: float | None) -> Request:
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise InvalidInput("a signal needs a name that is not empty")
+        raise InvalidInput("a signal needs a non-empty name")
     us = None if timeout is None else microseconds(timeout, "timeout")
     said = " or ".join(repr(name) for name in names)
     return Request(
@@ -95,12 +95,12 @@ def question(prompt: str, options: Iterable[str], timeout: float | None) -> Requ
 def any_of(
     waits: Sequence[str | Approval | Question | Timer], timeout: float | None
 ) -> list[Request]:
-    """Each thing as a request of its own; signals are one request together."""
+    """Each thing as its own request; signals are one request together."""
     names = [x for x in waits if isinstance(x, str)]
     if len(waits) == len(names):
         return [signals(names, timeout)]
     if timeout is not None and all(isinstance(x, Timer) for x in waits):
-        raise InvalidInput("wait_any: a timeout beside timers alone is one more Timer")
+        raise InvalidInput("wait_any: use another Timer instead of a timeout next to timers only")
     requests = [signals(names, timeout)] if names else []
     for x in waits:
         match x:
@@ -145,7 +145,7 @@ def choice_of(
 
 
 def _signal_name(session: Session, asked: Request, came: str) -> str:
-    """The signal that came, by the name that the code waits for: a fork may have inherited it under a
+    """The signal that came, by the name that the code is waiting for: a fork may have inherited it under a
     name with the id of the run that it was forked from."""
     lineage = session.journal.lineage
     same = (name for name in asked.of if lineage.is_same_text(came, name))
@@ -155,11 +155,11 @@ def _signal_name(session: Session, asked: Request, came: str) -> str:
 def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:
     """True, or Rejected with the person and the reason."""
     if ended.is_over("time"):
-        raise Rejected(prompt, "Rejected", "nobody decided in time")
+        raise Rejected(prompt, "Rejected", "no decision in time")
     if ended.outcome == "rejected":
         said = _content(session, ended.value)
         why = f": {said['why']}" if said["why"] else ""
-        raise Rejected(prompt, "Rejected", f"{said['by'] or 'a person'} said no{why}")
+        raise Rejected(prompt, "Rejected", f"rejected by {said['by'] or 'a person'}{why}")
     return True
 
 

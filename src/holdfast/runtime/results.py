@@ -1,12 +1,11 @@
 """How a call ended, in the forms it takes: for the log, for the code, for people.
 
-Results are what the log can give back, the first time as well. Errors become data without secrets and
+Results are what a replay would decode, the first time as well. Errors become data without secrets and
 come back as `CallFailed`; no exception is ever rebuilt by its name.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -28,14 +27,14 @@ from holdfast.runtime.declare import (
     secrets_in,
 )
 from holdfast.runtime.effects import Asked
+from holdfast.runtime.tracebacks import shortened, user_traceback
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
-TRACEBACK_CHARS: Final = 8_000
 MESSAGE_CHARS: Final = 4_000
 SECRET_CHARS: Final = 8
 """A secret of this length is looked for in the texts of a result. A shorter one could be part of something
-else, and what the agent goes on with would be spoilt."""
+else, and the agent would continue with a wrong value."""
 _KEPT_OUT: Final = f'"{REDACTED}"'.encode()
 
 
@@ -124,14 +123,20 @@ def spent_by_child(asked: Asked, step: int) -> Spent | None:
 def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
     """A recorded failure as the exception that code sees, the first time and on every replay."""
     kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
-    return kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed = kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed.may_have_happened = error.effect == "unknown"
+    return failed
 
 
-def result_lost(asked: Asked, why: str) -> CallFailed:
+def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
+    """The call was done, and is not made again; a person can say what its result was."""
+    run_id = asked.session.run_id
     return CallFailed(
         asked.spec.name,
         "ResultUnavailable",
-        f"it was done, but its result could not be kept: {why}",
+        f"it was done, but its result could not be stored: {why}. Report it with "
+        f"hf.resolve({run_id!r}, {step}, done=…), then hf.resume({run_id!r})",
+        step=step,
     )
 
 
@@ -144,14 +149,13 @@ def secrets_of(asked: Asked) -> set[str]:
 
 def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
     """An exception as data, without secrets and of bounded size."""
-    text = "".join(traceback.format_exception(error))
     kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
     return ErrorInfo(
         type=error.error_type if isinstance(error, CallFailed) else kind,
         message=_scrub(error.message if isinstance(error, CallFailed) else str(error), secrets)[
             :MESSAGE_CHARS
         ],
-        traceback=_scrub(text, secrets)[-TRACEBACK_CHARS:],
+        traceback=shortened(_scrub(user_traceback(error), secrets)),
     )
 
 

@@ -1,7 +1,7 @@
 """The run, from inside the agent: `run.state`, `run.stage`, `run.approve` and the rest.
 
-Everything here either notes a fact (kept with the next commit; noted once, however often the code
-runs again) or waits. `Run` is for plain functions, `AsyncRun` for `async def`: they differ only in
+Everything here either records a fact (committed with the next commit; once, however often the code
+is replayed) or waits. `Run` is for sync functions, `AsyncRun` for `async def`: they differ only in
 what must be awaited.
 
 Not here: the agent's memory and dialogue (`memory.py`), what may be waited for (`requests.py`).
@@ -97,18 +97,18 @@ class RunBase(Place):
         return self.stage
 
     def plan(self, steps: Iterable[str]) -> None:
-        """What the run is going to do, so that anybody can see how far it is."""
+        """Set the plan: what the run is going to do, so that its progress can be seen."""
         here, names = self._here, texts(steps, "run.plan")
         self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=names))
 
     @property
     def plan_steps(self) -> tuple[PlanStep, ...]:
-        """The plan, and how far it is."""
+        """The plan and its progress."""
         return self._session.view().plan
 
     @contextlib.contextmanager
     def doing(self, step: str) -> Iterator[None]:
-        """A part of the plan, done when the block ends without an error."""
+        """Mark a step of the plan as in progress, and as done when the block ends without an error."""
         here, step = self._here, _text(step, "run.doing: the step")
         self._session.note(e.PlanStepBegan(branch=here.path, after=here.index, step=step))
         yield
@@ -135,7 +135,7 @@ class RunBase(Place):
         return typing.cast(T, values.decode(self._session.unwrap(made.choice)))
 
     def fact(self, key: str, value: Any, *, source: str = "") -> None:
-        """Something the agent found out, and where from."""
+        """Record a fact and its source."""
         here = self._here
         wrapped, blobs = self._value(value)
         self._session.note(
@@ -151,19 +151,19 @@ class RunBase(Place):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the agent found out, oldest first."""
+        """The recorded facts, oldest first."""
         return tuple(
             msgspec.structs.replace(x, value=self._whole(x.value))
             for x in self._session.view().facts
         )
 
     def ask_later(self, question: str) -> None:
-        """A question that stays open."""
+        """Add an open question."""
         here, question = self._here, _text(question, "run.ask_later: the question")
         self._session.note(e.QuestionRaised(branch=here.path, after=here.index, question=question))
 
     def close_question(self, question: str) -> None:
-        """An open question has been answered."""
+        """Close an open question."""
         here, question = self._here, _text(question, "run.close_question: the question")
         self._session.note(e.QuestionClosed(branch=here.path, after=here.index, question=question))
 
@@ -173,15 +173,15 @@ class RunBase(Place):
         return self._session.view().questions
 
     def patch(self, patch: StatePatch) -> None:
-        """Take in what a component found out: facts, a plan, questions, notes, artifacts, flags."""
+        """Apply a patch: facts, a plan, questions, notes, artifacts, flags."""
         if not isinstance(patch, StatePatch):
             raise InvalidInput(f"run.patch takes a StatePatch, not {patch!r}")
         data = values.encode_struct(patch)
         value, blob = log.wrap(data)
         if blob is not None:
             raise InvalidInput(
-                f"a patch may take up to {log.SPILL_BYTES:,} bytes; this one takes {len(data):,}; "
-                "keep big things with run.artifact"
+                f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
+                "store large values with run.artifact"
             )
         here = self._here
         self._session.note(e.KnowledgePatched(branch=here.path, after=here.index, patch=value))
@@ -192,7 +192,7 @@ class RunBase(Place):
         return self._session.view().flags
 
     def note(self, key: str, value: Any) -> None:
-        """A line in the agent's private scratchpad."""
+        """Write a note to the agent's private scratchpad."""
         here, key = self._here, _text(key, "run.note: the key")
         wrapped, blobs = self._value(value)
         self._session.note(
@@ -207,7 +207,7 @@ class RunBase(Place):
     def artifact(
         self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
     ) -> Artifact:
-        """Keep a big output verbatim, by its hash. The state holds only what it is."""
+        """Store a large output verbatim, by its hash. The state contains only a reference."""
         what = Artifact(name, type, summary=summary)  # or an error that names what is wrong
         raw = (
             data
@@ -237,15 +237,17 @@ class RunBase(Place):
         self, *, step: int | None = None, max_bytes: int | None = None, max_tokens: int | None = None,
         goal: str = "", counter: TokenCounter = ESTIMATE,
     ) -> ContextSlice:  # fmt: skip
-        """What a model should know of the run, under a cap; recorded, so that one can see what it knew.
+        """What a model should know about the run, within a limit; recorded, so that it can be inspected later.
 
         Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
         this step (by default the last), the newest facts, then other artifacts by their summary. Of a
-        loop also what its state held when the iteration began. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
+        loop also its state as of the start of the iteration. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
         sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
         if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
-            raise InvalidInput("run.context takes one cap: max_bytes= or max_tokens=, of 1 or more")
+            raise InvalidInput(
+                "run.context takes one limit: max_bytes= or max_tokens=, of 1 or more"
+            )
         here, view, own = self._here, self._session.view(), self._loop_state()
         kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
         cap = self.budget.limits.get(_ARTIFACTS_MAX)
@@ -268,7 +270,7 @@ class RunBase(Place):
         return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
 
     def _loop_state(self) -> AgentState:
-        """What a loop's state was at the beginning of this iteration; an empty one if there is no loop."""
+        """What a loop's state was at the beginning of this iteration; an empty one if there is not a loop."""
         document = self._session.draft.loop.frozen()
         for ended in self._session.pending(e.IterationEnded):  # not committed yet
             if ended.state is not None:
@@ -294,7 +296,7 @@ class RunBase(Place):
         return found if isinstance(found, str) else ""
 
     def log(self, text: str, *, level: str = "info") -> None:
-        """A line for people who look at the run."""
+        """Write a line for people who inspect the run."""
         here = self._here
         self._session.note(
             e.LogWritten(
@@ -308,7 +310,7 @@ class RunBase(Place):
     def format(self, template: str) -> str:
         """Fill `{state.key}`, `{input.key}`, `{stage}` and `{run.id}` into a prompt or message.
 
-        A name that is not known is an error; `{{` and `}}` are braces.
+        An unknown name is an error; `{{` and `}}` are literal braces.
         """
         known = {
             "state": self.state._for_template(),
@@ -326,7 +328,7 @@ class RunBase(Place):
         given = None if created is None else values.decode(self._session.unwrap(created.input))
         return given if isinstance(given, dict) else {}
 
-    # ── time and chance ──────────────────────────────────────────────────────────────────
+    # ── time and randomness ──────────────────────────────────────────────────────────────────
 
     def _drawn(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
@@ -342,20 +344,20 @@ class RunBase(Place):
         return values.decode(self._session.unwrap(kept.value))
 
     def now(self) -> datetime.datetime:
-        """The time, read once: the same on every replay."""
+        """The current time; the same on every replay."""
         us = self._drawn("now", self._session.store.now)
         return datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC)
 
     def random(self) -> float:
-        """A number in [0, 1), drawn once."""
+        """A random number in [0, 1); the same on every replay."""
         return float(self._drawn("random", random.SystemRandom().random))
 
     def uuid(self) -> uuid.UUID:
-        """A random UUID, drawn once."""
+        """A random UUID; the same on every replay."""
         return uuid.UUID(self._drawn("uuid", lambda: str(uuid.uuid4())))
 
     def patched(self, name: str) -> bool:
-        """Whether this run goes the new way: true for runs that had not come this far when the code
+        """Whether this run takes the new path: true for runs that had not reached this point when the code
         changed, false for those that had. The answer is recorded."""
         here = self._here
         replaying = self._session.reaches(here.path, here.index)
@@ -363,7 +365,7 @@ class RunBase(Place):
 
     @property
     def budget(self) -> BudgetUse:
-        """What is used, by this run and its children, and what is left, of every budget that holds: the run's,
+        """What this run and its children have used, and what is left, of every budget that applies: the run's,
         and that of a loop's state."""
         session, created = self._session, self._session.journal.created
         limits = created.budget if created else {}
@@ -374,12 +376,12 @@ class RunBase(Place):
     def _iteration(self, index: int) -> e.IterationEnded:
         created = self._session.journal.created
         if created is not None and created.loop:
-            raise InvalidInput("a loop ends its iterations by itself: return the state")
+            raise InvalidInput("a loop ends its iterations itself: return the state")
         return e.IterationEnded(index=index, iteration=self._session.next_iteration())
 
 
 class Run(RunBase):
-    """A run, as its agent (a plain function) sees it."""
+    """The run, as its agent (a sync function) sees it."""
 
     def _wait(self, request: Request) -> e.WaitEnded:
         return self._first([request])[1]
@@ -390,37 +392,37 @@ class Run(RunBase):
         return first
 
     def checkpoint(self) -> None:
-        """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
         here = self._here
         drive_here(here, end_iteration(here, self._iteration))
 
     def sleep(self, seconds: float) -> None:
-        """Wait for a time. A far one leaves memory and survives any restart."""
+        """Wait for some time. For a long wait the run is suspended; it survives restarts."""
         self._wait(requests.timer(seconds))
 
     def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
-        """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
+        """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
         ended = self._wait(requests.signals([signal], timeout))
         return requests.value_of(self._session, ended)
 
     def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
     ) -> tuple[str, Any] | None:
-        """Wait for the first of several: its name and value, or None when time is up.
+        """Wait for the first of several; returns its name and value, or None after the timeout.
 
-        A name stands for a signal. The others are cancelled: a late decision about them is refused,
+        A name means a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
         asked = requests.any_of(waits, timeout)
         return requests.choice_of(self._session, asked, self._first(asked))
 
     def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
-        """Ask a person to approve. Rejected is raised if they say no, or nobody decides in time."""
+        """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
         ended = self._wait(requests.approval(prompt, show, timeout))
         return requests.consent_of(self._session, prompt, ended)
 
     def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
-        """Ask a person a question; the answer, or None when time is up."""
+        """Ask a person a question; returns the answer, or None after the timeout."""
         ended = self._wait(requests.question(prompt, options, timeout))
         return requests.value_of(self._session, ended)
 
@@ -429,7 +431,7 @@ class Run(RunBase):
     ) -> list[T]:
         """Call `fn` for each item, in parallel; results in the order of the items.
 
-        Each item is a branch of its own, so that on replay each finds its own calls, in whatever
+        Each item is its own branch, so that on replay each finds its own calls, in whatever
         order the branches finish.
         """
         here = self._here
@@ -457,7 +459,7 @@ class Run(RunBase):
 
 
 class AsyncRun(RunBase):
-    """A run, as its agent (an `async def`) sees it."""
+    """The run, as its agent (an `async def`) sees it."""
 
     async def _wait(self, request: Request) -> e.WaitEnded:
         _, ended = await self._first([request])
@@ -469,39 +471,39 @@ class AsyncRun(RunBase):
         return first
 
     async def checkpoint(self) -> None:
-        """The end of an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
         here = self._here
         await drive_async_here(here, end_iteration(here, self._iteration))
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for a time. A far one leaves memory and survives any restart."""
+        """Wait for some time. For a long wait the run is suspended; it survives restarts."""
         await self._wait(requests.timer(seconds))
 
     async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
-        """Wait for a signal; its value, or None when time is up. One sent before the wait is kept."""
+        """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
         ended = await self._wait(requests.signals([signal], timeout))
         return requests.value_of(self._session, ended)
 
     async def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
     ) -> tuple[str, Any] | None:
-        """Wait for the first of several: its name and value, or None when time is up.
+        """Wait for the first of several; returns its name and value, or None after the timeout.
 
-        A name stands for a signal. The others are cancelled: a late decision about them is refused,
+        A name means a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
         asked = requests.any_of(waits, timeout)
         return requests.choice_of(self._session, asked, await self._first(asked))
 
     async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
-        """Ask a person to approve. Rejected is raised if they say no, or nobody decides in time."""
+        """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
         ended = await self._wait(requests.approval(prompt, show, timeout))
         return requests.consent_of(self._session, prompt, ended)
 
     async def ask(
         self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None
     ) -> Any:
-        """Ask a person a question; the answer, or None when time is up."""
+        """Ask a person a question; returns the answer, or None after the timeout."""
         ended = await self._wait(requests.question(prompt, options, timeout))
         return requests.value_of(self._session, ended)
 

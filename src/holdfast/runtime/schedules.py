@@ -1,4 +1,4 @@
-"""Schedules: define them, and create the runs that are due. One run for each time, whoever comes first.
+"""Schedules: define them, and create the runs that are due. One run for each time, with any number of workers.
 
 A run's id is made of the schedule's id and the time it stands for, so that two workers that see the same
 time due create the same run; a worker that dies between creating a run and advancing its schedule leaves
@@ -39,8 +39,8 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, TypeError, ValueError, OSError) as error:
         raise InvalidInput(
-            f"{name!r} is not a time zone that this system knows, as Europe/Berlin or UTC; if it knows "
-            "none at all, `pip install tzdata`"
+            f"{name!r} is an unknown time zone; use a name such as Europe/Berlin or UTC. If this system has "
+            "no time zones, `pip install tzdata`"
         ) from error
 
 
@@ -68,7 +68,7 @@ def define(
         raise InvalidInput(f"catch_up must be one of {', '.join(CATCH_UP)}, not {catch_up!r}")
     if not isinstance(input, Mapping):
         raise InvalidInput(
-            f"input takes the agent's arguments by name, as input={{'n': 1}}, not {input!r}"
+            f"input takes the agent's arguments by name, for example input={{'n': 1}}, not {input!r}"
         )
     parsed, where = cron.parse(expression), zone_of(zone)
     data, _ = spec.encode_input((), input)

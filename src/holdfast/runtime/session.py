@@ -95,7 +95,7 @@ TRY_CHILD_US: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where a loop may go on without reading what stands before: its state, and the end of that log."""
+    """Where a loop may continue without reading what is before: its state, and the end of that log."""
 
     state: RunState
     head: Head
@@ -140,7 +140,7 @@ class Session:
         self.woken = row.woken
         """How often the run had been woken when its children were last looked at."""
         self.waits: dict[Place, OpenWait] = {}
-        """What its branches are waiting for, those that have left memory too."""
+        """What its branches are waiting for, those that have was suspended too."""
         self.suspensions: dict[Place, Suspend] = {}
         """The same for people."""
         self.lines: Lines | None = None
@@ -168,7 +168,7 @@ class Session:
         self._ahead: list[tuple[int, Noted]] = []
         self._held_usage: list[tuple[int, Usage]] = []
         self.unsaved_bytes = 0
-        """What the log has grown by since the last snapshot that a loop can go on from."""
+        """What the log has grown by since the last snapshot that a loop can continue from."""
         self.saved_bytes = 0
 
     # ── reading the log ──────────────────────────────────────────────────────────────────
@@ -197,16 +197,16 @@ class Session:
             self.saved_bytes = saved.bytes
         self._read_page()
         if self.journal.created is None:
-            raise NotFound(f"there is no run {self.run_id!r}")
+            raise NotFound(f"no run {self.run_id!r}")
         if self.journal.forgets:
             while not self.knows_all:
                 self.show(self.journal.restarted)
                 self._read_page()
         self._read_to_restart()
-        self.show(self.journal.restarted)  # what was known then is what the code begins with
+        self.show(self.journal.restarted)  # what was known then is what the code starts with
 
     def _read_to_restart(self) -> None:
-        """What stands before the last restart is no history of this execution: read beyond it."""
+        """What is before the last restart is not a history of this execution: read beyond it."""
         if self.knows_all:
             return
         last = self.store.last_restart(self.run_id)
@@ -241,7 +241,7 @@ class Session:
                 last = record
         except e.Unreadable as error:
             raise UnknownEvent(self.run_id, seq, str(error)) from None
-        finally:  # also what stands before a record that cannot be read
+        finally:  # also what is before a record that cannot be read
             if last is not None:
                 self.read_head = log.head_at(last)
                 self._steps = max(self._steps, self.journal.steps)
@@ -343,7 +343,7 @@ class Session:
         return found
 
     def entry(self, branch: str, index: int) -> Entry | None:
-        """What the log holds at this place, with everything that may still change it."""
+        """What the log contains at this place, with everything that may still change it."""
         found = self.journal.entries.get((branch, index))
         if found is not None and found.done is not None:
             return found
@@ -353,13 +353,13 @@ class Session:
         return found
 
     def reaches(self, branch: str, index: int) -> bool:
-        """Whether the log holds this place or a later one of the branch: the code is replaying."""
+        """Whether the log contains this place or a later one of the branch: the code is replaying."""
         while not self.knows_all and not self.journal.reaches(branch, index):
             self._read_page()
         return self.journal.reaches(branch, index)
 
     def expects(self, name: str) -> bool:
-        """Whether the log holds something of this name that the code has not asked for yet."""
+        """Whether the log contains something of this name that the code has not asked for yet."""
         self.read_all()
         return self.journal.expects(name)
 
@@ -375,7 +375,7 @@ class Session:
                 self._held_usage = [x for x in self._held_usage if x[0] > self.draft.seq]
 
     def open_since(self) -> int | None:
-        """Since when anything of the run is open, at the latest; None if its log is not known to its end."""
+        """Since when anything of the run is open, at most; None if its log is not known to its end."""
         if not self.knows_all:
             return None
         if self.lines is None:
@@ -418,7 +418,7 @@ class Session:
             return [*self.draft.messages, *(message_of(x, now) for x in waiting)]
 
     def note(self, event: N, blobs: Sequence[Blob] = ()) -> N:
-        """Record a fact with the next commit; or the one that the log holds at this place already."""
+        """Record a fact with the next commit; or the one that the log contains at this place already."""
         with self._mutex:
             self.check_alive()
             self.reaches(event.branch, event.after)
@@ -509,7 +509,7 @@ class Session:
         return value, [] if blob is None else [blob]
 
     def unwrap(self, value: Value) -> bytes:
-        """The JSON bytes of a Value, fetched when they are kept beside the log."""
+        """The JSON bytes of a Value, fetched when they are kept next to the log."""
         if not value.blob:
             return bytes(value.json)
         try:
@@ -540,7 +540,7 @@ class Session:
         # The log may be longer than we know, or (if the store lost something) shorter.
         page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
         if not page:
-            raise NotFound(f"there is no run {self.run_id!r}")
+            raise NotFound(f"no run {self.run_id!r}")
         head, row = log.head_at(page[-1]), self.store.get(self.run_id)
         epoch = self.epoch if row is None else row.epoch
         _, records = log.seal(head, [event], epoch=epoch, time=self.store.now())
@@ -590,7 +590,7 @@ class Session:
     def diverged(
         self, where: str, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
-        """The code asks for something else than the log holds."""
+        """The code asks for something other than the log contains."""
         created = self.journal.created
         forked_from = "" if created is None else created.forked_from
         error = Diverged(
@@ -625,7 +625,7 @@ class Session:
         return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
     def stood_in(self, effect: S) -> S:
-        """What is executed instead: tests put mocks here, and the log knows no difference."""
+        """What is executed instead: tests put mocks here, and the log contains no difference."""
         return effect if self.stand_in is None else self.stand_in(effect)
 
     def point(self, moment: str, name: str) -> None:

@@ -8,6 +8,7 @@ of any branch is over. So whatever ends a wait either was seen here, or finds th
 from __future__ import annotations
 
 from holdfast.core import events as e
+from holdfast.core.advice import ambiguous, decision_calls
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import Suspend, Woken
 from holdfast.runtime.commit import commit
@@ -28,6 +29,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow:
         if signal is None and _continues(session, tuple(ended)):
             return None
         why = signal or _first(session)
+        why.how = _how(session) or why.how
         paused = session.journal.paused is not None
         now = session.store.now()
         is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
@@ -68,6 +70,22 @@ def _refuse(session: Session) -> None:
 def _first(session: Session) -> Suspend:
     """What people are told that the run is waiting for: its oldest open wait."""
     return next(iter(session.suspensions.values()))
+
+
+def _how(session: Session) -> str:
+    """How people decide, if the run asks for several things of one kind: each is named by its id."""
+    places = {place for wait in session.waits.values() for place in wait.places}
+    asked = [
+        entry.wait
+        for place, entry in session.journal.entries.items()
+        if place in places
+        and entry.wait is not None
+        and entry.approval is None
+        and entry.answer is None
+    ]
+    if not ambiguous(asked):
+        return ""
+    return "".join(f"\n    {line}" for line in decision_calls(session.run_id, asked))
 
 
 def _wake_times(session: Session, signal: Suspend) -> list[int | None]:

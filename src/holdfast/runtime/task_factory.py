@@ -1,10 +1,10 @@
 """Tasks that an async agent starts are branches of its run.
 
-`asyncio.gather` and `TaskGroup` make tasks; which of them comes first at its next call depends on chance. So
+`asyncio.gather` and `TaskGroup` make tasks; which of them comes first at its next call depends on randomness. So
 each task gets a branch when it is *created*, in the order of the code, by a task factory that is installed on
 the loop while runs execute there. Tasks that no agent started are not touched.
 
-An agent is over when its tasks are: a call that is under way in one of them is not interrupted because
+An agent is over when its tasks are: a call that is in progress in one of them is not interrupted because
 another branch has failed, so its outcome is recorded and not in doubt.
 
 Not here: in which order tasks continue, and when all of them wait (`lines.py`).
@@ -49,7 +49,7 @@ async def drive_async_here(branch: Branch, flow: Flow) -> Any:
     try:
         entered = lines.call()
         entered.__enter__()
-    except BaseException:  # whatever it is: nobody will run the flow now
+    except BaseException:  # whatever it is: the flow will not run now
         flow.close()
         raise
     try:
@@ -92,7 +92,7 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
             session.torn = True
             stopped = session.stopped
             is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
-            # A run that is cancelled or overdue waits for no call; one that is paused does.
+            # A run that is cancelled or overdue is waiting for no call; one that is paused does.
             await lines.end(at_once=is_stopped and isinstance(stopped, Stop))
             if is_stopped and stopped is not None:
                 raise stopped from None
@@ -141,7 +141,7 @@ def _is_called_by(method: Any) -> bool:
 
 
 class _BranchingFactory:
-    """Makes tasks as before, each in a context with a branch of its own."""
+    """Makes tasks as before, each in a context with its own branch."""
 
     def __init__(self, before: Any) -> None:
         self.before = before

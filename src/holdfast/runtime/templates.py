@@ -14,7 +14,7 @@ from holdfast.core import dialogue
 from holdfast.errors import InvalidInput
 
 _KNOWN: Final = "state.…, input.…, stage, run.id"
-_BRACES: Final = "write {{ and }} for braces that are text"
+_BRACES: Final = "write {{ and }} for literal braces"
 
 
 def render(template: str, known: Mapping[str, Any], *, declared: Collection[str] = ()) -> str:
@@ -71,7 +71,7 @@ class _Formatter(string.Formatter):
 
 
 def _unknown(field_name: str, known: str) -> InvalidInput:
-    return InvalidInput(f"{{{field_name}}} is not known in a template; known: {known}; {_BRACES}")
+    return InvalidInput(f"{{{field_name}}} is unknown in a template; known: {known}; {_BRACES}")
 
 
 def _item(value: Any, key: str) -> Any:

@@ -1,6 +1,6 @@
-"""A run and its open descendants: execute whichever is due, until the run itself can go on.
+"""A run and its open descendants: execute whichever is due, until the run itself can continue.
 
-For a caller that waits for a run (`hf.run(…, wait=True)`). A run may wait for a child that is suspended; if no
+For a caller that is waiting for a run (`hf.run(…, wait=True)`). A run may wait for a child that is suspended; if no
 worker is there, this process has to execute the child. What is looked at are rows, never whole logs.
 """
 

@@ -1,6 +1,6 @@
 """An async step that plain code calls and does not await is not executed. That must not pass for done.
 
-While a plain agent runs, the coroutines that its calls make are remembered; one that was never started when the agent
+While a sync agent runs, the coroutines that its calls make are remembered; one that was never started when the agent
 returns, or when it fails because of it, is an error that says what to do.
 """
 
@@ -27,7 +27,7 @@ def remember(name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 def checked(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain agent's function that fails if it leaves a call that was not awaited."""
+    """A sync agent's function that fails if it leaves a call that was not awaited."""
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Compensation: take back what a run did, newest first, each undo a durable call of its own.
+"""Compensation: undo what a run did, newest first, each undo a durable call of its own.
 
-A call in doubt is settled first, never guessed. What was undone is in the log, so a crash in the
-middle goes on with the next one.
+A call in doubt is resolved first, never guessed. What was undone is in the log, so a crash in the
+middle continues with the next one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _learn_calls(session: Session, names: set[str]) -> Flow:
 
 
 def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
-    """Ask a child run to take back what it did. Its row; None if there is nothing (more) to undo."""
+    """Ask a child run to undo what it did. Its row; None if there is nothing (more) to undo."""
     while (row := store.get(run_id)) is not None:
         records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
         ended = row.status in TERMINAL_STATUSES
@@ -85,13 +85,13 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
             time=store.now(),
         )
         change = RowChange("pending", store.now())
-        with contextlib.suppress(Conflict):  # somebody wrote in between: look at what is true now
+        with contextlib.suppress(Conflict):  # another process wrote in between: read again
             store.append(Append(run_id, last.seq, sealed, None, change))
     return None
 
 
 def _did_something(call: Call) -> bool:
-    """Whether there may be something to take back. A child run may have done a lot before it failed."""
+    """Whether there may be something to undo. A child run may have done a lot before it failed."""
     return call.status == "done" or bool(call.child)
 
 
@@ -104,7 +104,7 @@ def _undo_call(session: Session, finished: Call) -> tuple[CallSpec, dict[str, An
         return _declared(finished.name, undo, risk="read"), {"child_id": finished.child}
     spec = session.specs.get(finished.name)
     if spec is None or spec.undo is None:
-        raise Abandon(NotFound(f"the code of {finished.name} no longer says how to undo it"))
+        raise Abandon(NotFound(f"the code of {finished.name} no longer declares undo"))
     return _undo_spec(spec), _arguments(session, spec, finished)
 
 
@@ -112,7 +112,7 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
     undo = spec.undo
     assert undo is not None
     declared = spec_of(undo)
-    if isinstance(declared, CallSpec):  # a tool that takes back another keeps what it declares
+    if isinstance(declared, CallSpec):  # a tool that undoes another keeps what it declares
         return dataclasses.replace(declared, name=f"undo {spec.name}")
     return _declared(
         spec.name,

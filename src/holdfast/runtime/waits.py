@@ -1,7 +1,7 @@
 """Waits: for a time, a signal, a person. Each is two events, and between them the run costs a row.
 
 A wait has a place in its branch like a call. What ends it is found in the log: a signal that came
-(even before the wait began), a decision, or time by the store's clock.
+(even before the wait started), a decision, or time by the store's clock.
 
 Not here: what may be asked for, and what the code gets for it (`requests.py`).
 """
@@ -19,8 +19,8 @@ from holdfast.errors import Suspend
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.commit import commit
 from holdfast.runtime.effects import Begin, CutOff, Flow, Park, Pause, Replay
-from holdfast.runtime.flow import check_added, check_all_replayed
 from holdfast.runtime.gate import gate
+from holdfast.runtime.match import check_added, check_all_replayed
 from holdfast.runtime.requests import Request
 from holdfast.runtime.session import Session, place_name
 
@@ -28,7 +28,7 @@ from holdfast.runtime.session import Session, place_name
 def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
     """Wait for the first of several; returns its number and its end. The others end with it, as lost.
 
-    Each has a place of its own, so that people decide about it as about any other request. All begin
+    Each has its own place, so that people decide about it as about any other request. All start
     in one commit and all end in one, so the log never holds half of a choice.
     """
     session = branch.session
@@ -66,7 +66,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
 def _may_begin(
     session: Session, places: Sequence[Place], entries: Sequence[Entry | None], attempted: str
 ) -> Flow:
-    """Wait until the wait may begin. If the code gives it up before, one that had begun is over."""
+    """Wait until the wait may start. If the code gives it up before, one that had started is over."""
     try:
         yield Begin(session, attempted)
     except CutOff as cut:
@@ -97,7 +97,7 @@ def _replay(
 def _mismatch(
     session: Session, entries: Sequence[Entry | None], requests: Sequence[Request]
 ) -> int | None:
-    """The first place at which the log holds something else; also half a choice is something else."""
+    """The first place at which the log contains something else; also half a choice is something else."""
     states = {None if entry is None else entry.ended is not None for entry in entries}
     for n, (entry, request) in enumerate(zip(entries, requests, strict=True)):
         if entry is not None and not session.journal.is_wait_for(entry, request.wait, request.name):
@@ -122,7 +122,7 @@ def _recorded(entry: Entry | None) -> str:
 def _come(
     branch: Branch, places: Sequence[Place], requests: Sequence[Request], *, begun: bool
 ) -> Flow:
-    """Begin the wait if it has not begun, then look, wait near times here, and suspend for far ones."""
+    """Start the wait if it has not started, then look, wait near times here, and suspend for far ones."""
     session = branch.session
     gate(session)
     if not begun:
@@ -178,7 +178,7 @@ def _suspended(session: Session, requests: Sequence[Request], until: int | None)
 
 
 def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]) -> Flow:
-    """Nobody waits here any longer: a person who has yet to decide is no longer asked, and a signal that
+    """The wait has ended: a person who has yet to decide is no longer asked, and a signal that
     comes is for the next wait."""
     ends = [wait_ended(at, entry, CUT) for at, entry in zip(places, entries, strict=True)]
     yield from commit(session, ends, is_outcome=True)

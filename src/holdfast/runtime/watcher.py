@@ -1,6 +1,6 @@
 """Look after async runs that await something for long: were they cancelled, is their deadline past?
 
-A run that executes notices such things at its next call; one that awaits is cut off at whatever it
+A run that executes notices such things at its next call; one that awaits is cancelled at whatever it
 awaits. A child that is due and that no worker executes is executed by its parent, if that is in memory. And does the loop that they are on still turn (`loop_watchdog.py`)? The looking is done by a thread of its
 own, over the connections that everybody uses: when those are busy, a cancellation is noticed later, and no
 lease is lost (`lease.py` has its own thread).
@@ -64,7 +64,7 @@ class Lookout:
             self.notice_cancel(found)
 
     def notice_cancel(self, run_id: str) -> None:
-        """If this run executes here and somebody has cancelled it, end what it awaits."""
+        """If this run executes here and was cancelled, end what it awaits."""
         root = self._awaiting.get(run_id)
         lines = None if root is None else root.session.lines
         if root is None or lines is None:
@@ -85,9 +85,9 @@ class Lookout:
                 self._stalls.look(list(self._awaiting.values()))
                 self._look()
             except StoreError as error:
-                _log.warning("could not look for cancellations: %s", error)
+                _log.warning("could not check for cancellations: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is: the next look may find what this one did not
-                _log.exception("could not look for cancellations")
+                _log.exception("could not check for cancellations")
 
     def _look(self) -> None:
         awaiting = dict(self._awaiting)

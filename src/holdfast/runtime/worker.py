@@ -21,6 +21,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -87,6 +88,8 @@ class Worker:
         self._concurrency = concurrency
         self.grace = grace
         self._report = report
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where async agents execute: on this event loop, which another thread runs, or on a loop of the worker's own."""
         self._hands = _Hands(self._execute, self._execute_async)
         """Where runs execute."""
         self._busy: dict[str, RunRow] = {}
@@ -94,7 +97,7 @@ class Worker:
         self._changed = threading.Condition()
         self._failures = 0
         self._failed_at = 0.0
-        self._fire_at = self._look_at = 0.0
+        self._fire_at = self._look_at = self._release_at = 0.0
         self._idle = False
         """Nothing was due a moment ago."""
         self._crowded = CROWDED_SECONDS[0]
@@ -118,6 +121,7 @@ class Worker:
 
     def run(self, *, once: bool = False) -> int:
         """Work until stopped; with `once`, until nothing is due. How many runs were taken up."""
+        self._hands = _Hands(self._execute, self._execute_async, self.loop)
         try:
             while not self._stopping:
                 try:
@@ -137,6 +141,7 @@ class Worker:
     def _turn(self, *, once: bool) -> bool:
         """Take what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
+        self._release_dead()
         self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
@@ -214,6 +219,12 @@ class Worker:
         self._fire_at = elapsed() + SCHEDULE_SECONDS
         return fire_due(self._engine, self._known())
 
+    def _release_dead(self) -> None:
+        """Do not wait for the leases of workers that have died on this machine."""
+        if elapsed() >= self._release_at:
+            self._release_at = elapsed() + self._engine.options.lease_seconds / 3
+            self._engine.release_dead()
+
     def _look_around(self, wanted: list[Wanted]) -> None:
         """Say, once for each kind, what is due and not for us."""
         if elapsed() < self._look_at:
@@ -227,12 +238,12 @@ class Worker:
                 continue
             self._unknown.add(which)
             known = {one.code_version for one in wanted if one.agent == kind.agent}
-            detail = f"this worker does not know agent {kind.agent!r}"
+            detail = f"this worker does not have agent {kind.agent!r}"
             if known:
                 has = ", ".join(repr(version) for version in sorted(known))
                 detail = (
-                    f"they were begun under version {kind.code_version!r}, this worker runs {has}; "
-                    f"to go on with them: @agent(continues=({kind.code_version!r},)), or for one run "
+                    f"they were started with version {kind.code_version!r}, this worker runs {has}; "
+                    f"to continue them: @agent(continues=({kind.code_version!r},)), or for one run "
                     "hf.resume(id, override=['version'])"
                 )
             self._say(Report("unknown", kind.agent, detail=detail))
@@ -264,6 +275,8 @@ class Worker:
         self._ended(taken.row, outcome, elapsed() - began)
 
     def _ended(self, row: RunRow, outcome: BaseException | None, seconds: float) -> None:
+        if row.id not in self._busy:
+            return  # it was released meanwhile, and that was reported
         status = _status(outcome, stopping=self._stopping)
         detail = "" if outcome is None else _in_one_line(outcome)
         self._say(Report(status, row.agent, row.id, seconds, detail))  # before `run` may return
@@ -298,7 +311,7 @@ class Worker:
 
     def _pause_after(self, error: StoreError) -> None:
         seconds = self._next_pause()
-        _log.warning("the store failed, asking again in %.2g s: %s", seconds, error)
+        _log.warning("the store failed, retrying in %.2g s: %s", seconds, error)
         self._wait_here(seconds, lambda: False)
 
     def _drain(self) -> None:
@@ -314,17 +327,17 @@ class Worker:
         finally:
             self._let_go()
             self._hands.close()
-            self._hands = _Hands(self._execute, self._execute_async)
 
     def _let_go(self) -> None:
         with self._changed:
             left = dict(self._busy)
+            self._busy.clear()
         if not left:
             return
         self._engine.give_back(left, STOPPING)
         self._engine.let_go(list(left.values()))
         for row in left.values():
-            detail = "it was inside a call when the time of grace was over"
+            detail = "it was inside a call when the grace period ended"
             self._say(Report("given back", row.agent, row.id, detail=detail))
 
 
@@ -343,6 +356,8 @@ def _status(outcome: BaseException | None, *, stopping: bool) -> str:
             return "cancelled"
         case RunFailed():
             return "failed"
+        case asyncio.CancelledError() if stopping:  # the event loop of an async worker is closing
+            return "given back"
         case RunWaiting(waiting_for=waiting_for):
             return "given back" if stopping and waiting_for.startswith("a worker:") else "waiting"
         case _:
@@ -366,24 +381,30 @@ def _in_one_line(outcome: BaseException) -> str:
 class _Hands:
     """Where runs execute: daemon threads for plain agents, one event loop for async ones.
 
-    Daemons, because a call that never returns must not keep a process alive that was told to end.
+    Daemons, because a call that never returns must not keep a process alive that was told to end. The event loop is the
+    one that is given, which belongs to the caller, or one in a thread of its own.
     """
 
     def __init__(
         self,
         work: Callable[[Taken], None],
         work_async: Callable[[Taken], Coroutine[Any, Any, None]],
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._work, self._work_async = work, work_async
         self._todo: queue.SimpleQueue[Taken | None] = queue.SimpleQueue()
         self._threads = 0
         self._free = 0
         self._mutex = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._given_loop = loop
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[Future[None]] = set()
 
     def take(self, taken: Taken) -> None:
         if taken.spec.is_async:
-            asyncio.run_coroutine_threadsafe(self._work_async(taken), self._running_loop())
+            task = asyncio.run_coroutine_threadsafe(self._work_async(taken), self._running_loop())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             return
         with self._mutex:
             needed = self._free == 0
@@ -403,18 +424,23 @@ class _Hands:
                 self._free += 1
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+        if self._given_loop is not None:
+            return self._given_loop
+        if self._own_loop is None:
+            self._own_loop = asyncio.new_event_loop()
             threading.Thread(
-                target=_run_loop, args=(self._loop,), name="holdfast-worker-loop", daemon=True
+                target=_run_loop, args=(self._own_loop,), name="holdfast-worker-loop", daemon=True
             ).start()
-        return self._loop
+        return self._own_loop
 
     def close(self) -> None:
         for _ in range(self._threads):
             self._todo.put(None)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._own_loop is not None:
+            self._own_loop.call_soon_threadsafe(self._own_loop.stop)
+        else:
+            for task in list(self._tasks):
+                task.cancel()
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

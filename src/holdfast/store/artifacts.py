@@ -36,6 +36,6 @@ def _first_reference(store: Store, run_id: str, hash: str) -> int:
         try:
             if hash in artifacts(record.event):
                 return record.seq
-        except Unreadable:  # of a newer Holdfast: it may be the one, but nobody can tell
+        except Unreadable:  # of a newer Holdfast: it may be the one, but that is unknown
             continue
     return -1

@@ -1,17 +1,17 @@
-"""What Holdfast asks of the place where logs live.
+"""The store protocol: what Holdfast needs from the place where logs are stored.
 
-A store keeps runs: for each a row (who owns it, when it is due) and a log (what happened). It promises
+A store contains runs: for each a row (who owns it, when it is due) and a log (what happened). It guarantees:
 
 - **append** is atomic and durable when it returns, and happens only if the log still ends where the
-  caller believes (`after`) and, for a worker, only under the run's current epoch (the fence);
-- **claim** gives a run to one worker until its lease ends, under an epoch that only ever grows;
+  caller expects (`after`) and, for a worker, only under the run's current epoch (the fence);
+- **claim** gives a run to one worker until its lease expires, under an epoch that only increases;
 - time is the store's own, so workers whose clocks disagree still agree on leases and timers.
 
-A store does not know what events mean. `holdfast.testing.check_store` says in tests what this
-module says in words; a store is done when it passes.
+A store does not know what events mean. `holdfast.testing.check_store` tests what this module
+describes; a store is complete when it passes.
 
-Not here: what all stores do alike, and a new one need not write anew: what they refuse to be given
-(`checks.py`), the rule of the fence (`fence.py`), how concurrent appends form batches (`group.py`).
+Not here: what all stores have in common and a new one can reuse: validation of arguments
+(`checks.py`), the fencing rule (`fence.py`), group commit of concurrent appends (`group.py`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ STATUSES: Final = ("pending", "running", "waiting", "paused", "quarantined", *TE
 UNCLAIMABLE_STATUSES: Final = (*TERMINAL_STATUSES, "paused", "quarantined")
 PRIORITIES: Final = range(-10, 11)
 PRIORITY_US: Final = 60 * MICROSECONDS
-"""A point of priority counts like so much waiting: a run is served in the order of
-`due_at - priority * PRIORITY_US`. So what is urgent comes first, and nothing waits for ever."""
+"""A point of priority counts like this much waiting: runs are claimed in the order of
+`due_at - priority * PRIORITY_US`. So urgent runs come first, and no run waits forever."""
 _clock_ns: Final = time.clock_gettime_ns
-"""Kept from before any user's code was loaded: there are tools that replace what `time` holds."""
+"""Saved before any user code is loaded: some tools replace the functions of `time`."""
 RESERVED: Final = "\x1f"
-"""Keys that begin so are Holdfast's own; a caller's idempotency key may not."""
+"""Keys that start so are Holdfast's own; a caller's idempotency key may not."""
 NO_PROGRESS: Final = ("run_claimed", "call_started", "call_doubted", "call_resolved")
-"""A log that grew only by events of these kinds since a run was claimed has not got on: they are written
-by a worker that takes the run up, before it does anything that could kill it."""
+"""A log that grew only by events of these kinds since a run was claimed has not made progress: they are written
+by a worker that claims the run, before it does anything that could kill it."""
 
 
 def system_clock() -> int:
-    """Microseconds since 1970 by the machine's clock, whatever this process was made to believe."""
+    """Microseconds since 1970 by the machine's clock, even if the process's clock is faked."""
     return _clock_ns(time.CLOCK_REALTIME) // 1000
 
 
@@ -65,7 +65,7 @@ class NewRun:
 
 
 class Creation(msgspec.Struct, eq=False):
-    """A run to be created with its first records, and what came of it."""
+    """A run to be created with its first records, and its outcome."""
 
     run: NewRun
     records: Sequence[Record]
@@ -85,7 +85,7 @@ class Creation(msgspec.Struct, eq=False):
         return self.row, self.is_new
 
     def settle(self, row: RunRow, is_new: bool) -> InputConflict | None:
-        """This came of it; if the run existed, it must have been meant."""
+        """Set the outcome; if the run existed, it must match."""
         self.row, self.is_new = row, is_new
         if not is_new and row.agent != self.run.agent:
             return InputConflict(row.id, f"agent ({row.agent})")
@@ -96,7 +96,7 @@ class Creation(msgspec.Struct, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What the store knows of a run without reading its log."""
+    """A run's row: what is known without reading its log."""
 
     id: str
     agent: str
@@ -124,8 +124,8 @@ class RunRow:
 class RowChange(msgspec.Struct, frozen=True):
     """How a run's row changes together with an append.
 
-    A worker *settles* a run with a new status, which ends its lease; anybody may *wake* a run that
-    waits. `wakes` names other runs to wake in the same transaction (a parent, when its child ends).
+    A worker *settles* a run with a new status, which ends its lease; any process may *wake* a run that
+    is waiting. `wakes` names other runs to wake in the same transaction (a parent, when its child ends).
     """
 
     status: str | None = None
@@ -157,7 +157,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """A receipt: its effect has happened, so it may use the space that is held in reserve."""
     before: bytes = b""
     """The hash that the first record is chained to: the log must not only be as long as the caller
-    believes, but the same. Empty if the caller knows that nobody else could have written."""
+    expects, but the same. Empty if the caller knows that no other process could have written."""
 
 
 class Filter(NamedTuple):
@@ -171,9 +171,9 @@ class Filter(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Runs that a worker may take: of one agent, recorded under one version of its code.
+    """Runs that a worker may claim: of one agent, started with one version of its code.
 
-    `max_running` is how many runs of the agent may be under way at once, over all workers and versions.
+    `max_running` is how many runs of the agent may be in progress at once, over all workers and versions.
     """
 
     agent: str
@@ -182,7 +182,7 @@ class Wanted(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """An agent and version with runs that are to be done, and when the next of them is due."""
+    """An agent and version with unfinished runs, and when the next of them is due."""
 
     agent: str
     code_version: str
@@ -190,7 +190,7 @@ class Kind(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Runs to be created again and again; `next_at` is the next time for which none was created."""
+    """A recurring run; `next_at` is the next time for which no run was created yet."""
 
     id: str
     agent: str
@@ -214,7 +214,7 @@ class RegisteredAgent(NamedTuple):
 
 
 LIVE: Final = "live:"
-"""The snapshots whose `code_version` begins so are a family of their own: what a loop goes on from."""
+"""The snapshots whose `code_version` starts so are their own family: what a loop continues from."""
 
 
 def rotation_of(live: bool, keep: int, max_age_us: int | None, now: int) -> dict[str, int | bool]:
@@ -235,7 +235,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of a store's self-examination."""
+    """One finding of `holdfast doctor`."""
 
     name: str
     value: str
@@ -263,7 +263,7 @@ class OpenAppend(Protocol):
 
 
 class Schedules(Protocol):
-    """The schedules of a store. What is due when is not its matter, but that nothing is due twice is."""
+    """The schedules of a store. It ensures that no time is used twice; computing times is not its task."""
 
     def put(self, schedule: Schedule) -> None:
         """Keep it, in the place of an older one of the same id (whose creation and last time stay)."""
@@ -276,7 +276,7 @@ class Schedules(Protocol):
         ...
 
     def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
-        """Set the next time, if nobody has done so since this schedule was read."""
+        """Set the next time, unless another process has done so since this schedule was read."""
         ...
 
     def delete(self, schedule_id: str) -> bool: ...
@@ -299,25 +299,25 @@ class Agents(Protocol):
 
 
 class Limits(Protocol):
-    """Limits that all workers of a store keep together, by the store's clock."""
+    """Limits across all workers of a store, by the store's clock."""
 
     def take_turn(
         self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
     ) -> int | None:
-        """None: the holder may begin now, and its turn is used. Else when its turn is: it is kept until
-        then, and for `slack_us` more. At most `count` holders begin within any `per_us`."""
+        """None: the holder may start now, and its permit is used. Otherwise the time of its permit, which is kept until
+        then, and for `slack_us` more. At most `count` holders start within any `per_us`."""
         ...
 
     def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
-        """Whether the holder is now one of at most `most`. It has its seat until it leaves, or until its
-        run's lease under this epoch ends."""
+        """Whether the holder has one of at most `most` slots. It keeps the slot until it leaves, or until its
+        run's lease under this epoch expires."""
         ...
 
     def leave_seat(self, name: str, holder: str) -> None: ...
 
 
 class Store(Protocol):
-    """A place where logs live. All methods may be called from any thread."""
+    """The place where logs are stored. All methods may be called from any thread."""
 
     url: str
 
@@ -375,17 +375,17 @@ class Store(Protocol):
         ...
 
     def submit(self, work: Append) -> Callable[[], None]:
-        """Take a place in the queue now; call what is returned to wait until it is durable.
+        """Enqueue now; call the returned function to wait until it is durable.
 
-        Appends are committed in the order in which they took their places.
+        Appends are committed in the order in which they were enqueued.
         """
         ...
 
     def append_async(self, work: Append) -> asyncio.Future[None]:
         """The same for a caller on an event loop.
 
-        The future cannot be cancelled: a task that is cancelled while it awaits one hears of that when
-        the append has come to its end.
+        The future cannot be cancelled: a task that is cancelled while it awaits one gets the cancellation when
+        the append has ended.
         """
         ...
 
@@ -396,9 +396,9 @@ class Store(Protocol):
     def claim(
         self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
     ) -> RunRow | None:
-        """Take a run that has no live owner and is not at an end, due or not; None if impossible.
+        """Claim a run that has no live owner and has not ended, due or not; None if impossible.
 
-        With `within`, which names the run's agent, only if fewer than its `max_running` are under way.
+        With `within`, which names the run's agent, only if fewer than its `max_running` are in progress.
         """
         ...
 
@@ -411,29 +411,29 @@ class Store(Protocol):
         wanted: Sequence[Wanted] | None = None,
         but: Sequence[str] = (),
     ) -> list[RunRow]:
-        """Take runs whose time has come: new, woken, or left by a worker whose lease ended.
+        """Claim runs that are due: new, woken, or left by a worker whose lease expired.
 
-        Up to `limit` at once, in the order in which they are served; None wants any run. `but` names
-        runs that are left alone: those that the worker is still executing, whatever became of its lease.
+        Up to `limit` at once, in queue order; None means any run. `but` names
+        runs to exclude: those that the worker is still executing, whatever happened to its lease.
         """
         ...
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
-        """Extend leases given as (run id, epoch); the ids that are lost (expired or taken over)."""
+        """Extend leases given as (run id, epoch); the ids that are lost (expired or claimed by others)."""
         ...
 
     def release(self, run_id: str, epoch: int, *, died: bool = False) -> bool:
-        """Give a run back unfinished: due at once, for any worker.
+        """Release an unfinished run: due at once, for any worker.
 
-        A worker that can still say so did not die of the run, so the claim is not counted against it;
-        unless it says with `died` that it should be.
+        A worker that releases a run was not killed by it, so the claim is not counted against the run;
+        unless `died` is set.
         """
         ...
 
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
-        """Newest first. The last row's `cursor` is where the next page begins."""
+        """Newest first. The last row's `cursor` is where the next page starts."""
         ...
 
     def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
@@ -486,12 +486,12 @@ class Store(Protocol):
         """Wait until a wanted run, or a schedule of a wanted agent, may have become due; a hint, to be
         followed by `schedules.due` and `claim_due`.
 
-        Ends early when `or_when` is true, which is asked at the beginning and at each `nudge`.
+        Ends early when `or_when` is true, which is checked at the start and at each `nudge`.
         """
         ...
 
     def nudge(self) -> None:
-        """Have those who wait in this process look again."""
+        """Make waiting calls of this process check again."""
         ...
 
     def examine(self) -> list[Finding]:

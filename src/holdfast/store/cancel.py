@@ -1,7 +1,7 @@
 """Cancel child runs with their parent, from any machine that reaches the store.
 
 A cancellation is recorded in the parent's log, *then* its children are listed and each is cancelled the same
-way. Whoever creates or opens a child run looks at its parent's log *afterwards* (`cancelled_above`). So of a
+way. The process that creates or opens a child run reads its parent's log *afterwards* (`cancelled_above`). So of a
 cancellation and a child that come at the same time, one sees the other.
 
 Not here: who may cancel a run, and what he is told (`control.py`).
@@ -23,7 +23,7 @@ from holdfast.store.tail import newest_first
 
 LATELY: Final = 100
 """How far back a cancellation is looked for. One that is not carried out yet is among the last events: a worker
-that knows of one begins nothing new."""
+that knows of one starts nothing new."""
 PAGE: Final = 1000
 REASONS: Final = ("deadline", "budget")
 """A run that fails for one of these ends its children for the same reason."""

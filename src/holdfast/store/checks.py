@@ -29,7 +29,7 @@ def check_text(what: str, text: str) -> str:
     if not isinstance(text, str):
         raise InvalidInput(f"{what} must be text, not {text!r}")
     if "\0" in text:
-        raise InvalidInput(f"{what} {text!r} holds a NUL character; leave it out")
+        raise InvalidInput(f"{what} {text!r} contains a NUL character; remove it")
     if not text.isascii():
         try:
             text.encode()
@@ -54,9 +54,11 @@ def check_new_run(creation: Creation) -> None:
         check_text("idempotency key", key)
     check_priority(run.priority)
     if not run.agent:
-        raise InvalidInput(f"run {run.id!r} names no agent")
+        raise InvalidInput(f"run {run.id!r} has no agent")
     if not records:
-        raise InvalidInput(f"run {run.id!r} has no first record; a log begins with its creation")
+        raise InvalidInput(
+            f"run {run.id!r} has no first record; a log starts with the run's creation"
+        )
     _check_order(run.id, -1, records)
 
 
@@ -109,7 +111,7 @@ def check_append(work: Append) -> None:
     if work.epoch is not None and work.epoch < 0:
         raise InvalidInput(f"{work.epoch} is not an epoch; None is for an event from outside")
     if work.claims_key and not work.records:
-        raise InvalidInput(f"key {work.claims_key!r} is claimed without a record to hold it")
+        raise InvalidInput(f"key {work.claims_key!r} is claimed without a record")
     _check_order(work.run_id, work.after, work.records)
     if work.change is not None:
         _check_change(work.change)
@@ -118,7 +120,7 @@ def check_append(work: Append) -> None:
 def _check_order(run_id: str, after: int, records: Sequence[Record]) -> None:
     for seq, record in enumerate(records, after + 1):
         if record.seq != seq:
-            raise InvalidInput(f"run {run_id!r}: record {record.seq} where {seq} is next")
+            raise InvalidInput(f"run {run_id!r}: record {record.seq}, but {seq} is next")
 
 
 def _check_change(change: RowChange) -> None:
@@ -132,9 +134,9 @@ def _check_change(change: RowChange) -> None:
         return
     if status == "pending":
         if due_at is None and not change.wake:
-            raise InvalidInput("a pending run needs a time to be due, or nobody would take it up")
+            raise InvalidInput("a pending run needs a due time, or no worker would claim it")
     elif status not in UNCLAIMABLE_STATUSES:
-        raise InvalidInput(f"a run cannot be settled as {status!r}")
+        raise InvalidInput(f"a run cannot end as {status!r}")
     elif due_at is not None:
         raise InvalidInput(f"a run that is {status} is never due")
 

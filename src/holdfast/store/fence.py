@@ -48,13 +48,13 @@ def refusals(
         run_id = work.run_id
         at = (ends.get(run_id) if ends else None) or standing.get(run_id)
         if at is None:
-            refused.append(NotFound(f"there is no run {run_id!r}"))
+            refused.append(NotFound(f"no run {run_id!r}"))
             continue
         epoch, head, end, key, woken = at
         if work.epoch is not None and work.epoch != epoch:
             refused.append(LeaseLost(run_id, work.epoch, epoch))
         elif work.after != head or (work.before and end and work.before != end):
-            refused.append(Conflict(run_id, work.after, head))  # not chained to what stands there
+            refused.append(Conflict(run_id, work.after, head))  # not chained to what is there
         elif work.change is not None and not _may_settle(work.change, woken + wakes.get(run_id, 0)):
             refused.append(Woken(run_id))
         elif work.claims_key and claim_key and (error := claim_key(work)):

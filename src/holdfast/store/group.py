@@ -1,6 +1,6 @@
 """Group commit: appends of many runs share one transaction, one fsync, one round trip.
 
-There is no waiting room and no timer. The first caller to arrive finds nobody committing and commits
+There is no delay and no timer. The first caller finds that no commit is running and commits
 at once, on its own thread. Those who arrive meanwhile form the next batch, which one of them commits
 for all. Callers on an event loop cannot do that work themselves; a thread of ours does it for them,
 started at the end of the loop's turn so that everything appended in that turn goes together.
@@ -48,7 +48,7 @@ CommitBatch = Callable[[Sequence[W]], Sequence[Exception | None]]
 
 
 class _Ticket(msgspec.Struct, Generic[W], eq=False):
-    """One append on its way. `turn` is released when it is settled, or when its caller must lead.
+    """One append on its way. `turn` is released when it is resolved, or when its caller must lead.
 
     (A Struct, because one is made for every append, and C makes it.)
     """
@@ -69,7 +69,7 @@ def _durable() -> type[asyncio.Future[None]]:
 
     class Durable(asyncio.Future[None]):
         ticket: _Ticket[Any]
-        """How it stands: settled before the loop hears of it, for a caller that keeps the loop waiting."""
+        """How it stands: resolved before the loop hears of it, for a caller that keeps the loop waiting."""
         push: Callable[[], None]
         """Have it committed now, even if the loop does not turn."""
 
@@ -131,7 +131,7 @@ class GroupCommit(Generic[W]):
                 self._await_turn(ticket, ticket.turn)
             if not ticket.settled:
                 self._lead(ticket)
-        except BaseException:  # Ctrl-C, at any place: whoever else waits here must not hang
+        except BaseException:  # Ctrl-C, at any place: other waiters must not hang
             self._leave(ticket)
             raise
         if ticket.error is not None:
@@ -145,7 +145,7 @@ class GroupCommit(Generic[W]):
             raise StoreUnavailable(_CLOSED)
         loop = asyncio.get_running_loop()
         durable = _durable()(loop=loop)
-        # Without the mutex, which another thread may hold while it waits for the interpreter.
+        # Without the mutex, which another thread may hold while it is waiting for the interpreter.
         turn = self._turn
         try:
             first = turn[-1].loop is not loop
@@ -171,7 +171,7 @@ class GroupCommit(Generic[W]):
     # ── waiting ──────────────────────────────────────────────────────────────────────────
 
     def _stand_in_line(self, ticket: _Ticket[W]) -> None:
-        """Lead if nobody does. Not before: a caller that is interrupted until now must not be leading."""
+        """Lead if no other caller does. Not before: a caller that is interrupted until now must not be leading."""
         with self._mutex:
             if ticket.settled:
                 return
@@ -188,12 +188,12 @@ class GroupCommit(Generic[W]):
 
     def _await_turn(self, ticket: _Ticket[W], turn: threading.Lock) -> None:
         while not turn.acquire(timeout=TURN_SECONDS_MAX):
-            # Nobody forgets to wake us, unless an interrupt hit him in the middle of it.
+            # Every committer wakes us, unless an interrupt hit it in the middle.
             if ticket.settled or self._leader is ticket:
                 return
 
     def _leave(self, ticket: _Ticket[W]) -> None:
-        """Take an interrupted caller out of the queue; if it was leading, somebody else does."""
+        """Take an interrupted caller out of the queue; if it was leading, another one does."""
         with self._mutex:
             if ticket in self._queue:
                 self._queue.remove(ticket)
@@ -207,7 +207,7 @@ class GroupCommit(Generic[W]):
     # ── leading ──────────────────────────────────────────────────────────────────────────
 
     def _lead(self, own: _Ticket[W] | None) -> None:
-        """Commit batches until `own` is settled (a thread of ours: until none is left)."""
+        """Commit batches until `own` is resolved (a thread of ours: until none is left)."""
         while own is None or not own.settled:
             if not self._batch:
                 with self._mutex:
@@ -216,7 +216,7 @@ class GroupCommit(Generic[W]):
                     break
             batch = self._batch
             if own is not None and batch == [own]:
-                try:  # nobody has to be told but the caller, who is here
+                try:  # only the caller has to be notified, and it is here
                     own.error = self._commit((own.work,))[0]
                 except Exception as error:  # noqa: BLE001 - the caller gets it
                     own.error = error
@@ -267,10 +267,10 @@ class GroupCommit(Generic[W]):
                     _wake, tickets
                 )  # once for all: each call writes to a pipe
             except RuntimeError:
-                continue  # the loop was closed meanwhile; nobody is waiting there any more
+                continue  # the loop was closed meanwhile; no task is waiting there any more
 
     def _hand_over(self) -> None:
-        """Give the lead to somebody who waits, or lay it down."""
+        """Hand the lead to a waiter, or give it up."""
         with self._mutex:
             if not self._queue:
                 self._leader = None

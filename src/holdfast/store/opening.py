@@ -1,6 +1,6 @@
 """Which store a URL or a path names, and the store itself, opened.
 
-The engine of a store is imported when one of its kind is opened: nobody pays for the other.
+The engine of a store is imported when one of its kind is opened; the other is not loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEYWORDS: Final = frozenset((
     "sslcert", "sslkey", "sslrootcert", "sslpassword", "channel_binding", "connect_timeout", "options",
     "application_name", "target_session_attrs", "gssencmode", "requiressl",
 ))  # fmt: skip
-"""With one of these a libpq connection string may begin: `host=db dbname=runs user=me`."""
+"""With one of these a libpq connection string may start: `host=db dbname=runs user=me`."""
 _PASSWORD: Final = re.compile(
     r"""(?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
       | (?P<key>\b(?:ssl)?password\s*=\s*)     # password=… in a connection string or a query
@@ -62,7 +62,7 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     path, synchronous = _sqlite(where)
     if _mode(path, S_ISDIR):
         raise InvalidInput(
-            f"{path} is a folder; name a file in it, as {Path(path) / 'holdfast.db'}"
+            f"{path} is a folder; use a file in it, for example {Path(path) / 'holdfast.db'}"
         )
     from holdfast.store.sqlite import SQLiteStore
 
@@ -127,10 +127,10 @@ def _sqlite(where: str) -> tuple[str, str]:
     if not where.startswith(_SQLITE):
         if "://" in where:
             raise InvalidInput(
-                f"{where.split('://', maxsplit=1)[0]!r} is not a kind of store; "
+                f"{where.split('://', maxsplit=1)[0]!r} is not a known kind of store; "
                 "use a path, sqlite:///path or postgresql://…"
             )
-        return where or str(DEFAULT_FILE), "FULL"
+        return _path(where), "FULL"
     path, _, query = where.removeprefix(_SQLITE).partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "FULL")
@@ -138,4 +138,8 @@ def _sqlite(where: str) -> tuple[str, str]:
         raise InvalidInput(
             f"{where}: a SQLite store has no option {min(options)!r}; it has synchronous"
         )
-    return path or str(DEFAULT_FILE), synchronous
+    return _path(path), synchronous
+
+
+def _path(given: str) -> str:
+    return os.path.expanduser(given) if given else str(DEFAULT_FILE)  # noqa: PTH111 - :memory: is no Path

@@ -1,4 +1,4 @@
-"""Reading a run's log from its end, for whoever does not need all of it.
+"""Reading a run's log from its end, for readers that do not need all of it.
 
 What is read is checked: each record against the one before it, which is read with it. Whether what
 stands further back is intact is found out by those who read it.

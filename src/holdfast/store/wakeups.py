@@ -1,6 +1,6 @@
 """Waking those in this process who wait for something to change in a store.
 
-A ring is a hint: whoever waits also looks for himself now and then, for what other processes do.
+A notification is a hint: waiters also poll now and then, for what other processes do.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Bell:
     def wait_until(
         self, true: Callable[[], bool], subject: str, timeout: float, *, pauses: tuple[float, float]
     ) -> bool:
-        """Ask again at each ring, and now and then for what nobody here can know of.
+        """Ask again at each ring, and now and then for what other processes did.
 
         The first pause and the longest are given, in seconds. False when the time is over.
         """

@@ -1,8 +1,8 @@
-"""What the authors of Holdfast test with, for everybody: a manual clock, a scripted model, mocks,
-specs in Gherkin, the crash explorer, and a suite for stores.
+"""Tools for testing agents and stores: a manual clock, a scripted model, mocks,
+Gherkin specs, the crash explorer, and the conformance suite for stores.
 
-Names are loaded when they are first used, so that the pytest plugin costs nothing where nobody asks
-for it.
+Names are loaded when they are first used, so that the pytest plugin costs nothing until a test
+uses it.
 """
 
 from importlib import import_module
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.agents.models import ScriptedModel, call, say
+    from holdfast.runtime.mocks import MockFailure, MockMissing
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.crash import Fault, Report
-    from holdfast.testing.mocks import MockFailure, MockMissing
     from holdfast.testing.scenario import Play
     from holdfast.testing.step_matcher import Outcome, sentence
     from holdfast.testing.store_suite import Bench, check_store, store_checks
@@ -36,13 +36,13 @@ __all__ = [
 
 _HOME_OF = {
     "Bench": "testing.store_suite", "Fault": "testing.crash", "ManualClock": "testing.clock",
-    "MockFailure": "testing.mocks", "MockMissing": "testing.mocks", "Outcome": "testing.step_matcher",
+    "MockFailure": "runtime.mocks", "MockMissing": "runtime.mocks", "Outcome": "testing.step_matcher",
     "Play": "testing.scenario", "Report": "testing.crash", "ScriptedModel": "agents.models",
     "call": "agents.models", "check_store": "testing.store_suite", "say": "agents.models",
     "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",
 }  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker shall see the imports above, and complain of any other name
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
 
     def __getattr__(name: str) -> Any:
         home = _HOME_OF.get(name)

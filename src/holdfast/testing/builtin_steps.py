@@ -1,8 +1,8 @@
-"""The ready sentences: input, mocks, people and signals in Given; running in When; calls, state, stages,
+"""The built-in sentences: input, mocks, people and signals in Given; running in When; calls, state, stages,
 output, decisions, status and budget in Then.
 
-What a sentence is, `sentences` says. Each function here is one, and nothing else: the table of what a
-spec can say is this file, read from top to bottom.
+`step_matcher` defines what a sentence is. Each function here is one: the list of what a
+spec can contain is this file, read from top to bottom.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from holdfast.errors import InvalidInput
-from holdfast.testing.mocks import mock_of
+from holdfast.runtime.mocks import mock_of
 from holdfast.testing.scenario import Act, Answer, Play
 from holdfast.testing.step_matcher import (
     Outcome,
@@ -31,7 +31,7 @@ SIMILAR_PERCENT: Final = 80
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a dotted path; a number is a place in a list."""
+    """What is at a dotted path; a number is a place in a list."""
     for key in path.split("."):
         if isinstance(value, Mapping) and key in value:
             value = value[key]
@@ -134,7 +134,7 @@ def _mapping(what: str, block: Any) -> dict[str, Any]:
     if rows and all(len(row) == 2 for row in rows):
         body = rows[1:] if rows[0] in (["name", "value"], ["key", "value"]) else rows
         return {name: json_or_text(value) for name, value in body}
-    raise InvalidInput(f"{what}: give a table of names and values, or a JSON object between quotes")
+    raise InvalidInput(f"{what}: use a table of names and values, or a JSON object in quotes")
 
 
 def _rows(block: Any) -> list[list[str]]:
@@ -149,7 +149,7 @@ def _items(what: str, block: Any) -> list[Any]:
         return [json_or_text(row[0]) for row in rows]
     if isinstance(block, list) and not rows:
         return block
-    raise InvalidInput(f"{what}: give a table of one column, or a JSON list between quotes")
+    raise InvalidInput(f"{what}: use a table of one column, or a JSON list in quotes")
 
 
 # ── Given: mocks ─────────────────────────────────────────────────────────────────────────────
@@ -180,7 +180,7 @@ def tool_fails(play: Play, tool: str, message: str) -> None:
     "the {tool} tool/step fails {times:int} time(s), then returns/answers {value:value}", on="play"
 )
 def tool_fails_first(play: Play, tool: str, times: int, value: Any) -> None:
-    failures = [{"error": "it failed, as the test wants"}] * times
+    failures = [{"error": "mocked failure"}] * times
     answers = [*failures, *([{"returns": value}] * 1000)]
     play.mocks[tool] = mock_of(tool, {"sequence": answers})
 
@@ -354,7 +354,7 @@ def _pairs(text: str) -> dict[str, Any]:
     )
     if not found:
         raise InvalidInput(
-            f'{text} is neither name=value nor a JSON object; say: called with to="sam" n=5'
+            f'{text} is neither name=value nor a JSON object; write: called with to="sam" n=5'
         )
     return {name: json_or_text(value) for name, value in found}
 
@@ -596,7 +596,7 @@ def _known_stages(outcome: Outcome, names: Iterable[str]) -> None:
     for name in names:
         if name not in outcome.run.stages:
             known = ", ".join(outcome.run.stages) or "none"
-            raise InvalidInput(f"there is no stage {name!r}; the agent declares {known}")
+            raise InvalidInput(f"unknown stage {name!r}; the agent declares {known}")
 
 
 # ── Then: the run ────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 START_US: Final = 1_800_000_000_000_000
-"""Where a manual clock begins, in microseconds since 1970: some day in 2027."""
+"""Where a manual clock starts, in microseconds since 1970: some day in 2027."""
 
 
 class ManualClock:

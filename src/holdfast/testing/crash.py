@@ -1,13 +1,13 @@
-"""Crash a run everywhere: at every boundary a real SIGKILL, then go on in a new process, and look.
+"""Crash a run everywhere: kill it with SIGKILL at every boundary, resume it in a new process, and compare.
 
-A boundary is the moment before or after a commit or a body. The undisturbed run is played first, and
-passes N of them; then the same play is played N times more, the process killed at the first, the
-second … the N-th, and each time resumed in a fresh process until the run is at rest. What is reported
-is the user's own agent: where an effect happens again, where a call stays in doubt, where the code
-does not come back to the place where it was; each with the line, and the declaration that would help.
+A boundary is the moment before or after a commit or a body. The run is executed without kills first, and
+passes N of them; then the same scenario is executed N times more, the process killed at the first, the
+second … the N-th, and each time resumed in a new process until the run is at rest. What is reported
+is about the user's agent: where an effect happens again, where a call stays in doubt, where the code
+diverges; each with the line, and the declaration that would help.
 
-All of them see the same recorded time, chance and ids (`run.now`, `run.random`, `run.uuid`), so that an
-agent may branch on those. What it reads elsewhere differs, as it does in life.
+All of them see the same recorded time, randomness and ids (`run.now`, `run.random`, `run.uuid`), so that an
+agent may branch on those. What it reads elsewhere differs, as it does in production.
 
 What is seen: every body of a step or tool and every mocked function (by the sandbox's journal), and
 what step bodies and plain code do to the world (by `watch`). What is not: effects through connections
@@ -51,7 +51,7 @@ Check = Callable[[Outcome], str]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that a crash would do to this agent, in plain words."""
+    """One problem that a crash would cause, described for people."""
 
     kind: str
     """repeats, in doubt, diverges, ends otherwise, differs, breaks, or (not a fault) look."""
@@ -77,7 +77,7 @@ class Report:
     boundaries: int
     faults: tuple[Fault, ...] = ()
     looks: tuple[Fault, ...] = ()
-    """What runs again after a crash and may be harmless: only its author can say."""
+    """What runs again after a crash and may be harmless: the author must decide."""
     problem: str = ""
     seconds: float = 0.0
 
@@ -117,7 +117,7 @@ def fault_lines(fault: Fault) -> list[str]:
 
 
 class Forked:
-    """Each life in a process of its own, killed at the n-th boundary of the whole performance."""
+    """Each life in its own process, killed at the n-th boundary of the whole performance."""
 
     def __init__(self, kill_at: int | None) -> None:
         self._kill_at = kill_at
@@ -127,7 +127,7 @@ class Forked:
 
 
 def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: int | None) -> int:
-    """Let the run live in a forked process; that process's exit status."""
+    """Let the run execute in a forked process; that process's exit status."""
     passed = len(stage.sandbox.journal.read("point"))
     return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
 
@@ -138,14 +138,14 @@ def how_it_ended(stage: Stage, status: int) -> Ended:
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
             return Ended("killed")
-        raise HoldfastError(f"the agent's process died of {signal.Signals(number).name}")
+        raise HoldfastError(f"the agent's process was killed by {signal.Signals(number).name}")
     ends = stage.sandbox.journal.read("end")
     if os.WEXITSTATUS(status) or not ends:
         code = os.WEXITSTATUS(status)
         raise HoldfastError(f"the agent's process ended by itself (exit code {code})")
     last = ends[-1]
     if last["says"] == "broke":
-        raise HoldfastError(f"the agent's process broke:\n{last['message']}")
+        raise HoldfastError(f"the agent's process failed:\n{last['message']}")
     return Ended(last["says"], last["message"], last["details"])
 
 
@@ -162,7 +162,7 @@ def _child(
             if count == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    random.seed()  # a fork inherits its parent's chance, which a new process would not
+    random.seed()  # a fork inherits its parent's randomness, which a new process would not
     watch(journal)
     try:
         ended = live_here(stage, agent, how, boundary)
@@ -177,7 +177,7 @@ def _in_child(work: Callable[[], None]) -> int:
     sys.stderr.flush()
     gc.freeze()  # what the parent has is not collected, and so not copied, in each child
     with warnings.catch_warnings():
-        # Other threads of this process hold nothing that the child uses: it opens all it needs anew.
+        # Other threads of this process hold nothing that the child uses: it opens all it needs again.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid != 0:
@@ -257,7 +257,7 @@ class _Exploration:
 
     @property
     def _empty(self) -> Path:
-        """A sandbox in which nothing has happened, to be copied: cheaper than making each anew."""
+        """A sandbox in which nothing has happened, to be copied: cheaper than making each again."""
         return self.folder / "empty"
 
     def _performed(self, name: str, kill_at: int | None) -> _Seen:
@@ -330,10 +330,10 @@ def _judged(play: Play, seen: _Seen, first: _Seen, check: Check, *, is_steady: b
     then, now = first.outcome, seen.outcome
     if now.status != then.status:
         why = now.error or now.waiting_for or seen.ends[-1].message
-        fix = "something that the code needs does not come back with the log: keep it in run.state, or read it in a @step"
+        fix = "the code depends on something that is not recorded: store it in run.state, or read it in a @step"
         failed = now.run.call(now.run.failure.step) if now.run.failure else None
         if failed and len(failed.attempts) > sum(a.error is not None for a in failed.attempts):
-            fix = "a crash uses up an attempt of the call that it interrupts: allow one more, Retry(attempts=…)"
+            fix = "a crash uses up an attempt of the interrupted call: allow one more, Retry(attempts=…)"
         found.append(Fault(
             "ends otherwise", f"the run is {now.status} after a crash, and {then.status} without one: {why}",
             killed=seen.killed, fix=fix,
@@ -366,11 +366,11 @@ def _diverged(seen: _Seen) -> list[Fault]:
     return [
         Fault(
             "diverges",
-            f"the code does not come back to where it was: at {end.details['where']} the log has "
-            f"{end.details['recorded']}, the code asks for {end.details['attempted']}",
+            f"the code diverges: at {end.details['where']} the log has "
+            f"{end.details['recorded']}, the code makes {end.details['attempted']}",
             where=end.details["at"], killed=seen.killed,
-            fix="time, chance, the order of a set or something read outside a step decides here: use "
-            "run.now(), run.random(), run.uuid() or sorted(…), or put it into a @step",
+            fix="time, randomness, the order of a set or something read outside a step decides here: use "
+            "run.now(), run.random(), run.uuid() or sorted(…), or move it into a @step",
         )
         for end in seen.ends
         if end.says == "Diverged"
@@ -387,11 +387,11 @@ def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
         body = bodies[min(doubt["nth"], len(bodies) - 1)] if bodies else {}
         found.append(Fault(
             "in doubt",
-            f"{name} may or may not have happened, and nobody can tell: the run waits for a person",
+            f"{name} may or may not have happened: the run is suspended until a person decides",
             where=body.get("at", ""), declared=body.get("declared", ""), killed=seen.killed,
-            fix=f"let {name} take `idempotency_key` and pass it to the receiver; or say how to look it up, "
-            "@tool(check=…); or take `tx` and write into the store's own database; or accept it: "
-            f"`Given a person settles doubts about {name}`",
+            fix=f"give {name} a parameter `idempotency_key` and pass it to the receiver; or declare how to look it up, "
+            "@tool(check=…); or use `tx` and write to the store's own database; or accept it: "
+            f"`Given a person resolves doubts about {name}`",
         ))  # fmt: skip
     return found
 
@@ -421,25 +421,25 @@ def _repeated_calls(seen: _Seen) -> list[Fault]:
 def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Seen) -> Fault:
     effect = body["effect"]
     if effect == KEYED:
-        says = (
-            f"{name} happens {happened} times for {_count(allowed, 'call')}, each under another key"
-        )
-        fix = "the key that the code gives changes between processes: leave it to Holdfast, or make it from the input"
+        says = f"{name} happens {happened} times for {_count(allowed, 'call')}, each with a different key"
+        fix = "the key that the code passes changes between processes: leave it to Holdfast, or derive it from the input"
     elif effect == "checked":
-        says = f"{name} happens again, because its check says that it did not happen when it had"
-        fix = "let the check look where the effect really is, by the key that it is given"
+        says = f"{name} happens again, because its check reports that it did not happen although it did"
+        fix = "let the check look up the real effect, by its key"
     else:
         says = (
             f"{name} happens again after a crash ({happened} times for {_count(allowed, 'call')})"
         )
-        fix = f"on_doubt lets it be repeated blindly: let {name} take `idempotency_key`, or say check=…"
+        fix = (
+            f"on_doubt repeats it blindly: give {name} a parameter `idempotency_key`, or a check=…"
+        )
     return Fault(
         "repeats", says, where=body["at"], declared=body["declared"], killed=seen.killed, fix=fix
     )
 
 
 def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
-    """Mocked plain functions, and what step bodies and plain code were seen doing, more often than
+    """Mocked sync functions, and what step bodies and plain code were seen doing, more often than
     without a crash."""
     found = []
     now = Counter(
@@ -469,11 +469,11 @@ def _undeclared(
     where = (
         f"in the body of {inside}, which is declared safe to repeat"
         if inside
-        else "in the agent's plain code, which runs again from its first line on every resume"
+        else "in the agent's code between calls, which runs again from its first line on every resume"
     )
     fix = (
-        "make it a @tool of its own, called from the agent: then the log knows of it before it begins"
-        if sure else "fine if doing it again changes nothing; else make it a @tool, called from the agent"
+        "make it a separate @tool, called from the agent: then it is recorded before it starts"
+        if sure else "fine if repeating it changes nothing; otherwise make it a @tool, called from the agent"
     )  # fmt: skip
     return Fault("repeats" if sure else "look", f"{does} {times} times, {where}", where=place, declared=declared,
                  killed=seen.killed, fix=fix)  # fmt: skip
@@ -502,7 +502,7 @@ def _ignores_key(fn: Callable[..., Any]) -> bool:
     if code is None or "locals" in code.co_names or "idempotency_key" not in named:
         return False  # it cannot be seen
     body = list(dis.get_instructions(code))
-    ops = {instruction.opname for instruction in body}
+    ops = {instruction.opname for instruction in body} - _OF_A_COROUTINE
     is_sketch = not any(op.startswith("RETURN") for op in ops) or ops <= _NOTHING_DONE
     names = {i.argval for i in body if i.opname.startswith(("LOAD_", "MAKE_CELL"))}
     used = {n for name in names for n in (name if isinstance(name, tuple) else (name,))}
@@ -510,8 +510,10 @@ def _ignores_key(fn: Callable[..., Any]) -> bool:
 
 
 _NOTHING_DONE: Final = frozenset(
-    {"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"}
+    {"RESUME", "LOAD_CONST", "LOAD_SMALL_INT", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"}
 )
+_OF_A_COROUTINE: Final = frozenset({"RETURN_GENERATOR", "CALL_INTRINSIC_1", "RERAISE"})
+"""What Python adds to every `async def`, whatever its body does."""
 
 
 __all__: Final = ["Fault", "Forked", "Report", "explore", "fault_lines"]

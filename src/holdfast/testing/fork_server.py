@@ -27,7 +27,7 @@ SEEDS = ("1", "2")
 
 
 def serve(fd: int, play_of: Callable[[int], Play]) -> None:
-    """Fork a life for every order that comes, until nobody asks any more."""
+    """Fork a process for every request, until there are no more."""
     with socket.socket(fileno=fd) as asked, asked.makefile("rwb") as orders:
         os.set_inheritable(fd, False)
         _say(orders, {"ready": True})
@@ -119,7 +119,7 @@ class _ForkServer:
     def _gone(self) -> None:
         self._says.seek(0)
         said = self._says.read().decode(errors="replace")[-2000:]
-        raise HoldfastError(f"the process that the agent is forked from has ended:\n{said}")
+        raise HoldfastError(f"the fork server has ended:\n{said}")
 
     def close(self) -> None:
         self._talk.close()

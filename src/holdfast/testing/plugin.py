@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class CrashEverywhere(Protocol):
-    """What the fixture `crash_everywhere` is."""
+    """The type of the fixture `crash_everywhere`."""
 
     def __call__(
         self,
         agent: Callable[..., Any],
         /,
-        *,
+        *args: Any,
         mocks: Mapping[str, Any] | None = None,
         approve: bool | None = None,
         answer: Any = ...,
@@ -38,13 +38,13 @@ class CrashEverywhere(Protocol):
         **input: Any,
     ) -> Report:
         """Run the agent with this input, killed at every boundary; AssertionError says what a crash
-        would do to it. `check` asks the run at rest, with asserts, after every crash."""
+        would do to it. `check` makes assertions about the final run, after every crash."""
         ...
 
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock that stands still until the test moves it; the fixture `holdfast` goes by it."""
+    """A clock that moves only when the test moves it; the fixture `holdfast` uses it."""
     from holdfast.testing.clock import ManualClock
 
     return ManualClock()
@@ -52,7 +52,7 @@ def manual_clock() -> ManualClock:
 
 @pytest.fixture
 def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
-    """A Holdfast on a store of its own; on the manual clock if the test asks for that too."""
+    """A Holdfast on its own store; on the manual clock if the test asks for that too."""
     from holdfast.app import Holdfast
     from holdfast.runtime.engine import Options
     from holdfast.store.sqlite import SQLiteStore
@@ -60,7 +60,7 @@ def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfas
     if "manual_clock" in request.fixturenames:
         clock = request.getfixturevalue("manual_clock")
         store = SQLiteStore(tmp_path / "holdfast.db", clock=clock.now)
-        # Nothing sleeps on a clock that stands still: short waits move it.
+        # Nothing sleeps on a manual clock: short waits move it.
         options = Options(sleep=clock.advance, lease_seconds=3600)
     else:
         store, options = SQLiteStore(tmp_path / "holdfast.db"), Options()
@@ -71,12 +71,12 @@ def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfas
 @pytest.fixture
 def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
+    from holdfast.runtime.mocks import mocks_of
     from holdfast.testing.crash import explore
-    from holdfast.testing.mocks import mocks_of
     from holdfast.testing.scenario import Act, Answer, Play
 
     def crash(
-        agent: Callable[..., Any], /, *, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
+        agent: Callable[..., Any], /, *args: Any, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
         answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
         check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
     ) -> Report:  # fmt: skip
@@ -85,7 +85,7 @@ def crash_everywhere() -> CrashEverywhere:
         answers += [] if answer is ... else [Answer("answer", answer)]
         answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
         play = Play(
-            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real
+            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real, args=args,
         )  # fmt: skip
         report = explore(play, check=lambda outcome: _asserted(check, outcome))
         if not report.ok:

@@ -22,7 +22,6 @@ import sys
 import sysconfig
 import threading
 import time
-import typing
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +37,6 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.core import values
-from holdfast.core.values import Codec
 from holdfast.errors import NotStorable
 from holdfast.runtime.branches import Inside
 from holdfast.runtime.declare import (
@@ -52,13 +50,14 @@ from holdfast.runtime.declare import (
 )
 from holdfast.runtime.effects import Draw, Invoke
 from holdfast.runtime.engine import Options
+from holdfast.runtime.mocks import Mock, MockMissing, Mocks, typed_answer
 from holdfast.runtime.session import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing.mocks import Mock, MockMissing, Mocks
+from holdfast.testing.no_contact import refuse_contacts
 
 ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
-LEASE_SECONDS: Final = 3600.0  # the dead are known to be dead here: nobody waits for a lease to end
+LEASE_SECONDS: Final = 3600.0  # dead processes are known to be dead here: no lease has to expire
 
 _OURS: Final = str(Path(holdfast.__file__).parent)
 _LIBRARIES: Final = tuple(
@@ -112,7 +111,7 @@ def _real_time() -> int:
     return time.time_ns() // 1000
 
 
-# ── chance ───────────────────────────────────────────────────────────────────────────────────
+# ── randomness ───────────────────────────────────────────────────────────────────────────────────
 
 
 class FixedDraws:
@@ -138,7 +137,7 @@ class FixedDraws:
 
     def _value(self, draw: Draw, count: int) -> Any:
         if draw.name == "now":
-            # It moves with the code, by a millisecond a call, so that no code waits for ever.
+            # It moves with the code, by a millisecond a call, so that no code waits forever.
             position = draw.index + sum(map(int, re.findall(r"\d+", draw.branch)))
             return self._clock.now() + 1000 * position + count
         where = f"{draw.session.run_id} {draw.branch} {draw.index} {draw.name} {count}"
@@ -190,7 +189,7 @@ def is_library(frame: FrameType) -> bool:
 
 
 def is_ours(frame: FrameType | None) -> bool:
-    """Whether the innermost code that is no library's is Holdfast's own."""
+    """Whether the innermost code that is not a library's is Holdfast's own."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(("<", *_LIBRARIES)) or name.startswith(_OURS):
@@ -213,11 +212,11 @@ class Sandbox:
 
     def __init__(self, folder: Path, mocks: Mocks, *, strict: bool, is_fixed: bool = False) -> None:
         """`is_fixed` is about a new folder: all runs in it, and in copies of it, see the same time and
-        chance."""
+        randomness."""
         self.folder = folder
         self.mocks = mocks
         self.strict = strict
-        """With this, a tool that has an effect and no mock is not executed; the test ends instead."""
+        """With this, nothing outside is contacted: a tool or model without a mock ends the test instead."""
         self.clock = SkippingClock(folder / "clock", stopped=is_fixed)
         self._fixed_draws = FixedDraws(self.clock) if self.clock.is_stopped else None
         self.journal = Journal(folder / "journal")
@@ -240,6 +239,8 @@ class Sandbox:
         options = Options(
             lease_seconds=LEASE_SECONDS, sleep=self.clock.skip, boundary=boundary, stand_in=self.stand_in
         )  # fmt: skip
+        if self.strict:
+            refuse_contacts()
         with Holdfast(self.store(), agents=agents, options=options) as hf:
             yield hf
 
@@ -257,7 +258,7 @@ class Sandbox:
         mock = self.mocks.get(name)
         if mock is None and is_check and where.name in self.mocks:
             mock = self._found_by_key(where.name)
-        if mock is None and self.strict and where.effect in ACTING:
+        if mock is None and self.strict and (is_check or _is_outside(effect.session, where)):
             self.missing = MockMissing(name)
             raise self.missing
         self._store = effect.session.store
@@ -315,7 +316,7 @@ class Sandbox:
                     self.journal.add(
                         "did", **facts, **_arguments(kwargs), result=did["result"], again=True
                     )
-                    return _typed(facts["name"], real, did["result"])
+                    return typed_answer(facts["name"], real, did["result"])
         shown = {k: v for k, v in kwargs.items() if k not in ("idempotency_key", "tx")}
         if args:
             shown |= dict(zip(inspect.signature(real).parameters, args, strict=False))
@@ -325,10 +326,10 @@ class Sandbox:
             else:
                 count = sum(not did.get("again") for did in earlier)
             answer["result"] = mock(count, shown)
-        return _typed(facts["name"], real, answer["result"])
+        return typed_answer(facts["name"], real, answer["result"])
 
     def _turns_of(self, name: str) -> Iterator[int]:
-        """The numbers of the calls of something repeatable: as many as the log holds when a process first
+        """The numbers of the calls of something repeatable: as many as the log contains when a process first
         asks, then one more each time. So one that a crash kept from being recorded is asked again."""
         here = (os.getpid(), name)
         if here not in self._turns:
@@ -366,17 +367,20 @@ class Sandbox:
         return look_up
 
     def _instead(self, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A step called inside another's body: not a call of the run, but mocked all the same."""
+        """A step called inside another's body: not a call of the run, but mocked anyway."""
         mock = self.mocks.get(spec.name)
         if mock is None:
+            if self.strict and spec.outside:
+                self.missing = MockMissing(spec.name)
+                raise self.missing
             return spec.fn(*args, **kwargs)
         bound = {
             k: v for k, v in spec.params.bind(args, kwargs).items() if k not in spec.params.hidden
         }
-        answer = _typed(spec.name, spec.fn, mock(0, bound))
+        answer = typed_answer(spec.name, spec.fn, mock(0, bound))
         return _later(answer) if spec.is_async else answer
 
-    # ── plain functions ──────────────────────────────────────────────────────────────────
+    # ── sync functions ──────────────────────────────────────────────────────────────────
 
     @contextmanager
     def patched(self, names: dict[str, Any]) -> Iterator[None]:
@@ -421,6 +425,12 @@ class Sandbox:
         return awaited
 
 
+def _is_outside(session: Session, where: Inside) -> bool:
+    """Whether a body contacts something: a tool, a model, or a step that is declared so."""
+    spec = session.specs.get(where.name)
+    return where.effect in ACTING or (spec is not None and spec.outside)
+
+
 async def _later(answer: Any) -> Any:
     return answer
 
@@ -436,41 +446,3 @@ def _plain(value: Any) -> Any:
         return values.decode(values.encode(value, typed=True))
     except NotStorable:
         return repr(value)
-
-
-def _typed(name: str, real: Callable[..., Any], value: Any) -> Any:
-    """A mock's plain answer as the type that the function declares, as if it had come from there."""
-    try:
-        declared = typing.get_type_hints(inspect.unwrap(real)).get("return", Any)
-    except (NameError, TypeError):  # a name that exists only for type checkers
-        return value
-    if declared in (Any, None, type(None)) or isinstance(value, holdfast.Done):
-        return value
-    value = as_reply(value) if _is_reply(declared) else value
-    try:
-        return Codec(declared).decode(values.encode(value, typed=True))
-    except NotStorable as error:
-        raise error.of(f"what the mock of {name} returns") from None
-
-
-def _is_reply(declared: Any) -> bool:
-    """Whether a function answers as a model does: with text and tool calls."""
-    return {"text", "tool_calls"} <= set(getattr(declared, "__struct_fields__", ()))
-
-
-def as_reply(value: Any) -> Any:
-    """A model's mocked answer as short as people write it: a text, or `{"tool": name, "with": {…}}` (or a
-    list of those) for the tools it calls."""
-    if isinstance(value, str):
-        return {"text": value}
-    wanted = value if isinstance(value, list) else [value]
-    if not all(
-        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one
-        for one in wanted
-    ):
-        return value
-    calls = [
-        {"id": f"call-{number}", "name": one["tool"], "arguments": json.dumps(one.get("with", {}))}
-        for number, one in enumerate(wanted, 1)
-    ]
-    return {"tool_calls": calls}

@@ -1,4 +1,4 @@
-"""A scenario that can be played: an agent, its input, mocks, and what people do while it runs.
+"""A scenario: an agent, its input, mocks, and what people do while it runs.
 
 `Play` says what happens; `Stage` makes it happen in a sandbox, one life (one process's share of the
 run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from holdfast import views
+from holdfast import BoundAgent, views
 from holdfast.app import Holdfast
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import Diverged, HoldfastError, InvalidInput, RunWaiting
 from holdfast.runtime.declare import agent_spec
-from holdfast.testing.mocks import MockMissing, Mocks
+from holdfast.runtime.mocks import MockMissing, Mocks
 from holdfast.testing.sandbox import Sandbox, is_library
 
 LIVES_MAX: Final = 60
@@ -31,7 +31,7 @@ How = Literal["run", "resume", "rerun"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What comes when the run waits: yes or no to an approval, the answer to a question, a signal.
+    """A reaction to a waiting run: an approval or rejection, the answer to a question, or a signal.
 
     `about` narrows it to one tool, prompt, question or signal; empty is any.
     """
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that happens: the run is brought on, or something comes from outside."""
+    """One action: the run is executed, or something arrives from outside."""
 
     what: Literal["go", "signal", "time", "cancel", "decide"]
     how: How = "run"
@@ -59,7 +59,7 @@ class Act:
 
 @dataclass(slots=True)
 class Play:
-    """All that a scenario says before it is judged."""
+    """Everything that a scenario sets up before it is checked."""
 
     agent: Callable[..., Any]
     input: dict[str, Any] = field(default_factory=dict)
@@ -68,8 +68,10 @@ class Play:
     acts: list[Act] = field(default_factory=list)
     may_doubt: set[str] = field(default_factory=set)
     strict: bool = False
+    args: tuple[Any, ...] = ()
+    """Input by position; `input` is by name."""
     module: dict[str, Any] | None = None
-    """The names of the agent's file, where plain functions are mocked; default: where it is written."""
+    """The names of the agent's file, where sync functions are mocked; default: where it is written."""
 
     @property
     def names(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def live_here(stage: Stage, agent: Callable[..., Any], how: How,
             elif how == "rerun":
                 hf.rerun(RUN_ID, by="test")
             else:
-                hf.run(agent, id=RUN_ID, **play.input)
+                hf.run(BoundAgent(agent, play.args, play.input), id=RUN_ID)
         except RunWaiting as waiting:
             return Ended("waiting", waiting.waiting_for)
         except Diverged as diverged:
@@ -121,7 +123,7 @@ def live_here(stage: Stage, agent: Callable[..., Any], how: How,
 
 
 class Stage:
-    """One performance of a play, in a folder of its own."""
+    """One performance of a play, in its own folder."""
 
     def __init__(
         self, folder: Path, play: Play, live: Life = live_here, *, settles_doubt: bool = False
@@ -140,7 +142,7 @@ class Stage:
     def perform(self) -> Ended:
         """Play it to its end. What the last life said."""
         if not any(act.what == "go" for act in self.play.acts):
-            raise InvalidInput("nothing runs in this scenario; say `When the agent runs`")
+            raise InvalidInput("nothing runs in this scenario; add `When the agent runs`")
         for act in self.play.acts:
             if act.what == "go":
                 if self._go(act.agent or self.play.agent, act.how).says == "MockMissing":
@@ -150,7 +152,7 @@ class Stage:
         return self.ends[-1]
 
     def _go(self, agent: Callable[..., Any], how: How) -> Ended:
-        """Bring the run on until it ends, or waits for what nobody gives it."""
+        """Bring the run on until it ends, or is waiting for something that the scenario does not provide."""
         for _ in range(LIVES_MAX):
             self.sandbox.journal.add("life")
             ended = self._live(self, agent, how)
@@ -160,7 +162,7 @@ class Stage:
                 self._bury()
             elif ended.says != "waiting" or not self._supply(agent):
                 return ended
-        return Ended("stuck", f"the run did not come to rest in {LIVES_MAX} lives")
+        return Ended("stuck", f"the run did not end within {LIVES_MAX} resumes")
 
     def _bury(self) -> None:
         """The process is known to be dead: its lease need not run out."""
@@ -190,17 +192,17 @@ class Stage:
         with self.sandbox.holdfast() as hf:
             if act.what == "signal":
                 if hf.store.get(RUN_ID) is None:
-                    raise InvalidInput("a signal needs a run; say `When the agent runs` before it")
+                    raise InvalidInput("a signal needs a run; add `When the agent runs` before it")
                 hf.signal(RUN_ID, act.name, act.value, by="test")
             elif act.what == "cancel":
                 hf.cancel(RUN_ID, by="test")
             else:
                 answer: Answer = act.value
                 if not self._answered(hf, RUN_ID, [answer]):
-                    raise InvalidInput(f"nothing waits for this {answer.kind}")
+                    raise InvalidInput(f"nothing is waiting for this {answer.kind}")
 
     def _supply(self, agent: Callable[..., Any]) -> bool:
-        """Give the run what it waits for, if there is something to give."""
+        """Give the run what it is waiting for, if there is something to give."""
         with self.sandbox.holdfast(agent) as hf:
             for run_id in _family(hf.store, RUN_ID):
                 state = hf.get(run_id)

@@ -1,7 +1,7 @@
-'''Specs beside an agent: Gherkin text in `SPEC = """…"""` or in a `.feature` file, read and played.
+'''Specs next to an agent: Gherkin text in `SPEC = """…"""` or in a `.feature` file, read and played.
 
 The parser is Cucumber's own (`gherkin-official`), so Background, Rule, Scenario Outline, tables and doc
-strings mean what they mean everywhere. A sentence that nobody knows is an error before anything runs,
+strings mean what they mean everywhere. An unknown sentence is an error before anything runs,
 with its line and the sentences that come closest.
 '''
 
@@ -22,8 +22,8 @@ from holdfast import views
 from holdfast.core.events import ErrorInfo
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.runtime.declare import AgentSpec, CallSpec, agent_spec, spec_of
+from holdfast.runtime.mocks import Mocks
 from holdfast.testing.builtin_steps import ready_sentences
-from holdfast.testing.mocks import Mocks
 from holdfast.testing.scenario import RUN_ID, Act, Life, Play, Stage, live_here
 from holdfast.testing.step_matcher import (
     Called,
@@ -93,7 +93,7 @@ class Cast:
 
 
 def spec_in(file: Path, names: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The text of SPEC in a loaded Python file, and the line of the file where it begins."""
+    """The text of SPEC in a loaded Python file, and the line of the file where it starts."""
     text = names.get("SPEC")
     if text is None:
         return None
@@ -161,7 +161,7 @@ def _parser_error(file: str, first_line: int, error: Any) -> str:
     line = error.location["line"] + first_line - 1
     said = str(error).partition(": ")[2]
     hint = (
-        "" if "FeatureLine" not in said else "; a spec begins with `Feature: …`, then `Scenario: …`"
+        "" if "FeatureLine" not in said else "; a spec starts with `Feature: …`, then `Scenario: …`"
     )
     return f"{file}:{line}: not Gherkin: {said}{hint}"
 
@@ -179,14 +179,14 @@ def _locations(node: Any) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first_line: int) -> None:
-    """A misspelt keyword below a headline makes Gherkin take a sentence for prose; nobody means that."""
+    """A misspelt keyword below a headline makes Gherkin take a sentence for prose, which is never intended."""
     for node in _nodes(parsed):
         for offset, said in enumerate(str(node.get("description") or "").splitlines(), 1):
             word, _, rest = said.strip().partition(" ")
             if any(sentence.match(rest) is not None for sentence in known):
                 line = node["location"]["line"] + offset + first_line - 1
                 raise SpecError(
-                    f"{file}:{line}: {word!r} begins no sentence; say Given, When, Then, And, But or *"
+                    f"{file}:{line}: {word!r} does not start a sentence; use Given, When, Then, And, But or *"
                 )
 
 
@@ -214,7 +214,7 @@ def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
     sentence, values = fits[0]
     if sentence.has_block:
         if block is None:
-            raise SpecError(f"{place}: {said!r} wants a table or a text in triple quotes below it")
+            raise SpecError(f"{place}: {said!r} needs a table or a text in triple quotes below it")
         values["block"] = block
     elif block is not None:
         raise SpecError(f"{place}: {said!r} takes no table or text below it")
@@ -222,7 +222,7 @@ def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
 
 
 def _block(argument: Any) -> Any:
-    """What stands below a sentence: a table as rows of texts, a doc string as JSON or text."""
+    """What is below a sentence: a table as rows of texts, a doc string as JSON or text."""
     if argument is None:
         return None
     if "docString" in argument:
@@ -232,7 +232,7 @@ def _block(argument: Any) -> Any:
 
 def _unknown(said: str, known: list[Sentence]) -> str:
     texts = [sentence.text for sentence in known]
-    # Compared by their words: what stands in a placeholder's place is anybody's guess.
+    # Compared by their words: placeholders are ignored.
     close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {text}" for text in close)
     if not hint:
@@ -247,8 +247,8 @@ def _check_order(scenario: Scenario) -> None:
             asked = line
         elif asked is not None:
             raise SpecError(
-                f"{line.place}: {line.said!r} comes after {asked.said!r}; what should be is asked when "
-                "all has happened: make it a scenario of its own"
+                f"{line.place}: {line.said!r} comes after {asked.said!r}; expectations come when "
+                "everything has happened: make it a separate scenario"
             )
 
 
@@ -289,7 +289,7 @@ def play_of(scenario: Scenario, cast: Cast) -> Play:
             raise SpecError(f"{line.place}: {error}") from error
     if agent is None:
         raise SpecError(
-            f"{scenario.place}: the file has several agents; say which as FILE:agent: {', '.join(cast.agents)}"
+            f"{scenario.place}: the file has several agents; choose one as FILE:agent: {', '.join(cast.agents)}"
         )
     _check_input(scenario, play)
     _check_mocks(scenario, play, cast)
@@ -318,13 +318,13 @@ def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SpecError(
-                f"{scenario.place}: there is a mock of {name!r}, but no step, tool or function of that "
+                f"{scenario.place}: {name!r} is mocked, but there is no step, tool or function of that "
                 f"name{hint}. The file has {', '.join(sorted(cast.tools)) or 'no tools'}"
             )
 
 
 def _may_be_elsewhere(name: str, cast: Cast) -> bool:
-    """The undo of a known tool, or a tool of an agent that was imported or is no plain function."""
+    """The undo of a known tool, or a tool of an agent that was imported or is not a sync function."""
     if name.startswith("undo ") and name[5:] in cast.tools:
         return True
     own = cast.names.get("__name__")
@@ -348,7 +348,7 @@ def fresh_folder() -> Iterator[Path]:
 
 
 def play_scenario(scenario: Scenario, cast: Cast, live: Life = live_here) -> Verdict:
-    """Play a scenario once in a folder of its own, and ask its sentences."""
+    """Play a scenario once in its own folder, and ask its sentences."""
     try:
         play = play_of(scenario, cast)
     except SpecError as error:
@@ -375,14 +375,16 @@ def judge(scenario: Scenario, outcome: Outcome) -> Verdict:
         except Unmet as unmet:
             return Verdict(scenario, outcome, line, unmet.expected, unmet.actual)
         except AssertionError as error:
-            return Verdict(scenario, outcome, line, line.said, str(error) or "it was not so")
+            return Verdict(
+                scenario, outcome, line, line.said, str(error) or "that was not the case"
+            )
         except HoldfastError as error:
             return Verdict(scenario, outcome, line, problem=f"{line.place}: {error}")
     return Verdict(scenario, outcome)
 
 
 def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
-    """The run as it stands at the end of a performance."""
+    """The run as it is at the end of a performance."""
     store = stage.sandbox.store()
     try:
         run = views.get(store, RUN_ID)

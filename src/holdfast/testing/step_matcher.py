@@ -1,7 +1,7 @@
 """The sentences of a spec: what `Given the input to is "sam"` or `Then the output should be 5` means.
 
 A sentence is a function with a pattern. Some set a scene up (they are given the `Play`), the others
-ask what came of it (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
+ask its outcome (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
 sentences of its own:
 
     from holdfast.testing import Outcome, sentence
@@ -121,7 +121,7 @@ def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
             if isinstance(found, Sentence)]  # fmt: skip
 
 
-# ── what came of it ──────────────────────────────────────────────────────────────────────────
+# ── its outcome ──────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,7 @@ class Outcome:
     def calls_of(self, name: str) -> list[Called]:
         found = [call for call in self.calls if call.name == name]
         if not found and name not in self.known:
-            raise InvalidInput(
-                f"there is no tool {name!r}; known are {', '.join(sorted(self.known))}"
-            )
+            raise InvalidInput(f"unknown tool {name!r}; known are {', '.join(sorted(self.known))}")
         return found
 
     def named_calls(self) -> str:

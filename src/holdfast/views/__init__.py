@@ -6,7 +6,17 @@
 from holdfast.views.agents import AgentInfo, agents
 from holdfast.views.log import Through, Verdict, events, records, row_of, verify
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, diff, folded, get, pending, standing, with_owner
+from holdfast.views.state import (
+    artifact,
+    at,
+    changes,
+    diff,
+    folded,
+    get,
+    pending,
+    standing,
+    with_owner,
+)
 from holdfast.views.values import Change, compare, to_plain, value
 
 __all__ = [
@@ -19,6 +29,7 @@ __all__ = [
     "agents",
     "artifact",
     "at",
+    "changes",
     "compare",
     "diff",
     "events",

@@ -20,7 +20,7 @@ PAGE: Final = 5000
 """So many events of a long log are read at once."""
 
 Through = Callable[[Iterable[Record]], Iterable[Record]]
-"""What the events of a long log pass on their way, one by one: where somebody may count them."""
+"""What the events of a long log pass on their way, one by one: where they may be counted."""
 
 
 @dataclass(frozen=True, slots=True)

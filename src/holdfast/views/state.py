@@ -11,13 +11,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import log, snapshot, still_open
-from holdfast.core.events import ALL, Noted
+from holdfast.core.events import ALL, Noted, RunClaimed
 from holdfast.core.fold import fold
 from holdfast.core.log import Head
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound, StoreError
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Snapshot, Store
+from holdfast.store.process import is_held
 from holdfast.store.tail import newest_first
 from holdfast.views.log import contradiction, records, row_of
 from holdfast.views.values import Change, compare, to_plain
@@ -44,7 +45,7 @@ def _row_and_state(store: Store, run_id: str) -> tuple[RunRow, RunState]:
 
 
 def _with_dialogue(state: RunState) -> RunState:
-    """A loop's dialogue is in its own state; whoever looks at the run finds it with the run's messages."""
+    """A loop's dialogue is in its own state; here it is shown with the run's messages."""
     own = state.agent_state
     if own is None or not own.messages:
         return state
@@ -55,7 +56,7 @@ def pending(store: Store, run_id: str) -> RunState:
     """What is open in the run now: its requests and its calls without a receipt, as in `get`.
 
     They are found from the end of the log, so this costs no more the longer the run is. Of anything else the
-    state that is returned says only what happened since they began.
+    state that is returned says only what happened since they started.
     """
     records = still_open.tail(run_id, newest_first(store, run_id))
     row = row_of(store, run_id)
@@ -63,9 +64,9 @@ def pending(store: Store, run_id: str) -> RunState:
 
 
 def folded(store: Store, run_id: str) -> RunState:
-    """The fold of the whole log, begun at a snapshot if there is a good one.
+    """The fold of the whole log, started at a snapshot if there is a good one.
 
-    Whoever has folded a long log leaves a snapshot for the next. It saves time and nothing else: a
+    A reader that has folded a long log saves a snapshot for the next one. It only saves time: a
     snapshot that does not fit the log exactly is not used.
     """
     start, head = _from_snapshot(store, run_id)
@@ -82,13 +83,13 @@ def folded(store: Store, run_id: str) -> RunState:
 
 
 def _ends_at_live(store: Store, run_id: str, seq: int) -> bool:
-    """Whether a loop goes on from a snapshot that ends here: one place holds one snapshot."""
+    """Whether a loop continues from a snapshot that ends here: one place holds one snapshot."""
     live = store.snapshot(run_id, live=True)
     return live is not None and live.seq == seq
 
 
 def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
-    """A state to begin with and the end of the log that it is the fold of."""
+    """A state to start with and the end of the log that it is the fold of."""
     kept = store.snapshot(run_id)
     if kept is not None and kept.code_version == snapshot.VERSION:
         at = store.read(run_id, after=kept.seq - 1, limit=1)
@@ -102,13 +103,13 @@ def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
 
 def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
     """An intent without a receipt and without a living owner is in doubt."""
-    calls = state.calls if row.is_live(now) else tuple(map(_doubted, state.calls))
+    calls = state.calls if is_held(row, now) else tuple(map(_doubted, state.calls))
     return msgspec.structs.replace(state, status=standing(row, now), calls=calls)
 
 
 def standing(row: RunRow, now: int) -> str:
     """The row's status; `interrupted` if its worker has let the lease end."""
-    return "interrupted" if row.status == "running" and not row.is_live(now) else row.status
+    return "interrupted" if row.status == "running" and not is_held(row, now) else row.status
 
 
 def _doubted(call: Call) -> Call:
@@ -121,32 +122,40 @@ def at(
 ) -> RunState:
     """The state before or after a step: what the agent knew then.
 
-    After a step means: with what the agent made of it, until it called the next one.
+    After a step means: with what the agent made of it, until it called the next one. Step 0 is the beginning:
+    before it the agent's code has not started, after it the code has not made its first call.
     """
     if when not in ("before", "after"):
         raise InvalidInput(f"when must be 'before' or 'after', not {when!r}")
     found = records(store, run_id)
     whole = fold(RunState(), found)
     call = whole.call(step)
-    if call is None:
+    if call is None and step != 0:
         raise NotFound(f"run {run_id!r} has no step {step}; it has {whole.steps}")
-    end = call.first_seq
+    end = 1 if call is None else call.first_seq
     if when == "after":
-        end = call.last_seq + 1
-        while end < len(found) and found[end].kind in _NOTED:
+        end = end if call is None else call.last_seq + 1
+        while end < len(found) and found[end].kind in _BETWEEN_CALLS:
             end += 1
     then = fold(RunState(), found[:end])
-    # Who creates a run and executes it at once does not say that he takes it up.
+    # Who creates a run and executes it at once does not say that he claims it.
     then = msgspec.structs.replace(then, status="running") if then.status == "pending" else then
     return _with_dialogue(then)
 
 
-_NOTED: Final = frozenset(kind for kind, cls in ALL.items() if issubclass(cls, Noted))
+_BETWEEN_CALLS: Final = frozenset(
+    kind for kind, cls in ALL.items() if issubclass(cls, Noted | RunClaimed)
+)
 
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
-    """What changed in what the agent knew between the ends of two steps."""
-    return compare(_known(at(store, run_id, step_a)), _known(at(store, run_id, step_b)))
+    """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
+    return changes(at(store, run_id, step_a), at(store, run_id, step_b))
+
+
+def changes(before: RunState, after: RunState) -> list[Change]:
+    """What differs in what the agent knew in two states."""
+    return compare(_known(before), _known(after))
 
 
 def _known(state: RunState) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.core import values
 from holdfast.core.events import Value
+from holdfast.core.state import Waiting
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import Store
 
@@ -47,7 +48,8 @@ def to_plain(value: Any) -> Any:
             return {"artifact": value.blob, "bytes": value.bytes}
         return values.decode(value.json)
     if isinstance(value, msgspec.Struct):
-        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+        fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {"id": value.id, **fields} if isinstance(value, Waiting) else fields
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Anthropic's Messages, through the official client.
 
-The key is ANTHROPIC_API_KEY and the address ANTHROPIC_BASE_URL, unless given. The client's own retries
-are off: attempts and the waits between them are in the log.
+The key is ANTHROPIC_API_KEY and the address ANTHROPIC_BASE_URL, unless passed. The client's own retries
+are off: attempts and retry delays are recorded by Holdfast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.core import dialogue, values
 from holdfast.errors import NotStorable
 
 OUTPUT_TOKENS: Final = 4096
-"""How long an answer may be if nothing else is said; Anthropic wants to know."""
+"""The default limit of a reply; Anthropic requires one."""
 
 
 class AnthropicModel(ClientModel):
@@ -60,7 +60,7 @@ class AsyncAnthropicModel(AsyncClientModel, AnthropicModel):
 
 
 def whole(message: Any, price: Price | None) -> Reply:
-    """An answer that came in one piece."""
+    """A reply that was not streamed."""
     try:
         if not message.stop_reason:
             raise Malformed("it has no stop_reason")
@@ -78,7 +78,7 @@ def whole(message: Any, price: Price | None) -> Reply:
             kept=_kept(blocks),
         )
     except (AttributeError, TypeError, KeyError) as error:
-        raise Malformed(f"{error}; it began with {str(message)[:80]!r}") from None
+        raise Malformed(f"{error}; it starts with {str(message)[:80]!r}") from None
 
 
 def _arguments(given: Any) -> str:
@@ -114,7 +114,7 @@ _GROWS: Final = {
 
 
 class Pieces:
-    """An answer that comes as a stream of events. Without its last event it is no answer."""
+    """A reply that is streamed as events. Without its last event it is incomplete."""
 
     def __init__(self, price: Price | None) -> None:
         self._price = price
@@ -125,7 +125,7 @@ class Pieces:
         self._over = False
 
     def take(self, piece: Any) -> str:
-        """One more piece; the text in it."""
+        """Add a chunk; returns the text in it."""
         try:
             return self._read(piece)
         except (AttributeError, TypeError, KeyError) as error:
@@ -159,9 +159,9 @@ class Pieces:
         return str(delta.text) if delta.type == "text_delta" else ""
 
     def reply(self) -> Reply:
-        """The whole, or Malformed if it broke off."""
+        """The complete reply, or Malformed if it was interrupted."""
         if not self._over or not self._finish:
-            raise Malformed("the stream ended before the answer did")
+            raise Malformed("the stream ended before the reply was complete")
         blocks = [self._whole_block(index) for index in sorted(self._blocks)]
         calls = (
             ToolRequest(block["id"], block["name"], self._inputs.get(index, ""))

@@ -1,7 +1,7 @@
-"""What an agent asks of a model, and what a model answers: values, and a protocol of one method.
+"""Prompts and replies: the values between an agent and a model, and a protocol of one method.
 
-An answer is kept in the log as it is, so everything here has a JSON form. Who sends it where is the
-affair of the modules beside this one.
+A reply is stored in the log unchanged, so everything here can be stored as JSON. Sending prompts is the
+task of the modules next to this one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question to a model: a dialogue that fits, the tools it may call, which turn this is."""
+    """One call of a model: a dialogue that fits, the tools it may call, and the turn."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] = ()
     turn: int = 1
     on_text: OnText | None = None
-    """Given the answer's text piece by piece while it comes; a model that cannot stream ignores it."""
+    """Receives the text while it streams; a model that cannot stream ignores it."""
 
 
 class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool call that a model wants: its own id for it, and the arguments as the text it wrote."""
+    """A tool call that a model requests: its id, and the arguments as the text that the model wrote."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An answer's blocks as the provider sent them, which it wants back unchanged (signed thinking).
+    """Blocks of a reply that the provider wants back unchanged (signed thinking).
 
     Sent only to models of the same `format`.
     """
@@ -54,9 +54,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a model answered: text, tool calls, or both. `usage` is what the provider reported.
+    """A model's reply: text, tool calls, or both. `usage` is what the provider reported.
 
-    `finish` is the provider's reason why the answer ended; only a complete answer is used (`finish.py`).
+    `finish` is the provider's finish reason; only a complete reply is used (`finish.py`).
     """
 
     text: str = ""
@@ -72,7 +72,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def cleaned(reply: Reply) -> Reply:
-    """The reply with U+FFFD in place of lone surrogates. A model that is cut off in the middle of a
+    """The reply with U+FFFD in place of lone surrogates. A model whose reply is truncated in the middle of a
     character, or streams its halves apart, sends them; no store can keep them."""
     calls = tuple(
         ToolRequest(clean(c.id), clean(c.name), _clean_json(c.arguments)) for c in reply.tool_calls
@@ -107,7 +107,7 @@ def _clean_json(text: str) -> str:
     try:
         return json.dumps(_clean_all(json.loads(text)), ensure_ascii=False)
     except (ValueError, RecursionError):
-        return text  # not JSON: the model is told so
+        return text  # not JSON: the model gets an error
 
 
 def _clean_all(value: Any) -> Any:
@@ -119,7 +119,7 @@ def _clean_all(value: Any) -> Any:
 
 
 class Model(Protocol):
-    """Anything that answers a prompt. Raise ModelUnavailable for what may work if tried again."""
+    """Any object that answers a prompt. Raise ModelUnavailable if a retry may help."""
 
     def answer(self, prompt: Prompt) -> Reply: ...
 
@@ -132,7 +132,7 @@ class AsyncModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens that go in, and for a million that come out."""
+    """US dollars per million input tokens and per million output tokens."""
 
     input: float
     output: float
@@ -141,7 +141,7 @@ class Price:
         for name, value in (("input", self.input), ("output", self.output)):
             if not isinstance(value, int | float) or not 0 <= value < 1e9:  # type: ignore[redundant-expr]
                 raise InvalidInput(
-                    f"Price.{name} must be US dollars for a million tokens, not {value!r}"
+                    f"Price.{name} must be US dollars per million tokens, not {value!r}"
                 )
 
     def cost(self, input_tokens: int, output_tokens: int) -> float:

@@ -1,7 +1,7 @@
 """What the models behind an official client share: connecting, asking, reading an answer in pieces.
 
-Both official clients are made by the same generator and are used alike. What differs is said by the
-modules beside this one: the request, and what an answer looks like.
+Both official clients are made by the same generator and are used alike. What differs is in the
+modules next to this one: the request, and what an answer looks like.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Pieces(Protocol):
     """An answer that comes in pieces."""
 
     def take(self, piece: Any) -> str:
-        """One more piece; the text in it."""
+        """Add a chunk; returns the text in it."""
 
     def reply(self) -> Reply:
-        """The whole, or Malformed if it broke off."""
+        """The complete reply, or Malformed if it was interrupted."""
 
 
 class ClientModel(ABC):

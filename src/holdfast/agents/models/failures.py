@@ -68,13 +68,13 @@ def _model_error(
     package = type(error).__module__.partition(".")[0]
     said = _scrubbed(str(getattr(error, "message", None) or error), secrets)[:500]
     if isinstance(error, Malformed | json.JSONDecodeError | UnicodeDecodeError):
-        return ModelUnavailable(f"{provider} sent something that is not a whole answer: {said}")
+        return ModelUnavailable(f"{provider} sent an incomplete reply: {said}")
     if package in _TRANSPORTS:
         return ModelUnavailable(
-            f"the answer of {provider} broke off: {type(error).__name__} {said}"
+            f"the reply of {provider} was interrupted: {type(error).__name__} {said}"
         )
     if isinstance(error, TypeError) and "authentication" in said:  # as Anthropic's client says it
-        return ModelRefused(f"there is no key for {provider}; set {key_variable}")
+        return ModelRefused(f"no key for {provider}; set {key_variable}")
     if package != provider.lower():
         return None
     status = getattr(error, "status_code", None)
@@ -82,16 +82,16 @@ def _model_error(
         return _by_status(status, said, error, provider, key_variable)
     kind = type(error).__name__
     if kind.endswith(("TimeoutError", "ConnectionError")):
-        return ModelUnavailable(f"{provider} did not answer: {kind}: {said}")
+        return ModelUnavailable(f"{provider} did not respond: {kind}: {said}")
     if kind.startswith("API"):  # an error in the middle of a stream has no status of its own
-        return ModelUnavailable(f"{provider} broke its answer off: {said}")
+        return ModelUnavailable(f"{provider} interrupted its reply: {said}")
     return ModelRefused(f"{provider}: {said} (is {key_variable} set?)")
 
 
 def _by_status(
     status: int, said: str, error: Exception, provider: str, key_variable: str
 ) -> ModelError:
-    text = f"{provider} answered {status}: {said}"
+    text = f"{provider} returned {status}: {said}"
     out_of_money = getattr(error, "code", None) == "insufficient_quota"
     if (status in (408, 409, 429) or status >= 500) and not out_of_money:
         headers = getattr(getattr(error, "response", None), "headers", {})
@@ -101,12 +101,14 @@ def _by_status(
     )
 
 
-_WRONG: Final = "The request itself is wrong, so it is not tried again; if it is too long, lower max_context_tokens"
+_WRONG: Final = (
+    "The request is invalid, so it is not retried; if it is too long, lower max_context_tokens"
+)
 _ADVICE: Final = {
-    401: "Look at the key in {}; the key is not shown here",
-    403: "The key in {} may not do this",
-    404: "Is the model's name right, and the base URL?",
-    429: "The account's quota is used up",
+    401: "Check the key in {}; it is not shown here",
+    403: "The key in {} does not have permission",
+    404: "Check the model's name and the base URL",
+    429: "The account's quota is exhausted",
 }
 
 

@@ -1,6 +1,6 @@
-"""Why a model stopped, and whether its answer may be used.
+"""Why a model stopped, and whether its reply may be used.
 
-Providers name the same reasons differently. Only an answer that ended by itself is complete; of every other one
+Providers use different names for the same reasons. Only a reply that ended normally is complete; of any other one
 nothing is used, and none of its tool calls is executed. A reason that is not listed here counts as incomplete.
 """
 
@@ -88,7 +88,7 @@ def _error(reply: Reply) -> ModelError | None:
             return None
         case Finish.LENGTH:
             return ModelCutOff(
-                f"the model's answer was cut off by its length limit ({reply.finish!r}){_not_used(reply)}. Raise "
+                f"the model's reply was truncated by its length limit ({reply.finish!r}){_not_used(reply)}. Raise "
                 "max_output_tokens of the model, then resume the run with hf.resume(id) to ask again",
                 **details,
             )
@@ -124,7 +124,7 @@ def _error(reply: Reply) -> ModelError | None:
 
 def _not_used(reply: Reply) -> str:
     shown = reply.text[:SHOWN_CHARS]
-    text = f"; it began with {shown!r}" if shown else ""
+    text = f"; it starts with {shown!r}" if shown else ""
     calls = ", ".join(call.name for call in reply.tool_calls)
     not_called = f"; not called: {calls}" if calls else ""
     return f", and nothing of it was used{text}{not_called}"

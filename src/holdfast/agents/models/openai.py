@@ -14,7 +14,7 @@ from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue
 
 REFUSAL: Final = "refusal"
-"""OpenAI reports a refusal in a field of its own, with the finish reason `stop`."""
+"""OpenAI reports a refusal in its own field, with the finish reason `stop`."""
 
 
 class OpenAIModel(ClientModel):
@@ -60,7 +60,7 @@ class AsyncOpenAIModel(AsyncClientModel, OpenAIModel):
 
 
 def whole(completion: Any, price: Price | None) -> Reply:
-    """An answer that came in one piece."""
+    """A reply that was not streamed."""
     try:
         choice = completion.choices[0]
         if not choice.finish_reason:
@@ -78,7 +78,7 @@ def whole(completion: Any, price: Price | None) -> Reply:
             model=completion.model or "",
         )
     except (AttributeError, IndexError, TypeError) as error:
-        raise Malformed(f"{error}; it began with {str(completion)[:80]!r}") from None
+        raise Malformed(f"{error}; it starts with {str(completion)[:80]!r}") from None
 
 
 def _usage(used: Any, price: Price | None) -> Any:
@@ -88,7 +88,7 @@ def _usage(used: Any, price: Price | None) -> Any:
 
 
 class Pieces:
-    """An answer that comes in pieces. Without its end it is no answer."""
+    """A streamed reply. Without its end it is incomplete."""
 
     def __init__(self, price: Price | None) -> None:
         self._price = price
@@ -99,7 +99,7 @@ class Pieces:
         self._refused = False
 
     def take(self, piece: Any) -> str:
-        """One more piece; the text in it."""
+        """Add a chunk; returns the text in it."""
         try:
             return self._read(piece)
         except (AttributeError, TypeError, KeyError) as error:
@@ -126,9 +126,9 @@ class Pieces:
         return str(text)
 
     def reply(self) -> Reply:
-        """The whole, or Malformed if it broke off."""
+        """The complete reply, or Malformed if it was interrupted."""
         if not self._finish:
-            raise Malformed("the stream ended before the answer did")
+            raise Malformed("the stream ended before the reply was complete")
         calls = (ToolRequest(*self._calls[index]) for index in sorted(self._calls))
         return Reply(
             text="".join(self._text),

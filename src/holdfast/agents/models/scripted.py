@@ -1,13 +1,13 @@
-"""A model that says what it is told to: for tests, examples and demos. No key, no network.
+"""A model with scripted replies, for tests, examples and demos. No key, no network.
 
-What it says depends only on the turn, so a run that goes on in another process hears the same.
+A reply depends only on the turn, so a run that is resumed in another process gets the same one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -25,22 +25,25 @@ def call(name: str, /, **arguments: Any) -> ToolRequest:
 
 
 def say(text: str, *calls: ToolRequest) -> Reply:
-    """Words and tool calls in one reply: `say("I look first.", call("check_disk"))`."""
+    """Text and tool calls in one reply: `say("I look first.", call("check_disk"))`."""
     return Reply(text=text, tool_calls=calls)
 
 
 class ScriptedModel:
-    """Answers turn by turn with the lines of a script.
+    """Replies turn by turn from a script.
 
         ScriptedModel(say("I look first.", call("check_disk")), "The disk is fine.")
 
-    A line is a text (the answer), a `call`, a `say`, a whole `Reply`, or a function of the prompt that
+    An item is a text (the answer), a `call`, a `say`, a complete `Reply`, or a function of the prompt that
     returns one of these.
     """
 
+    is_offline: Final = True
+    """It contacts nothing, so it needs no mock where only mocks may be called."""
+
     def __init__(self, *lines: Line, tokens_per_turn: int = 0) -> None:
         if not lines:
-            raise InvalidInput("ScriptedModel needs at least one line to say")
+            raise InvalidInput("ScriptedModel needs at least one reply")
         self._lines = lines
         self._usage = Usage(tokens_per_turn, 0)
 
@@ -51,7 +54,7 @@ class ScriptedModel:
         """The line of this turn."""
         if prompt.turn > len(self._lines):
             raise ModelRefused(
-                f"the script has {len(self._lines)} lines and was asked for line {prompt.turn}; "
+                f"the script has {len(self._lines)} replies, and reply {prompt.turn} was requested; "
                 "end it with a text, which is the agent's answer"
             )
         line = self._lines[prompt.turn - 1]

@@ -5,8 +5,8 @@ none (`append_events` in `sql/postgres`). If one does not fit, it is taken out a
 sent again.
 
 An append whose answer was lost is sent again too. That is safe because it says where the log must
-end: if the first one was committed, the second does not fit, and the hash that stands in its place
-tells that it is ours. The second waits for the first one's locks, so the first is over by then.
+end: if the first one was committed, the second does not fit, and the hash that is in its place
+tells that it is ours. The second is waiting for the first one's locks, so the first is over by then.
 
 Not here: how batches form (`group.py`), the rule of the fence (`fence.py`), lost connections
 (`connections.py`).
@@ -112,7 +112,7 @@ class Appends:
                 if error is None and not there
             ]
         raise StoreUnavailable(
-            f"{self._route.url}: other writers were faster {REFUSALS_MAX} times in a row"
+            f"{self._route.url}: other writers were first {REFUSALS_MAX} times in a row"
         )
 
     def _write_all(self, db: Connection, works: Sequence[Append]) -> bool:
@@ -209,7 +209,7 @@ class Appends:
         ]
 
     def are_stored(self, db: Connection, works: Sequence[Append]) -> list[bool]:
-        """Whether these very records stand in their logs, by the hashes of the last ones."""
+        """Whether these very records are in their logs, by the hashes of the last ones."""
         places = [(work.run_id, last.seq) for work in works for last in work.records[-1:]]
         params = ([run_id for run_id, _ in places], [seq for _, seq in places])
         found = db.rows(self._q["stored_hashes"], params)
@@ -223,7 +223,7 @@ class Appends:
     def open(self, link: Link, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
         """See `base.Store.open_append`."""
         # The run's row is not locked while the tool works: its lease must be renewed meanwhile. The
-        # fence is looked at now, so as not to work in vain, and checked in the commit.
+        # fence is looked at now, so as not to work without effect, and checked in the commit.
         standing = link.run(lambda db, _: self._begin_for_tool(db, run_id))
         with link.held() as db:
             after = standing[run_id].head if standing else -1
@@ -266,7 +266,7 @@ class Appends:
 
     def _was_stored(self, work: Append) -> bool:
         """How a transaction ended whose answer was lost. It held the run's lock until its end, so
-        whoever gets the lock now sees the end."""
+        the next holder of the lock sees the end."""
 
         def look(db: Connection, _unsure: bool) -> bool:
             with db.pipeline():
@@ -294,7 +294,7 @@ class _OpenAppend:
     def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement with parameters; its rows."""
         if self.done:
-            raise StoreError("this transaction is over: its receipt has been written")
+            raise StoreError("this transaction has ended: its receipt was written")
         if _ends_transaction(sql):
             raise StoreError(
                 "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
@@ -313,7 +313,7 @@ class _OpenAppend:
 
 
 def _ends_transaction(statement: str) -> bool:
-    """Whether one SQL statement would begin or end a transaction (a savepoint is the tool's own)."""
+    """Whether one SQL statement would start or end a transaction (a savepoint is the tool's own)."""
     rest = statement.lstrip(_BLANKS)
     while rest.startswith(("--", "/*")):
         rest = _after_comment(rest).lstrip(_BLANKS)
@@ -353,7 +353,7 @@ def _going_together(batch: Sequence[Append], left: Sequence[int]) -> tuple[list[
 
     Of one run only those that follow each other without a gap: `append_events` compares a log's end
     once. Of those that claim one key the first. A suspension after the append that wakes its run: they must
-    not be one transaction, in which runs are settled before others are woken. Nothing overtakes an earlier append
+    not be one transaction, in which runs are resolved before others are woken. Nothing overtakes an earlier append
     of its run.
     """
     going: list[int] = []

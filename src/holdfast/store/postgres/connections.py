@@ -76,7 +76,7 @@ _RETRIED: Final = {
     "57P03",  # the server is starting up
 }
 _STRANGER: Final = "invalid response"
-"""In libpq's words of whoever is no PostgreSQL: while that restarts, somebody else may have its port."""
+"""What libpq reports of a server that is not PostgreSQL: during a restart, another process may use its port."""
 # What a server says to a client whose request can never succeed. Its code does not reach us.
 _HOPELESS: Final = (
     "authentication failed",
@@ -99,7 +99,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self.set_up_transaction(idle_seconds_max=idle_seconds_max)
 
     def set_up_transaction(self, *, idle_seconds_max: int = 15) -> None:
-        """Settings for the rest of this transaction; 0 seconds is for ever."""
+        """Settings for the rest of this transaction; 0 seconds is forever."""
         self.execute(_TRANSACTION_SETTINGS, (f"{idle_seconds_max}s",))
 
     def change(self, query: str, params: Params = None) -> list[tuple[Any, ...]]:
@@ -202,11 +202,11 @@ class Route:
                 told(now)
             if self.require_fsync and fsync != "on":
                 raise UnsafeStore(
-                    f"{self.url} runs with fsync={fsync}: a power cut can lose what it acknowledged, or all of "
-                    "it. Set fsync=on; for a database that may be lost, open the store with require_fsync=False"
+                    f"{self.url} runs with fsync={fsync}: a power failure can lose acknowledged data, or all of "
+                    "it. Set fsync=on; if the data may be lost, open the store with require_fsync=False"
                 )
             self.met(connection)
-        except BaseException:  # also an interrupt: no connection stays open that nobody has
+        except BaseException:  # also an interrupt: no connection leaks
             connection.close()
             raise
         return connection
@@ -224,7 +224,7 @@ class Route:
         where = self.describe(error)
         if code == "53100":
             return StorageFull(
-                f"{where}. Nothing was written; make room on the server and resume the run"
+                f"{where}. Nothing was written; free space on the server and resume the run"
             )
         if code == "25006":
             return ReadOnlyStore(
@@ -232,7 +232,7 @@ class Route:
             )
         if code == "42501":
             return ReadOnlyStore(
-                f"{where}. The role {self.user!r} lacks rights; grant it the tables of the schema"
+                f"{where}. The role {self.user!r} lacks permissions; grant it access to the tables of the schema"
             )
         if code in ("42P01", "3F000", "42883", "42703"):
             return SchemaMismatch(
@@ -320,7 +320,7 @@ class Link:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Connection]:
-        """The connection itself, for a transaction with somebody else's statements in it."""
+        """The connection itself, for a transaction with a tool's statements in it."""
         with self._using:
             try:
                 yield self._ready()
@@ -337,7 +337,7 @@ class Link:
         self._route.unwatch(self)
 
     def break_if_stuck(self) -> None:
-        """Break the connection if its answer is overdue; the thread that waits for it then sees so."""
+        """Break the connection if its answer is overdue; the thread that is waiting for it then sees so."""
         with self._guard:
             connection, since = self._connection, self._busy_since
             if (
@@ -357,7 +357,7 @@ class Link:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Around what must not wait for ever: see `break_if_stuck`."""
+        """Around what must not wait forever: see `break_if_stuck`."""
         with self._guard:
             self._busy_since = time.monotonic()
         try:
@@ -389,7 +389,7 @@ class Link:
 
     def _unavailable(self, error: psycopg.Error, unsure: bool) -> StoreUnavailable:
         outcome = (
-            "What was being written may or may not be there; read it before deciding"
+            "What was being written may or may not be stored; read it before deciding"
             if unsure
             else "Nothing was written"
         )
@@ -397,7 +397,7 @@ class Link:
 
 
 class Pool:
-    """A few links for whoever needs one. Appends and leases have their own and never queue here."""
+    """A few shared connections. Appends and leases have their own and never queue here."""
 
     def __init__(self, route: Route, size: int) -> None:
         self._route = route
@@ -410,7 +410,7 @@ class Pool:
         if not self._free.acquire(timeout=self._route.patience):
             raise StoreUnavailable(
                 f"{self._route.url}: all {self._size} connections stayed busy for {self._route.patience:g} s; "
-                "open the store with a larger pool_size, or let fewer tools hold a transaction at once"
+                "open the store with a larger pool_size, or let fewer tools keep a transaction open at once"
             )
         try:
             try:
@@ -421,7 +421,7 @@ class Pool:
                 yield link
             finally:
                 self._idle.append(link)
-                if self._route.closed.is_set():  # meanwhile: then nobody else closes it
+                if self._route.closed.is_set():  # meanwhile: then it must be closed here
                     self.close()
         finally:
             self._free.release()

@@ -1,7 +1,7 @@
 """Being woken when another process changes a run: through LISTEN/NOTIFY.
 
 A note is a hint. Behind a transaction pooler none arrive, and one may be lost with its connection;
-whoever waits also looks for himself now and then.
+waiters also poll now and then.
 
 Not here: those who wait, and how this process wakes them (`wakeups.py`).
 """
@@ -64,7 +64,7 @@ class Listener:
 
     def _serve(self) -> None:
         while not self._stopped.is_set():
-            # Whatever fails here, polling goes on; the next attempt comes soon.
+            # Whatever fails here, polling continues; the next attempt comes soon.
             with contextlib.suppress(psycopg.Error, StoreError, OSError):
                 self._listen()
             self._stopped.wait(RECONNECT_SECONDS)
@@ -77,7 +77,7 @@ class Listener:
                     return
                 self._connection = connection
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            self._bell.ring_all()  # for what happened while nobody listened
+            self._bell.ring_all()  # for what happened while we did not listen
             proof = f"hears {secrets.token_hex(8)}"
             self._say(proof)
             for note in connection.notifies():

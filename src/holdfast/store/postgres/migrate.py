@@ -1,6 +1,6 @@
-"""Bringing a PostgreSQL schema up to date, whoever comes first.
+"""Bringing a PostgreSQL schema up to date; the first process does it.
 
-Steps are numbered files; which ones a database has stands in its table `schema_steps`. When it is up
+Steps are numbered files; which ones a database has is in its table `schema_steps`. When it is up
 to date nothing is written and nothing locked. Otherwise all missing steps are one transaction, under
 a lock that ends with it: of several processes that start at once, one migrates and the others find
 it done. A database that a newer Holdfast has migrated is refused, and left alone.
@@ -40,7 +40,7 @@ class Schema:
             self._migrate(connection)
         except pg.InsufficientPrivilege as error:
             raise SchemaMismatch(
-                f"the role {user!r} may not prepare the schema {self.name!r} ({error.diag.message_primary}). "
+                f"the role {user!r} cannot prepare the schema {self.name!r} ({error.diag.message_primary}). "
                 f'Let its owner open the store once, then: GRANT USAGE ON SCHEMA "{self.name}" and SELECT, '
                 "INSERT, UPDATE, DELETE on its tables to this role"
             ) from None
@@ -59,20 +59,20 @@ class Schema:
         if not ours:
             if connection.rows(self._q["schema_tables"], (self.name,)):
                 raise SchemaMismatch(
-                    f"there is a schema {self.name!r} with tables in it that are not Holdfast's; "
+                    f"the schema {self.name!r} contains tables that are not Holdfast's; "
                     "open the store with schema=… to use another name"
                 )
             return 0
         found = connection.rows(self._q["schema_steps"])
         if len(found) > len(self.steps):
             raise SchemaMismatch(
-                f"the schema {self.name!r} has version {len(found)}, this Holdfast knows {len(self.steps)}; "
+                f"the schema {self.name!r} has version {len(found)}, this Holdfast supports {len(self.steps)}; "
                 "update Holdfast. Nothing was changed"
             )
         for (number, checksum), step in zip(found, self.steps, strict=False):
             if (number, checksum) != (step.number, step.checksum):
                 raise SchemaMismatch(
-                    f"step {number} of the schema {self.name!r} is not the one that this Holdfast knows as "
+                    f"step {number} of the schema {self.name!r} is not the one that this Holdfast calls "
                     f"{step.number:04}_{step.name}; it was made by a different build"
                 )
         return len(found)

@@ -95,7 +95,7 @@ class PostgresStore:
     ) -> None:
         if not _SCHEMA_NAME.fullmatch(schema):
             raise InvalidInput(
-                f"{schema!r} is not a schema name: use up to 40 small letters, digits and _, not beginning with pg_"
+                f"{schema!r} is not a schema name: use up to 40 lower-case letters, digits and _, not starting with pg_"
             )
         self._dsn, self._clock = dsn, clock
         self._options: dict[str, Any] = {"patience": patience, "require_fsync": require_fsync}
@@ -118,7 +118,7 @@ class PostgresStore:
         self.url = self._route.url
         try:
             self._readonly = self._pool.run(self._prepare)
-        except BaseException:  # also an interrupt: nobody else has it, to close it
+        except BaseException:  # also an interrupt: close it here
             self.close()
             raise
 
@@ -433,7 +433,7 @@ class PostgresStore:
                 db.begin()
                 found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
                 if found is None:
-                    raise NotFound(f"there is no run {run_id!r}")
+                    raise NotFound(f"no run {run_id!r}")
                 db.execute(self._q["save_snapshot"], (*found, *snapshot))
                 db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation})
                 db.execute("COMMIT")
@@ -490,7 +490,7 @@ class PostgresStore:
         timeout: float,
         or_when: Callable[[], bool] | None = None,
     ) -> bool:
-        """Asks again whenever somebody rings and when the next timer ends; and now and then, the longer
+        """Checks again at each notification and when the next timer ends; and now and then, the longer
         nothing happens the less often. Notes that surely arrive allow for long pauses."""
         end = time.monotonic() + timeout
         pause = POLL_SECONDS_MIN
@@ -509,7 +509,7 @@ class PostgresStore:
                     pause = IDLE_SECONDS_MAX
                 if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
                     if time.monotonic() >= end:
-                        return False  # whoever goes on waiting looks at once: one look, not two
+                        return False  # a caller that keeps waiting checks at once: once, not twice
                     pause = min(pause * 1.5, DEAF_SECONDS_MAX)
                 rung.clear()
 
@@ -536,12 +536,12 @@ class PostgresStore:
                     "this is a standby: it can be read, but no worker can use it"),
             Finding("rights", "read" if self._readonly else "read, write", not self._readonly,
                     "this role cannot write; workers need INSERT, UPDATE and DELETE"),
-            Finding("fsync", fsync, fsync == "on", "a power cut can lose everything; set fsync=on"),
+            Finding("fsync", fsync, fsync == "on", "a power failure can lose everything; set fsync=on"),
             Finding("full_page_writes", pages, pages == "on",
-                    "a power cut can tear pages, unless the file system never does; set it on"),
+                    "a power failure can tear pages, unless the file system prevents it; set it on"),
             Finding("synchronous_commit", f"{commit}, on for our transactions" if weak else commit, True),
             Finding("data_checksums", checksums, checksums == "on",
-                    "a damaged page is noticed late; enable with pg_checksums"),
+                    "a damaged page is detected late; enable with pg_checksums"),
         ]  # fmt: skip
 
 

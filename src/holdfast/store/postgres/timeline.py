@@ -1,14 +1,14 @@
 """Notice that the server has gone back in time, and stop the runs of which it lost something.
 
-A failover to a standby that lagged, or a restore, can take back commits that were acknowledged. The
-log of a run is then shorter than what was done in its name, and whoever took it up would do some of
-it again. PostgreSQL begins a new timeline at each such moment, so on a new one this process compares
+A failover to a standby that lagged, or a restore, can undo commits that were acknowledged. The
+log of a run is then shorter than what was done in its name, and a worker that claimed it would do some of
+it again. PostgreSQL starts a new timeline at each such moment, so on a new one this process compares
 the newest things it was told (events, epochs) with what is there now, before it does anything else:
 
-- a run whose acknowledged events are missing is set aside, with a reason, for a person to look at;
+- a run whose acknowledged events are missing is quarantined, with a reason, for a person to look at;
 - an epoch that is smaller than one we know is raised, so that no epoch is given to two owners.
 
-Other processes do the same with what they know. So that they can, nobody claims due runs for one
+Other processes do the same with what they know. So that they can, no worker claims due runs for one
 lease time after the change.
 
 Not known here, and so not noticed: what processes knew that are gone by then, and a server that
@@ -58,7 +58,7 @@ class History:
         self._timeline = ""
         self._changed_at: float | None = None
         self.lost: dict[str, LogRegressed] = {}
-        """Runs that were set aside, and why."""
+        """Runs that were quarantined, and why."""
 
     def remember(
         self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None
@@ -71,14 +71,14 @@ class History:
             self._known.pop(next(iter(self._known)), None)
 
     def meet(self, db: Connection) -> None:
-        """A new connection: if it leads to another timeline, compare before anybody uses it."""
+        """A new connection: if it leads to another timeline, compare before it is used."""
         timeline = _timeline_of(db)
         if not timeline:
             return
         with self._mutex:
             if self._timeline and timeline != self._timeline:
                 _log.warning(
-                    "the database began a new timeline (%s): a failover, or a restore", timeline
+                    "the database started a new timeline (%s): a failover, or a restore", timeline
                 )
                 self._compare(db)
                 self._changed_at = time.monotonic()
@@ -98,7 +98,7 @@ class History:
         lost = [run_id for run_id, k in known.items() if k.seq >= 0 and run_id not in there]
         db.change(self._q["raise_epochs"], (ids, [k.epoch for k in known.values()]))
         for run_id, _, head, *_ in db.rows(self._q["standing"], (lost,)):
-            why = f"the database went back in time: event {known[run_id].seq} had been there"
+            why = f"the database went back in time: event {known[run_id].seq} is missing"
             self.lost[run_id] = LogRegressed(run_id, head + 1, why)
             db.change(self._q["set_aside"], (str(self.lost[run_id]), run_id))
             _log.error("%s", self.lost[run_id])

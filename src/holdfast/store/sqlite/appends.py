@@ -119,7 +119,7 @@ class Appends:
     def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
         """Where each log stands now, inside the transaction.
 
-        What this connection wrote last is remembered; if anybody else may have written since, everything
+        What this connection wrote last is remembered; if another process may have written since, everything
         is read again. What is given out is forgotten until it is committed, however the transaction ends.
         """
         ends = self._ends
@@ -224,7 +224,7 @@ class _OpenAppend:
 
     def _refuse_if_over(self) -> None:
         if self.done:
-            raise StoreError("this transaction is over: its receipt has been written")
+            raise StoreError("this transaction has ended: its receipt was written")
         if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
             raise InvalidInput(
                 "a statement of the tool rolled its transaction back; nothing was written"

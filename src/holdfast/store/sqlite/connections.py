@@ -47,7 +47,7 @@ class Connections:
         self.path, self.synchronous = path, synchronous
         self.in_memory = path == ":memory:"
         self.write = threading.RLock()
-        """Held by whoever uses the write connection."""
+        """Held while the write connection is used."""
         self._in_child = in_child
         self._pid = os.getpid()
         self._broken: StoreBroken | None = None
@@ -101,7 +101,7 @@ class Connections:
 
     @property
     def db(self) -> apsw.Connection:
-        """The write connection; its user holds `write`. It is opened anew after a fork."""
+        """The write connection; its user holds `write`. It is opened again after a fork."""
         if self.in_memory and os.getpid() != self._pid:
             raise StoreUnavailable("an in-memory store does not survive a fork; use a file")
         if self._connection is None:
@@ -128,7 +128,7 @@ class Connections:
                 connection.close()
 
     def ready(self) -> apsw.Connection:
-        """The write connection, fit to begin a transaction; its user holds `write`."""
+        """The write connection, fit to start a transaction; its user holds `write`."""
         if self._broken is not None:
             self._refuse_if_broken()
         db = self._connection
@@ -137,14 +137,14 @@ class Connections:
         if self.readonly:
             raise ReadOnlyStore(f"{self.path} is read-only; nothing was written")
         if db.in_transaction:
-            # Whoever holds the write lock and finds a transaction has opened it himself, for a tool.
+            # If the holder of the write lock finds a transaction, it has opened it itself, for a tool.
             raise StoreError(
                 "a tool with `tx` cannot write to its run before its receipt is written"
             )
         return db
 
     def begin(self, db: apsw.Connection) -> None:
-        """Begin to write, and see whether anybody else has since we last did.
+        """Start to write, and see whether another process has since we last did.
 
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
@@ -157,16 +157,14 @@ class Connections:
                 self._broken = replaced
                 raise
         db.execute("BEGIN IMMEDIATE")
-        if (
-            written
-        ):  # by a checkpoint; or somebody has copied a file over it, and all we know is void
+        if written:  # by a checkpoint; or a file was copied over it, and all we know is void
             db.release_memory()
             self.others += 1
         elif db.data_version() != self._version:
             self.others += 1
 
     def commit(self, db: apsw.Connection) -> None:
-        """Make durable what was written since `begin`, in files that others can still open."""
+        """Make durable what was written since `start`, in files that others can still open."""
         db.execute("COMMIT")
         if not self.in_memory:
             try:
@@ -205,8 +203,8 @@ class Connections:
             # After a failed fsync the kernel may have dropped the pages it could not write, so a
             # second fsync that succeeds proves nothing. Only a fresh open reads what is really there.
             self._broken = StoreBroken(
-                f"{meaning} The disk failed, so this process writes no more; open the store again "
-                "once the disk is well, and run `holdfast doctor`"
+                f"{meaning} The disk failed, so this process does not write any more; open the store again "
+                "once the disk works, and run `holdfast doctor`"
             )
             return self._broken
         return meaning
@@ -276,14 +274,14 @@ class Connections:
             self.write.release()
 
     def after_fork_in_child(self) -> None:
-        """Nobody but the forking thread lives on here: locks and queues of others begin anew."""
+        """Only the forking thread exists here: locks and queues of others start over."""
         self.write = threading.RLock()
         self._reading_ended = threading.Condition()
         self._readings = 0
         if not self._fork_is_safe:
             self._broken = StoreBroken(
                 f"{self.path}: this process was forked in the middle of a transaction; "
-                "use the store in its parent, or start the process in another way (spawn)"
+                "use the store in its parent, or start the process with spawn"
             )
         self._in_child()
 

@@ -41,14 +41,14 @@ NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Reserve:
-    """Space held back beside the database, so that a receipt can be written when the disk is full."""
+    """Space held back next to the database, so that a receipt can be written when the disk is full."""
 
     def __init__(self, path: Path, *, active: bool) -> None:
         self._path, self._active = path, active
         self._fd = -1
 
     def hold(self) -> None:
-        """Have the reserve, or StorageFull: no effect begins whose receipt might find no room."""
+        """Have the reserve, or StorageFull: no effect starts whose receipt might find no room."""
         if not self._active:
             return
         if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile
@@ -61,7 +61,7 @@ class Reserve:
             os.posix_fallocate(self._fd, 0, RESERVE_BYTES)
         except OSError as error:
             raise in_our_words(
-                f"{self._path.parent}: no room for the {RESERVE_BYTES // 1024} KiB that receipts may need",
+                f"{self._path.parent}: no space for the {RESERVE_BYTES // 1024} KiB reserved for receipts",
                 error,
             ) from None
 
@@ -159,7 +159,7 @@ def _open_immutable(path: str, error: apsw.Error) -> apsw.Connection:
     if wal.exists() and wal.stat().st_size:
         raise ReadOnlyStore(
             f"{path}: {error}. The latest events are still in {wal.name}, which cannot be read without "
-            "writing beside it; copy both to a place where you may write, and open them there"
+            "writing next to it; copy both to a writable folder, and open them there"
         ) from error
     try:
         db = open_reader(path, immutable=True)
@@ -201,7 +201,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(fd)
     except OSError as error:
         raise StoreUnavailable(
-            f"{folder}: {error.strerror}. Nothing is sure to be kept there"
+            f"{folder}: {error.strerror}. Durability is not guaranteed there"
         ) from None
 
 
@@ -249,7 +249,7 @@ def _set_durable(db: apsw.Connection, path: str, synchronous: str) -> None:
     db.pragma("synchronous", synchronous)
     level = {"FULL": 2, "NORMAL": 1}[synchronous]
     if db.pragma("synchronous") != level:
-        raise UnsafeStore(f"{path}: synchronous={synchronous} was set but is not in force")
+        raise UnsafeStore(f"{path}: synchronous={synchronous} was set but is not in effect")
 
 
 def _migrate(db: apsw.Connection, path: str) -> None:
@@ -277,11 +277,11 @@ def _check_schema(db: apsw.Connection, path: str) -> None:
     application = db.pragma("application_id")
     if application != APPLICATION_ID and (tables or application or version):
         raise SchemaMismatch(
-            f"{path} is a SQLite database, but not one of Holdfast's; choose another file"
+            f"{path} is a SQLite database, but not a Holdfast store; choose another file"
         )
     if version > ours:
         raise SchemaMismatch(
-            f"{path} has schema {version}, this Holdfast knows {ours}; update Holdfast. Nothing was changed"
+            f"{path} has schema {version}, this Holdfast supports {ours}; update Holdfast. Nothing was changed"
         )
 
 
@@ -308,7 +308,7 @@ def examine(db: apsw.Connection, path: str) -> list[Finding]:
             "durability",
             {2: "FULL", 1: "NORMAL"}.get(level, str(level)),
             level == 2,
-            "the last commits can be lost when power fails; open with synchronous='FULL'",
+            "the last commits can be lost in a power failure; open with synchronous='FULL'",
         ),
         # SQLite's pages carry no checksums; a damaged one is noticed by the chain, or by its shape.
         Finding("checksums", "hash chain of every run", True),
@@ -322,7 +322,7 @@ def examine(db: apsw.Connection, path: str) -> list[Finding]:
             "file mode",
             "memory" if mode is None else oct(mode)[2:],
             mode in (None, 0o600),
-            "others on this machine can read it; chmod 600",
+            "other users of this machine can read it; run chmod 600",
         ),
     ]
 

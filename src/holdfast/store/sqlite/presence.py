@@ -1,6 +1,6 @@
 """Whether the files of an open store are still the ones that were opened.
 
-SQLite keeps its files open. If somebody deletes, renames or replaces them, this process would go on
+SQLite keeps its files open. If they are deleted, renamed or replaced, this process would continue
 writing where no other process can read, and the next one would start from nothing and repeat every
 effect. So the names are compared with what was opened: at the beginning of each transaction, and after
 its COMMIT, before anything is acknowledged.
@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.errors import StoreDamaged, StoreReplaced
 
 COMPANIONS: Final = ("-wal", "-shm")
-"""SQLite's write-ahead log and its index. Nobody may delete them while the store is open, either."""
+"""SQLite's write-ahead log and its index. They must not be deleted while the store is open, either."""
 WAL_HEADER_BYTES: Final = 32
 
 _stat: Final = os.stat
@@ -51,7 +51,7 @@ class Presence:
 
     def check(self) -> bool:
         """StoreReplaced if another file, or none, has the store's name; else whether the file was written
-        to since the last check. (That is rare: by a checkpoint, or by somebody who copies over it.)"""
+        to since the last check. (That is rare: by a checkpoint, or by a copy over it.)"""
         found = self.check_identity()
         if found is None:
             return False
@@ -67,7 +67,7 @@ class Presence:
         except OSError as error:
             raise self._replaced(f"{self.path} is gone ({error.strerror})") from None
         if (found.st_dev, found.st_ino) != self._main:
-            raise self._replaced(f"another file has taken the place of {self.path}")
+            raise self._replaced(f"{self.path} was replaced by another file")
         return found
 
     def check_all(self) -> None:
@@ -87,8 +87,8 @@ class Presence:
 
     def _replaced(self, what: str) -> StoreReplaced:
         return StoreReplaced(
-            f"{what} while this process had the store open. What it was about to write is not acknowledged, "
-            "and it writes no more; restore the files (from a backup, if they are lost), then restart it"
+            f"{what} while this process had the store open. Pending writes are not acknowledged, "
+            "and it stops writing; restore the files (from a backup, if they are lost), then restart it"
         )
 
 
@@ -107,8 +107,8 @@ def refuse_emptied(path: str) -> None:
             state = "empty" if database.exists() else "missing"
             raise StoreDamaged(
                 f"{path} is {state}, but {witness.name} next to it shows that it was a store. Restore it from "
-                f"a backup; to begin with a new, empty store instead, delete {witness} (and other files "
-                f"whose names begin with {database.name}-). Nothing was changed"
+                f"a backup; to start with a new, empty store instead, delete {witness} (and other files "
+                f"whose names start with {database.name}-). Nothing was changed"
             )
 
 

@@ -100,7 +100,7 @@ class SQLiteLimits:
         self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
     ) -> int | None:
         who = {"name": name, "holder": holder}
-        span = per_us + slack_us  # so that one that begins a little late is still within the limit
+        span = per_us + slack_us  # so that one that starts a little late is still within the limit
         with self._transaction() as db:
             now = self._now()
             own = db.execute(_Q["own_turn"], who).get

@@ -177,7 +177,9 @@ class SQLiteStore:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
         row = RunRow(*found)
         if row.status not in STATUSES or not _reads_as(found, _ROW_TYPES):
-            raise StoreDamaged(f"{self.path}: the row of run {row.id!r} does not read. {DAMAGED}")
+            raise StoreDamaged(
+                f"{self.path}: the row of run {row.id!r} cannot be decoded. {DAMAGED}"
+            )
         return row
 
     def append(self, work: Append) -> None:
@@ -232,7 +234,9 @@ class SQLiteStore:
         if limit <= 0:
             return []
         asked = self._wanted(wanted)
-        with self._reading() as db:  # a look without the write lock: an idle worker disturbs nobody
+        with (
+            self._reading() as db
+        ):  # without the write lock: an idle worker disturbs no other process
             if not self._due(db, asked, 1, but):
                 return []
         with self._transaction() as db:
@@ -300,7 +304,7 @@ class SQLiteStore:
             found: Rows = db.execute(
                 _Q["read"], (run_id, after, -1 if limit is None else limit)
             ).fetchall()
-        # A damaged name may be no text any more; its hash then tells, as for other damage.
+        # A damaged name may no longer be text; its hash detects it, as for other damage.
         # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
         new, known = tuple.__new__, _KINDS
         return [
@@ -313,7 +317,7 @@ class SQLiteStore:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
         for row in found:
             if not _reads_as(row, (str, int)):
-                raise StoreDamaged(f"{self.path}: the end of a log does not read. {DAMAGED}")
+                raise StoreDamaged(f"{self.path}: the end of a log cannot be decoded. {DAMAGED}")
         return dict(found)
 
     def last_restart(self, run_id: str) -> int:
@@ -365,7 +369,7 @@ class SQLiteStore:
         with self._reading() as db:
             found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
         if found and not _reads_as(found[0], (str, int)):
-            raise StoreDamaged(f"{self.path}: the row of key {key!r} does not read. {DAMAGED}")
+            raise StoreDamaged(f"{self.path}: the row of key {key!r} cannot be decoded. {DAMAGED}")
         return (found[0][0], found[0][1]) if found else None
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
@@ -381,7 +385,7 @@ class SQLiteStore:
         with self._transaction() as db:
             key = db.execute(_Q["run_key"], (run_id,)).get
             if key is None:
-                raise NotFound(f"there is no run {run_id!r}")
+                raise NotFound(f"no run {run_id!r}")
             db.execute(_Q["save_snapshot"], (key, *snapshot))
             live = snapshot.code_version.startswith(LIVE)
             rotation = rotation_of(live, keep, max_age_us, self.now())
@@ -403,7 +407,7 @@ class SQLiteStore:
         with self._reading() as db:
             newest = 2**62 if at_most is None else at_most
             found: Rows = db.execute(_Q["snapshot"], (run_id, newest, live)).fetchall()
-        # A damaged one is no snapshot: a cache is done without.
+        # A damaged one is not a snapshot: a cache is done without.
         return Snapshot(*found[0]) if found and _reads_as(found[0], _SNAPSHOT_TYPES) else None
 
     def delete(self, run_id: str) -> bool:

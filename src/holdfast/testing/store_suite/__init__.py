@@ -13,7 +13,7 @@ and says in one sentence what holds. With pytest, make a test of each:
         with Bench(lambda clock: MyStore(tmp_path / "my.db", clock=clock)) as bench:
             check(bench)
 
-Nothing here knows a database or a test framework, and no check waits for time to pass: the clock is
+Nothing here knows a database or a test framework, and no check is waiting for time to pass: the clock is
 moved by hand.
 """
 
@@ -70,7 +70,7 @@ def store_checks() -> tuple[Check, ...]:
 
 
 def check_store(make_store: MakeStore, *, reopen: Reopen | None = None) -> None:
-    """Run every check, each with a store of its own; raise with the names of those that failed.
+    """Run every check, each with its own store; raise with the names of those that failed.
 
     `make_store(clock)` returns a fresh, empty store whose time is `clock()`, in microseconds since
     1970. `reopen(store)` opens the same place once more while the given store stays open.

@@ -44,7 +44,7 @@ def appended_records_follow_each_other_without_gap(bench: Bench) -> None:
 
 
 def an_event_from_outside_needs_no_lease(bench: Bench) -> None:
-    """A signal or a decision is appended whoever owns the run, and does not touch its row."""
+    """A signal or a decision is appended whichever worker owns the run, and does not change its row."""
     bench.create(worker="w")
     before = bench.row()
     bench.append(epoch=None)

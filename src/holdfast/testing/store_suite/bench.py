@@ -18,7 +18,7 @@ from holdfast.testing.clock import ManualClock
 LEASE_SECONDS: Final = 10
 LEASE_US: Final = LEASE_SECONDS * MICROSECONDS
 PATIENCE_SECONDS: Final = 60
-"""How long a check waits for another thread. Only a store that hangs ever takes so long."""
+"""How long a check is waiting for another thread. Only a store that hangs ever takes so long."""
 
 MakeStore = Callable[[Callable[[], int]], Store]
 Reopen = Callable[[Store], Store]

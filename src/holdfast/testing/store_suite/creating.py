@@ -134,7 +134,7 @@ def creating_one_id_at_once_creates_it_once(bench: Bench) -> None:
 
 
 def blobs_of_a_new_run_are_kept(bench: Bench) -> None:
-    """Big inputs lie beside the log from the first moment."""
+    """Big inputs lie next to the log from the first moment."""
     run = NewRun("run", "agent", "digest")
     bench.store.create(run, sealed(origin("run"), 1), blobs=[Blob("aa", b"big"), Blob("bb", b"")])
 

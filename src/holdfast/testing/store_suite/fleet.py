@@ -64,7 +64,7 @@ def a_due_schedule_is_advanced_by_one_worker(bench: Bench) -> None:
 
 
 def a_rate_is_kept_in_every_window(bench: Bench) -> None:
-    """At most `count` begin within `per`; who comes later is told when, in the order of coming."""
+    """At most `count` start within `per`; who comes later is told when, in the order of coming."""
     took = partial(
         bench.store.limits.take_turn, "mail", count=2, per_us=10 * MICROSECONDS, slack_us=0
     )
@@ -82,7 +82,7 @@ def a_rate_is_kept_in_every_window(bench: Bench) -> None:
 
 
 def a_turn_that_was_missed_is_not_kept(bench: Bench) -> None:
-    """After an outage those who had a turn queue again, so that they do not all begin at once."""
+    """After an outage those who had a turn queue again, so that they do not all start at once."""
     took = partial(
         bench.store.limits.take_turn,
         "mail",

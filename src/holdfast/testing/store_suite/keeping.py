@@ -1,4 +1,4 @@
-"""What holds of what is kept beside the log, of what is deleted, and of a place that is opened again."""
+"""What holds of what is kept next to the log, of what is deleted, and of a place that is opened again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def snapshots_rotate_but_never_the_newest(bench: Bench) -> None:
 
 
 def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
-    """Beyond the newest few *or* expired; what a loop goes on from does not rotate with the others."""
+    """Beyond the newest few *or* expired; what a loop continues from does not rotate with the others."""
     bench.create()
     store = bench.store
 
@@ -80,7 +80,7 @@ def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
 
 
 def only_what_has_ended_is_deleted(bench: Bench) -> None:
-    """A run that may still go on is kept, whatever it waits for."""
+    """A run that may still continue is kept, whatever it is waiting for."""
     bench.create("new")
     bench.create("live", worker="w")
     for status in ("waiting", "paused", "quarantined", "completed", "failed", "cancelled"):

@@ -53,7 +53,7 @@ def an_expired_run_is_given_to_the_next(bench: Bench) -> None:
 
 
 def a_waiting_run_can_be_claimed_by_name(bench: Bench) -> None:
-    """Due or not: somebody who knows why it should go on now may take it."""
+    """Due or not: somebody who knows why it should continue now may take it."""
     bench.create()
     bench.settle("run", "waiting", waiting_for="a person")
 
@@ -116,7 +116,7 @@ def renewing_after_the_end_is_refused(bench: Bench) -> None:
 
 
 def renewing_tells_lost_leases_from_held_ones(bench: Bench) -> None:
-    """One answer for many runs: expired, taken over, settled, released, unknown are lost."""
+    """One answer for many runs: expired, taken over, resolved, released, unknown are lost."""
     for run_id in ("held", "settled", "released", "newer"):
         bench.create(run_id, worker="w")
     bench.settle("settled", "waiting", due_at=bench.clock.now() + 1)
@@ -173,7 +173,7 @@ def claims_without_progress_are_counted(bench: Bench) -> None:
 
 
 def settling_ends_the_lease(bench: Bench) -> None:
-    """Status, due time and what it waits for are as told; the owner is gone, the epoch stays."""
+    """Status, due time and what it is waiting for are as told; the owner is gone, the epoch stays."""
     now = bench.clock.now()
     for status, due_at in (
         ("waiting", None),

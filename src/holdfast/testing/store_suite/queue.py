@@ -86,7 +86,7 @@ def the_next_due_time_is_known(bench: Bench) -> None:
 
 
 def what_has_waited_long_enough_comes_before_what_is_urgent(bench: Bench) -> None:
-    """Nothing waits for ever: ten points of priority are worth ten minutes, and no more."""
+    """Nothing waits forever: ten points of priority are worth ten minutes, and no more."""
     bench.create("low", priority=-5)
     bench.clock.advance(5 * 60 + 1)
     bench.create("middle")

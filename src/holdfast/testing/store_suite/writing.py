@@ -123,7 +123,7 @@ def a_tool_cannot_end_its_transaction(bench: Bench) -> None:
 
 
 def a_tool_whose_lease_is_lost_leaves_nothing(bench: Bench) -> None:
-    """Lost before it begins, or a receipt that does not fit: LeaseLost, Conflict, KeyTaken, NotFound."""
+    """Lost before it starts, or a receipt that does not fit: LeaseLost, Conflict, KeyTaken, NotFound."""
     _make_effect_table(bench)
     bench.create("other", worker="w")
     bench.append("other", epoch=1, claims_key="taken")

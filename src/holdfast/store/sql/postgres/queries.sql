@@ -15,7 +15,7 @@ WHERE r.id = k.id AND r.epoch < k.epoch
 RETURNING r.id;
 
 -- name: set_aside
--- A run whose log lacks what was acknowledged. Whoever executes it is fenced off.
+-- A run whose log lacks what was acknowledged. Its worker is fenced off.
 UPDATE holdfast.runs SET status = 'quarantined', due_at = NULL, owner = '', epoch = epoch + 1,
                          waiting_for = %s::text, updated_at = holdfast.clock(NULL)
 WHERE id = %s::text AND status NOT IN ('completed', 'failed', 'cancelled')
@@ -108,7 +108,7 @@ FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
 -- Take one run that nobody holds, due or not. The condition and the change are one statement. A log
--- that grew only by signs of life since the last claim has not got on. `most` says how many runs of its agent
+-- that grew only by signs of life since the last claim has made no progress. `most` says how many runs of its agent
 -- may be under way (-1: any number); who gives one has locked the agent's name.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
@@ -324,7 +324,7 @@ SELECT b.data FROM holdfast.blobs b JOIN holdfast.runs r ON r.key = b.run
 WHERE r.id = %s::text AND b.hash = %s::text;
 
 -- name: lock_for_snapshot
--- Against a deletion; appends may go on meanwhile.
+-- Against a deletion; appends may continue meanwhile.
 SELECT key FROM holdfast.runs WHERE id = %s::text FOR KEY SHARE;
 
 -- name: save_snapshot
@@ -357,7 +357,7 @@ ORDER BY s.seq DESC LIMIT 1;
 SELECT key FROM holdfast.runs WHERE id = %s::text FOR UPDATE;
 
 -- name: delete_run
--- Only a run that has ended; the condition stands in the statement that deletes. What hangs on it
+-- Only a run that has ended; the condition is in the statement that deletes. What hangs on it
 -- goes in the same statement.
 WITH gone AS (
   DELETE FROM holdfast.runs

@@ -66,7 +66,7 @@ WHERE id = :id;
 
 -- name: claim
 -- Take runs (a JSON list of keys) that nobody holds, due or not. The condition and the change are one
--- statement. A log that grew only by signs of life since the last claim has not got on. (The plus signs
+-- statement. A log that grew only by signs of life since the last claim has made no progress. (The plus signs
 -- keep SQLite from seeking by status.)
 UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at = :until,
                 waiting_for = '', updated_at = :now,
@@ -194,7 +194,7 @@ FROM snapshots s WHERE s.run = (SELECT key FROM runs WHERE id = ?) AND s.seq <= 
   AND (s.code_version LIKE 'live:%') = ? ORDER BY s.seq DESC LIMIT 1;
 
 -- name: delete_run
--- Only a run that has ended; the condition stands in the statement that deletes.
+-- Only a run that has ended; the condition is in the statement that deletes.
 DELETE FROM runs WHERE id = ? AND status IN ('completed', 'failed', 'cancelled') RETURNING key;
 
 -- name: delete_events

@@ -9,17 +9,26 @@
     }
 
 A mock says only what comes back. That a call is recorded before it begins, retried, approved and
-recorded when it ends is the real runtime's doing; see `sandbox` for how a mock gets in there.
+recorded when it ends is the real runtime's doing; see `testing/sandbox.py` and `dry_fork.py` for how a mock gets in there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import functools
+import inspect
+import json
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from holdfast.errors import InvalidInput
+from holdfast.core import values
+from holdfast.core.values import Codec
+from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare import Done
+from holdfast.runtime.params import HIDDEN
 
 ANSWERS: Final = ("returns", "error", "raises")
 KEYS: Final = (*ANSWERS, "sequence", "when")
@@ -30,19 +39,22 @@ class MockFailure(Exception):
 
 
 class MockMissing(BaseException):
-    """A tool with an effect was about to be executed for real. Not an `Exception`: the agent's own
-    `except` must not take it for the tool's failure, and the run must not be recorded as failed."""
+    """A tool or model was about to be executed for real, or code to contact something. Not an `Exception`: the
+    agent's own `except` must not take it for a failure, and the run must not be recorded as failed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, contacts: str = "") -> None:
         self.name = name
-        super().__init__(
-            f"{name} has an effect and no mock; nothing was executed. Add it to MOCKS "
-            f'({{"{name}": {{"returns": …}}}}), say `Given the {name} tool returns …`, or run without --mock'
-        )
+        if contacts:
+            what = f"{name} contacts {contacts}, which is not mocked; it was not contacted. "
+            how = "Mock the step, tool or function that does so"
+        else:
+            what = f"{name} has no mock; it was not executed. "
+            how = f'Add it to MOCKS ({{"{name}": {{"returns": …}}}}), say `Given the {name} tool returns …`'
+        super().__init__(f"{what}{how}, or run without --mock")
 
 
 class Mock(Protocol):
-    """What stands in for one function."""
+    """What replaces one function."""
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         """The answer to the call number `count` (from 0) with these arguments, or its error."""
@@ -52,11 +64,11 @@ class Mock(Protocol):
 Mocks = Mapping[str, Mock]
 
 
-def mocks_of(given: Mapping[str, Any]) -> dict[str, Mock]:
+def mocks_of(given: Mapping[str, Any], what: str = "MOCKS") -> dict[str, Mock]:
     """MOCKS as an author writes them, checked."""
     if not isinstance(given, Mapping):
         raise InvalidInput(
-            f'MOCKS must be a dict, {{"tool": {{"returns": …}}}}, not {type(given).__name__}'
+            f'{what} must be a dict, {{"tool": {{"returns": …}}}}, not {type(given).__name__}'
         )
     return {str(name): mock_of(str(name), value) for name, value in given.items()}
 
@@ -73,14 +85,14 @@ def mock_of(name: str, given: Any) -> Mock:
     ways = [key for key in ANSWERS if key in given]
     if len(ways) > 1 or ("sequence" in given and (ways or "when" in given)):
         said = ", ".join(key for key in KEYS if key in given)
-        raise InvalidInput(f"the mock of {name} says {said}; say one of them")
+        raise InvalidInput(f"the mock of {name} has {said}; use one of them")
     if "sequence" in given:
         return _Sequence(name, _sequence(name, given["sequence"]))
     otherwise = _answer(name, given) if ways else None
     if "when" in given:
         return _When(name, _cases(name, given["when"]), otherwise)
     if otherwise is None:
-        raise InvalidInput(f"the mock of {name} is empty; say one of {', '.join(KEYS)}")
+        raise InvalidInput(f"the mock of {name} is empty; use one of {', '.join(KEYS)}")
     return otherwise
 
 
@@ -90,7 +102,7 @@ def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> No
         close = difflib.get_close_matches(unknown[0], known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
-            f"{what} has {unknown[0]!r}, which means nothing; known are {', '.join(known)}{hint}"
+            f"{what} has {unknown[0]!r}, which is unknown; known are {', '.join(known)}{hint}"
         )
 
 
@@ -129,7 +141,7 @@ class _Sequence:
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         if count >= len(self.answers):
             raise MockFailure(
-                f"the mock of {self.name} has {len(self.answers)} answers and was asked once more"
+                f"the mock of {self.name} has {len(self.answers)} answers and was called once more"
             )
         return self.answers[count](count, args)
 
@@ -196,3 +208,63 @@ def _cases(name: str, given: Any) -> tuple[tuple[Callable[[Mapping[str, Any]], b
 def _given(wanted: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
     """Whether a call has these arguments (and others, whatever they are)."""
     return lambda args: all(key in args and args[key] == value for key, value in wanted.items())
+
+
+# ── mocks in the place of functions ──────────────────────────────────────────────────────────
+
+
+def mocked_body(
+    name: str, real: Callable[..., Any], mock: Mock, count: int, *, is_async: bool
+) -> Callable[..., Any]:
+    """What is executed instead of a function: its mock's answer to the call number `count` (from 0)."""
+
+    @functools.wraps(real)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        shown = {k: v for k, v in kwargs.items() if k not in HIDDEN}
+        shown |= dict(zip(inspect.signature(real).parameters, args, strict=False))
+        return typed_answer(name, real, mock(count, shown))
+
+    @functools.wraps(real)
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)  # where a real one would give way to other tasks
+        return called(*args, **kwargs)
+
+    return awaited if is_async else called
+
+
+def typed_answer(name: str, real: Callable[..., Any], value: Any) -> Any:
+    """A mock's plain answer as the type that the function declares, as if it had come from there."""
+    try:
+        declared = typing.get_type_hints(inspect.unwrap(real)).get("return", Any)
+    except (NameError, TypeError):  # a name that exists only for type checkers
+        return value
+    if declared in (Any, None, type(None)) or isinstance(value, Done):
+        return value
+    value = as_reply(value) if _is_reply(declared) else value
+    try:
+        return Codec(declared).decode(values.encode(value, typed=True))
+    except NotStorable as error:
+        raise error.of(f"what the mock of {name} returns") from None
+
+
+def _is_reply(declared: Any) -> bool:
+    """Whether a function answers as a model does: with text and tool calls."""
+    return {"text", "tool_calls"} <= set(getattr(declared, "__struct_fields__", ()))
+
+
+def as_reply(value: Any) -> Any:
+    """A model's mocked answer as short as people write it: a text, or `{"tool": name, "with": {…}}` (or a
+    list of those) for the tools it calls."""
+    if isinstance(value, str):
+        return {"text": value}
+    wanted = value if isinstance(value, list) else [value]
+    if not all(
+        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one
+        for one in wanted
+    ):
+        return value
+    calls = [
+        {"id": f"call-{number}", "name": one["tool"], "arguments": json.dumps(one.get("with", {}))}
+        for number, one in enumerate(wanted, 1)
+    ]
+    return {"tool_calls": calls}

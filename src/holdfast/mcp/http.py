@@ -1,0 +1,239 @@
+"""Serve many clients over streamable HTTP, as an ASGI application: alone, or mounted by another one.
+
+Every request needs a bearer token; the token decides the identity. Host and Origin are checked against a list, so
+that a web page cannot reach a server on the reader's machine. TLS is the task of a proxy in front.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import itertools
+import json
+import secrets
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import (
+    DEFAULT_SESSION_IDLE_TIMEOUT,
+    StreamableHTTPSessionManager,
+)
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.errors import InvalidInput
+from holdfast.mcp.reach import Identity
+from holdfast.mcp.server import Context, HoldfastServer
+from holdfast.store.base import Store
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+SESSIONS_MAX: Final = 1000
+TOKEN_CHARACTERS_MIN: Final = 20
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+PATH: Final = "/mcp"
+
+
+# ── credentials ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A bearer token, kept as its digest, and the identity that it stands for."""
+
+    digest: bytes
+    who: Identity
+
+    @classmethod
+    def of(cls, token: str, who: Identity) -> Credential:
+        if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
+            raise InvalidInput(
+                f"a token needs at least {TOKEN_CHARACTERS_MIN} printable ASCII characters; "
+                'make one with `python -c "import secrets; print(secrets.token_urlsafe(32))"`'
+            )
+        return cls(_digest(token), who)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def read_secret(path: Path) -> str:
+    """The text of a file that only its owner can read."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise InvalidInput(f"{path} can be read by other users; run `chmod 600 {path}`")
+    return text
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+# ── the application ──────────────────────────────────────────────────────────────────────────
+
+
+class McpApp:
+    """The ASGI application. `running()` must be open while it is used; a server that knows `lifespan` does that."""
+
+    def __init__(
+        self, store: Store, credentials: Sequence[Credential], *, hosts: Sequence[str] = LOOPBACK
+    ) -> None:
+        if not credentials:
+            raise InvalidInput("an MCP server over HTTP needs a token")
+        self._credentials = tuple(credentials)
+        self._identities = {c.digest.hex(): c.who for c in credentials}
+        self.server = HoldfastServer(store, self._identify)
+        self._sessions = Sessions()
+        self._manager = StreamableHTTPSessionManager(
+            self.server.protocol,
+            security_settings=security(hosts),
+            max_request_body_size=BODY_BYTES_MAX,
+            max_sessions=SESSIONS_MAX,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self._manager.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(self, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        found = self._authenticated(scope)
+        if found is None:
+            await _respond(
+                send, 401, "a bearer token is needed", [(b"www-authenticate", b"Bearer")]
+            )
+            return
+        if scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") not in ("", PATH):
+            await _respond(send, 404, f"there is only {PATH}")
+            return
+        # The SDK ties a session to this user: another token cannot use it.
+        token = AccessToken(token="", client_id=found.digest.hex(), scopes=[])
+        scope["user"] = AuthenticatedUser(token)
+        with self._sessions.used(_session_of(scope)):
+            await self._manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE":
+            self.server.subscriptions.forget(_session_of(scope))
+        for session in self._sessions.ended():
+            self.server.subscriptions.forget(session)
+
+    def _authenticated(self, scope: Scope) -> Credential | None:
+        given = [v for k, v in scope["headers"] if k == b"authorization"]
+        if len(given) != 1:
+            return None
+        scheme, _, token = given[0].decode("latin-1").partition(" ")
+        digest = _digest(token.strip())
+        matches = [c for c in self._credentials if hmac.compare_digest(c.digest, digest)]
+        return matches[0] if matches and scheme.lower() == "bearer" else None
+
+    def _identify(self, ctx: Context) -> Identity:
+        user: Any = ctx.request.scope["user"] if ctx.request is not None else None
+        return self._identities[user.access_token.client_id]
+
+
+def _session_of(scope: Scope) -> str:
+    """The session that a request of a 2025-11-25 client names; "" for others."""
+    found = [value for name, value in scope["headers"] if name == b"mcp-session-id"]
+    return found[0].decode("latin-1") if found else ""
+
+
+class Sessions:
+    """Which sessions are in use, to forget the subscriptions of those that the SDK has ended for being idle."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._open: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+
+    @contextmanager
+    def used(self, session: str) -> Iterator[None]:
+        """A request of this session is being served."""
+        if not session:
+            yield
+            return
+        self._open[session] = self._open.get(session, 0) + 1
+        self._last.pop(session, None)
+        try:
+            yield
+        finally:
+            self._open[session] -= 1
+            if not self._open[session]:
+                del self._open[session]
+                self._last[session] = self._clock()
+
+    def ended(self) -> list[str]:
+        """Sessions without a request for longer than the SDK keeps them; each is returned once."""
+        before = self._clock() - DEFAULT_SESSION_IDLE_TIMEOUT - 60
+        # In the order of their last use: the oldest come first.
+        found = list(itertools.takewhile(lambda session: self._last[session] < before, self._last))
+        for session in found:
+            del self._last[session]
+        return found
+
+
+def security(hosts: Sequence[str]) -> TransportSecuritySettings:
+    """Which Host and Origin headers are accepted: those of these hosts, with any port."""
+    ported = [f"{host}:*" for host in hosts]
+    return TransportSecuritySettings(
+        allowed_hosts=[*hosts, *ported],
+        allowed_origins=[f"{scheme}://{host}" for scheme in ("http", "https") for host in (*hosts, *ported)],
+    )  # fmt: skip
+
+
+async def _respond(
+    send: Send, status: int, said: str, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    body = json.dumps({"error": said}).encode()
+    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": [*start, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _lifespan(app: McpApp, receive: Receive, send: Send) -> None:
+    await receive()
+    async with app.running():
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def serve(app: ASGIApp, host: str, port: int) -> None:
+    """Serve until the process is stopped."""
+    import uvicorn
+
+    uvicorn.run(
+        app,
+        host=host.strip("[]"),
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=64 * 1024,
+        limit_concurrency=2000,
+    )

@@ -1,0 +1,79 @@
+"""Threads for blocking calls that are awaited: as many as there are calls at the moment.
+
+The default executor of an event loop has a fixed number of threads (6 on two cores), which the whole process shares. A few
+agents or waits in it would hold up everything else that is awaited, the user's own code too. Here a call never waits
+for another one: an idle thread takes it, or a new one. Threads that are idle for a while end.
+
+They are daemons: a call that never returns must not keep a process alive that was told to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+IDLE_SECONDS: Final = 10.0
+
+
+class Threads(Executor):
+    """An executor without a limit: `loop.run_in_executor(threads, fn)`."""
+
+    def __init__(self) -> None:
+        self._todo: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._idle = 0
+        self._closed = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        with self._changed:
+            self._todo.append(partial(_call, future, partial(fn, *args, **kwargs)))
+            if self._idle >= len(self._todo):
+                self._changed.notify()
+                return future
+        threading.Thread(target=self._serve, name="holdfast-call", daemon=True).start()
+        return future
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+            del work  # what it holds is not kept while this thread is idle
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._todo or self._closed, IDLE_SECONDS)
+            self._idle -= 1
+            return self._todo.popleft() if self._todo else None
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Let idle threads end, and from now on each thread after its call. Calls under way are not waited for."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def _call(future: Future[T], fn: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn()
+    except BaseException as error:  # noqa: BLE001 (raised where it is awaited)
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def in_thread(threads: Executor | None, fn: Callable[[], T]) -> asyncio.Future[T]:
+    """Call it in one of these threads (None: the event loop's own), with the context variables of the caller."""
+    context: Any = contextvars.copy_context()
+    return asyncio.get_running_loop().run_in_executor(threads, partial(context.run, fn))

@@ -1,0 +1,76 @@
+"""Plain English: phrases that are never right in this project's texts, with what to write instead.
+
+A short list against relapses, and no substitute for reading. Glossary: CONTRIBUTING.md, Language.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import VERBS, cli
+from support.pages import ROOT
+
+INSTEAD = {
+    r"\banew\b": "again; starts over",
+    r"\bupon\b": "on",
+    r"\bfor ever\b": "forever",
+    r"\bin vain\b": "without effect",
+    r"\bwho(?:m)?ever\b": "the caller, any worker, the person who",
+    r"\btak(?:e|es|en) up by\b|\bt(?:ake|akes|ook) (?:it|them|the run) up\b": "claim",
+    r"\bgiven back\b|\bg(?:ive|ives|ave) (?:it|them|the run|its runs) back\b": "release",
+    r"\bleaves? memory\b|\bleft memory\b": "is suspended",
+    r"\bin one breath\b": "in one reply",
+    r"\bno [a-z]+ any more\b": "deleted; no longer a …",
+    r"\belse than\b": "other than",
+    r"\bc(?:ome|omes|ame) round\b": "an iteration ends",
+    r"\bneighbours?\b": "alternatives, other engines",
+    r"\bplanted bugs?\b": "mutants",
+    r"\bthe log (?:knows|holds)\b": "is recorded; the log contains",
+    r"\b(?:did|does) not get on\b": "makes no progress",
+    r"\blooks? for (?:it|him|them)sel(?:f|ves)\b": "polls",
+    r"\bin the worst moment\b": "at the worst moment",
+    r"\bbelongs? into\b": "belongs in",
+}
+RULES = [(re.compile(phrase, re.IGNORECASE), better) for phrase, better in INSTEAD.items()]
+TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "bench/README.md", "examples/README.md")  # fmt: skip
+
+LATER = {"app", "declare", "engine", "execute", "flow", "intent", "lease", "lines", "match", "recover", "requests", "suspend", "waits", "worker", "writer"}  # fmt: skip
+"""Modules that others are rewriting now; to be emptied."""
+
+
+def files() -> Iterator[Path]:
+    yield from (ROOT / name for name in TEXTS)
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+    yield from (p for p in sorted((ROOT / "src").rglob("*.py")) if p.stem not in LATER)
+
+
+def problems(text: str) -> list[str]:
+    return [
+        f"line {number}: {found[0]!r}; write: {better}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for rule, better in RULES
+        if (found := rule.search(line))
+    ]
+
+
+@pytest.mark.parametrize("file", list(files()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_text_has_no_phrase_of_the_old_dialect(file: Path) -> None:
+    assert [] == problems(file.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_command_has_no_phrase_of_the_old_dialect(verb: str) -> None:
+    shown = CliRunner().invoke(cli, [verb, "--help"], prog_name="holdfast")
+
+    assert isinstance(cli, click.Group) and 0 == shown.exit_code, shown.output
+    assert [] == problems(shown.output)
+
+
+def test_a_phrase_of_the_old_dialect_is_found_with_its_replacement() -> None:
+    assert ["line 2: 'whoever'; write: the caller, any worker, the person who"] == problems(
+        "Fine.\nIt is for whoever asks."
+    )
