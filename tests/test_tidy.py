@@ -34,11 +34,12 @@ FLOORS = (
     {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
-    {"web", "mcp", "lua"},
+    {"lua"},  # a front end: files become agents, which the interfaces load
+    {"web", "mcp"},
     {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = FLOORS[-1] | FLOORS[-2]
+WINDOWS = {"lua", "web", "mcp", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.

@@ -250,6 +250,11 @@ class Played(Strict):
     tests: list[dict[str, Any]]
 
 
+class Validated(Strict):
+    ok: bool
+    problems: list[dict[str, Any]]
+
+
 class Schedule(Strict):
     id: str
     agent: str
@@ -345,7 +350,7 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test"}
+NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "validate"}
 """These make a store, or have their own."""
 
 
@@ -378,6 +383,8 @@ CASES = {
     "check": Verb("check agents.py", CheckedAll, ("check", "Missing argument"), only_looks=True),
     "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "use --mock, or --real"),
                  ("test other.py", "has nothing to test"), only_looks=True),
+    "validate": Verb("validate procedure.tac", Validated, ("validate", "Missing argument"),
+                     ("validate agents.py", "is not a .tac file"), only_looks=True),
     "schedule": Verb("schedule agents.py:asking @daily --id daily", Schedule,
                      ("schedule agents.py:asking @daily --priority 11", "not in the range"),
                      ("schedule agents.py:asking sometimes", "sometimes")),
@@ -427,7 +434,7 @@ ABOUT_A_RUN = [verb for verb, case in CASES.items() if any(
 def words_of(line: str, *, with_store: bool = True) -> list[str]:
     words = line.split()
     return [*words, "--json"] + (
-        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test") else []
+        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test", "validate") else []
     )
 
 

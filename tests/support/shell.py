@@ -274,6 +274,7 @@ def make_world(folder: Path) -> None:
     (folder / "agents.py").write_text(AGENTS)
     (folder / "other.py").write_text("from holdfast import agent\n@agent\ndef other(run): pass\n")
     (folder / "spec.py").write_text(SPEC)
+    (folder / "procedure.tac").write_text("Procedure { function() return 1 end }\n")
     made = subprocess.run([sys.executable, "-c", MAKE, str(folder / "runs.db")], cwd=folder,
                           env=environment(PYTHONPATH=str(folder)), capture_output=True, text=True)  # fmt: skip
     assert -signal.SIGKILL == made.returncode, made.stderr
