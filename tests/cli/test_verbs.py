@@ -451,8 +451,8 @@ def refused(folder: Path, line: str, code: int) -> str:
 
 
 def test_every_verb_has_its_case() -> None:
-    """A new verb is shown here first."""
-    assert set(VERBS) == set(CASES)
+    """A new verb is shown here first. `mcp` serves until it is stopped: see tests/mcp_server/test_command.py."""
+    assert set(VERBS) - {"mcp"} == set(CASES)
 
 
 @pytest.mark.parametrize("verb", CASES)
