@@ -110,7 +110,6 @@ class Batch:
         self.dice = self.stage.dice("faults")
         self.report = Report(batches=1)
         self.alive: dict[int, Life] = {}
-        self.dead: list[int] = []
         self.lives = 0
         self.pulses = memoryview(mmap.mmap(-1, 8 * PULSES))
         self.all_ended = False
@@ -186,7 +185,6 @@ class Batch:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         self.alive.pop(pid, None)
-        self.dead.append(pid)
 
     # ── harm ─────────────────────────────────────────────────────────────────────────────
 
@@ -235,8 +233,6 @@ class Batch:
             fate = "SIGSTOP"
         elif "terms" in has and dice.random() < 0.2:
             fate = "SIGTERM"
-        leave = dice.random() < 0.1  # now and then a lease is left to run out
-        dead = () if leave else tuple(self.dead[-40:])
         slot = self.lives % PULSES
         pulse = self.pulses[8 * slot : 8 * slot + 8]
         pulse[:] = bytes(8)
@@ -248,7 +244,6 @@ class Batch:
             interferes=interferes,
             kill_after_conflict=interferes and dice.random() < 0.4,
             concurrency=dice.choice((1, 2, 4, 6)),
-            dead=dead,
             pulse=pulse,
         )
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
@@ -260,7 +255,6 @@ class Batch:
             if not pid:
                 return
             life = self.alive.pop(pid)
-            self.dead.append(pid)
             code = os.waitstatus_to_exitcode(status)
             if code == -signal.SIGKILL:
                 self._count(f"SIGKILL at a boundary of {life.plan.role}")
@@ -317,7 +311,6 @@ class Batch:
             role,
             interferes="conflicts" in self.stage.features,
             concurrency=PEACE_CONCURRENCY,
-            dead=tuple(self.dead),
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = Life(plan, "", 0.0, self.dice)

@@ -89,8 +89,6 @@ class Plan(NamedTuple):
     kill_after_conflict: bool = False
     """Kill yourself when the first append that was refused has been sent again."""
     concurrency: int = 4
-    dead: tuple[int, ...] = ()
-    """Processes that are gone: their leases need not be waited for."""
     pulse: memoryview | None = None
     """Eight bytes of shared memory: how many boundaries it has met."""
 
@@ -192,7 +190,6 @@ def work(stage: Stage, plan: Plan) -> None:
     """A worker. SIGTERM makes it stop in good order."""
     boundary = _Boundary(plan)
     with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan, boundary)) as hf:
-        _free_leases(hf.store, stage, plan.dead)
         if plan.interferes:
             boundary.interfere = partial(_interfere, stage, _patching(stage, hf.store, plan))
         worker = hf.worker(concurrency=plan.concurrency, grace=0.3)
@@ -214,14 +211,6 @@ def _interfere(stage: Stage, people: People) -> None:
     if program is not None and program["people"].get("storm") and people.dice.random() < 0.15:
         with contextlib.suppress(StoreError):
             people.patch(run_id)
-
-
-def _free_leases(store: Store, stage: Stage, dead: Sequence[int]) -> None:
-    """As if the leases of these processes had run out: the batch need not wait for that each time."""
-    for row in rows_of(store, stage.since, stage.prefix) if dead else ():
-        parts = row.owner.rsplit("-", 2)
-        if row.status == "running" and len(parts) == 3 and int(parts[1]) in dead:
-            store.release(row.id, row.epoch, died=True)
 
 
 EXPECTED = (HoldfastError, asyncio.CancelledError)
