@@ -11,7 +11,8 @@ import pydantic
 import pytest
 
 from holdfast import InvalidInput, Run, agent, step, tool
-from holdfast.agents.schemas import WrongArguments, docstring_parts, tool_use, tool_uses
+from holdfast.agents.schemas import WrongArguments, tool_use, tool_uses
+from holdfast.runtime.docstrings import docstring_parts
 
 
 class Colour(enum.Enum):
