@@ -309,6 +309,37 @@ class Imported(Strict):
     events: int
 
 
+class Started(Strict):
+    run: str
+    agent: str
+    version: str
+    status: str
+
+
+class AgentInfo(Strict):
+    name: str
+    is_registered: bool
+    version: str
+    versions: list[str]
+    registered_at: int | None
+    description: str
+    parameters: dict[str, Any]
+    stages: list[str]
+
+
+class Agents(Strict):
+    agents: list[AgentInfo]
+
+
+class Server(Strict):
+    command: str
+    args: list[str]
+
+
+class Configured(Strict, rename={"servers": "mcpServers"}):
+    servers: dict[str, Server]
+
+
 class Invites(Strict):
     asked_for: int
     made: int
@@ -322,8 +353,8 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test"}
-"""These make a store, or have their own."""
+NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "mcp"}
+"""These make a store, have their own, or (`mcp config`) only print its path."""
 
 
 @dataclass(frozen=True)
@@ -344,6 +375,12 @@ CASES = {
                 ("run agents.py:recap -p to=ann --id done", "exists with a different input")),
     "resume": Verb("resume agents.py failed", Ran, ("resume agents.py failed --lease soon", "not a valid float"),
                    ("resume other.py failed", "which is not in other.py"), exit_code=1),
+    "start": Verb("start recap -p to=sam --id new", Started,
+                  ("start recap --priority 11", "not in the range"),
+                  ("start never", "registered are: recap")),
+    "agents": Verb("agents", Agents, ("agents done", "unexpected extra argument"), only_looks=True),
+    "mcp": Verb("mcp config --as recap", Configured, ("mcp config", "Missing option '--as'"),
+                ("mcp config emacs --as recap", "unknown client 'emacs'"), only_looks=True),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
     "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
                    ("replay other.py done", "which is not in other.py"), only_looks=True),

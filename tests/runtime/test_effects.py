@@ -947,7 +947,7 @@ def test_a_result_that_cannot_be_stored_is_recorded_as_done_without_result_and_n
     hf = home.open()
     said = hf.run(main, id="r")
 
-    assert said.startswith("ResultUnavailable: it was done, but its result could not be kept")
+    assert said.startswith("ResultUnavailable: it was done, but its result could not be stored")
     call = call_of(hf, "r")
     assert (call.status, bool(call.unavailable), ran) == ("done", True, [1])
 
@@ -1278,7 +1278,7 @@ def test_a_lost_lease_stops_before_the_effect_and_leaves_evidence_after_it(home:
     home.clock.advance(10)
     call = call_of(hf, "r")
     assert call.status == "in_doubt"
-    assert re.search(r"says: done", call.evidence[0])
+    assert re.search(r"reports: done", call.evidence[0])
     with pytest.raises(RunWaiting, match="may or may not"):
         home.open().run(main, id="r")
     assert ran == ["paid"]

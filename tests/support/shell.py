@@ -238,6 +238,7 @@ def attempt(agent, id, **input):
         pass
 
 with Holdfast(sys.argv[1], options=Options(lease_seconds=2.0)) as hf:
+    hf.register(agents.recap)
     attempt(agents.recap, "done", to="sam")
     attempt(agents.recap, "failed", to="nobody")
     attempt(agents.careful, "approval", to="sam")
@@ -269,7 +270,7 @@ Feature: five
 
 def make_world(folder: Path) -> None:
     """Runs `done`, `failed`, `approval`, `question`, `signal`, `due`, `held` and `doubt`, in runs.db;
-    a schedule `yearly`, and files with other agents and with a spec."""
+    a schedule `yearly`, a registered agent `recap`, and files with other agents and with a spec."""
     (folder / "agents.py").write_text(AGENTS)
     (folder / "other.py").write_text("from holdfast import agent\n@agent\ndef other(run): pass\n")
     (folder / "spec.py").write_text(SPEC)
