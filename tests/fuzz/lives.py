@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -216,11 +217,15 @@ def _interfere(stage: Stage, people: People) -> None:
             people.patch(run_id)
 
 
+PID = re.compile(r".*-(\d+)-[0-9a-f]{8}(?:-[0-9a-f]{12}-\d+)?")
+"""The process in the name of a worker (`store/process.py`)."""
+
+
 def _free_leases(store: Store, stage: Stage, dead: Sequence[int]) -> None:
     """As if the leases of these processes had run out: the batch need not wait for that each time."""
     for row in rows_of(store, stage.since, stage.prefix) if dead else ():
-        parts = row.owner.rsplit("-", 2)
-        if row.status == "running" and len(parts) == 3 and int(parts[1]) in dead:
+        named = PID.fullmatch(row.owner)
+        if row.status == "running" and named is not None and int(named[1]) in dead:
             store.release(row.id, row.epoch, died=True)
 
 
