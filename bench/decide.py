@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from bench.alternatives import body
 from bench.harness import Report, Series, folder, postgres_databases
-from holdfast import Holdfast, Run, RunCancelled, RunWaiting, agent, control, step, tool
+from holdfast import Holdfast, Run, RunBusy, RunCancelled, RunWaiting, agent, control, step, tool
 
 FLAT: Final = 3.0
 ENDS: Final = ("signal", "signal with an id", "approve", "answer", "resolve", "rerun", "cancel", "result",
+               "result of a waiting run",
                "holdfast list")  # fmt: skip
 """What only needs the end of the log, or none of it."""
 WHOLE: Final = ("JSON Patch", "get", "holdfast show")
@@ -106,6 +107,7 @@ class Visit:
 
     def _round(self, hf: Holdfast, number: int) -> None:
         _until_it_waits(hf)
+        self._time("result of a waiting run", lambda: _no_result(hf))
         self._time("signal", lambda: hf.signal("r", "aside"))
         self._time("signal with an id", lambda: hf.signal("r", "more", signal_id=f"id-{number}"))
         self._time("approve", lambda: hf.approve("r"))
@@ -135,6 +137,14 @@ class Visit:
         began = time.perf_counter()
         act()
         self.taken[name].values.append((time.perf_counter() - began) * 1000)
+
+
+def _no_result(hf: Holdfast) -> None:
+    """What `hf.result` does each time it looks whether a run has ended."""
+    try:
+        hf.result("r", timeout=0)
+    except RunBusy:
+        pass
 
 
 def _until_it_waits(hf: Holdfast) -> None:

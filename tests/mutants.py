@@ -365,7 +365,7 @@ MUTANTS = (
     Mutant(
         "what the model answered is not recorded",
         "agents/llm.py::LLMAgent._question",
-        'declared = step(name="model", retry=self._retry, outside=outside)',
+        "declared = step(name=self._step_name, retry=self._retry, outside=outside)",
         "declared: Any = lambda fn: fn",
         ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "something_else_each_time"),
     ),

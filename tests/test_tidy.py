@@ -22,23 +22,24 @@ SRC = Path(__file__).parent.parent / "src" / PACKAGE
 # So control and views never import runtime: a person can approve and look on a machine that has
 # none of the agent's code.
 FLOORS = (
+    {"waiting"},  # what a run is waiting for, as data: errors carry it
     {"errors"},
     {"core"},
     {"store"},
+    {"words"},  # sentences for people, for errors and for every interface
     {"runtime", "control", "views", "event_stream"},
-    {
-        "dry_fork",
-        "execution",
-    },  # one step of a run again, away from its store; run or resume, for both of these
+    # operations on a store; one step of a run again, away from its store; run or resume
+    {"bundle", "check", "doctor", "gc", "dry_fork", "execution"},
     {"app"},  # the Holdfast object: one door to runtime, control and views
     {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
-    {"web", "mcp", "lua"},
+    {"lua"},  # a front end: files become agents, which the interfaces load
+    {"web", "mcp"},
     {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = FLOORS[-1] | FLOORS[-2]
+WINDOWS = {"lua", "web", "mcp", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.

@@ -28,7 +28,7 @@ def counting(run: Run, n: int) -> int:
 
 @pytest.fixture
 def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(views.state, "SNAPSHOT_AFTER", 10)
+    monkeypatch.setattr("holdfast.views.state.SNAPSHOT_AFTER", 10)
     with Holdfast(tmp_path / "h.db") as hf:
         hf.run(counting, id="r", n=20)
         yield hf

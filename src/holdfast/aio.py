@@ -15,12 +15,14 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from functools import partial
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import control, views
+from holdfast import bundle, control, views
 from holdfast.app import Handle, Holdfast, specs_of
+from holdfast.check import CheckedRun
 from holdfast.core.events import Event
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
+from holdfast.doctor import Diagnosis
 from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
 from holdfast.execution import (
@@ -34,6 +36,7 @@ from holdfast.execution import (
     restart,
     start_by_name,
 )
+from holdfast.gc import Collected
 from holdfast.runtime.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare import run_request
 from holdfast.runtime.dry_run import Replayed
@@ -402,9 +405,17 @@ class AsyncHoldfast:
         """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
-    async def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
-        """The run's log: each record with its event."""
-        return await self._read(Holdfast.events, run_id, after=after)
+    async def events(
+        self, run_id: str, *, after: int = -1, limit: int | None = None
+    ) -> list[tuple[Record, Event]]:
+        """The run's log after a seq, at most `limit` events: each record with its event."""
+        return await self._read(Holdfast.events, run_id, after=after, limit=limit)
+
+    async def timeline(
+        self, run_id: str, *, after: int = -1, limit: int | None = None
+    ) -> list[views.Moment]:
+        """The run's events as sentences."""
+        return await self._read(Holdfast.timeline, run_id, after=after, limit=limit)
 
     async def stream(
         self, run_id: str, *, after: int = -1
@@ -441,6 +452,43 @@ class AsyncHoldfast:
     async def replay(self, run_id: str) -> Replayed:
         """Run the code against the log, without executing any tool or writing anything."""
         return await self._read(Holdfast.replay, run_id)
+
+    # ── the store ────────────────────────────────────────────────────────────────────────
+
+    async def gc(
+        self,
+        *,
+        older_than: float | None = None,
+        keep: int | None = None,
+        snapshots: int | None = None,
+        snapshot_age: float | None = None,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Delete runs that ended long ago, and snapshots; see `Holdfast.gc`."""
+        return await self._write(
+            Holdfast.gc,
+            older_than=older_than,
+            keep=keep,
+            snapshots=snapshots,
+            snapshot_age=snapshot_age,
+            dry_run=dry_run,
+        )
+
+    async def export(self, run_id: str) -> list[str]:
+        """A run as lines of JSON: its log, chained as it is, and its artifacts."""
+        return await self._read(Holdfast.export, run_id)
+
+    async def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+        """Import a run that `export` wrote; one that had not ended is paused."""
+        return await self._write(Holdfast.import_run, lines)
+
+    async def doctor(self) -> Diagnosis:
+        """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
+        return await self._read(Holdfast.doctor)
+
+    async def check(self, *agents: Callable[..., Any], failed: bool = False) -> list[CheckedRun]:
+        """Would unfinished runs agree with the code of these agents? Nothing is executed or written."""
+        return await self._read(Holdfast.check, *agents, failed=failed)
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 

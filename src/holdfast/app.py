@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import control, views
+from holdfast import bundle, control, views
+from holdfast.check import CheckedRun, check
 from holdfast.core.events import Event
 from holdfast.core.log import Record
-from holdfast.core.policy import Budget, Limits
+from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
+from holdfast.doctor import Diagnosis, examine
 from holdfast.dry_fork import DryStep, dry_fork
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.event_stream import stream
@@ -30,6 +32,7 @@ from holdfast.execution import (
     restart,
     start_by_name,
 )
+from holdfast.gc import Collected, gc
 from holdfast.runtime.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare import AgentSpec, agent_spec, run_request
 from holdfast.runtime.dry_run import Replayed, replay
@@ -37,7 +40,7 @@ from holdfast.runtime.engine import Engine, Options
 from holdfast.runtime.registration import register
 from holdfast.runtime.schedules import define as define_schedule
 from holdfast.runtime.worker import Report, Worker
-from holdfast.store.base import STATUSES, Filter, RunRow, Schedule, Store
+from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store
 
@@ -344,9 +347,17 @@ class Holdfast:
         """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
         return views.diff(self.store, run_id, step_a, step_b)
 
-    def events(self, run_id: str, *, after: int = -1) -> list[tuple[Record, Event]]:
-        """The run's log: each record with its event."""
-        return list(views.events(self.store, run_id, after=after))
+    def events(
+        self, run_id: str, *, after: int = -1, limit: int | None = None
+    ) -> list[tuple[Record, Event]]:
+        """The run's log after a seq, at most `limit` events: each record with its event."""
+        return list(views.events(self.store, run_id, after=after, limit=limit))
+
+    def timeline(
+        self, run_id: str, *, after: int = -1, limit: int | None = None
+    ) -> list[views.Moment]:
+        """The run's events as sentences."""
+        return list(views.timeline(self.store, run_id, after=after, limit=limit))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. Blocks while there are none."""
@@ -363,15 +374,11 @@ class Holdfast:
 
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
-        """Runs, newest first. The last row's `cursor` is where the next page begins."""
-        if status and status not in STATUSES:
-            raise InvalidInput(f"there is no status {status!r}; there are {', '.join(STATUSES)}")
-        check_whole("limit", limit, least=0)
-        if cursor is not None:
-            check_whole("cursor", cursor)
-        return self.store.runs(
-            Filter(status=status, agent=agent, parent=parent), limit=limit, cursor=cursor
-        )
+        """Runs, newest first, by any status that is shown (`interrupted` too). The last row's `cursor` is where
+        the next page begins."""
+        return views.runs(
+            self.store, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
+        ).runs
 
     def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
@@ -381,6 +388,49 @@ class Holdfast:
         """Run the code against the log, without executing any tool or writing anything."""
         row = views.row_of(self.store, run_id)
         return replay(self.store, row, self.engine.agent_of(row))
+
+    # ── the store ────────────────────────────────────────────────────────────────────────
+
+    def gc(
+        self,
+        *,
+        older_than: float | None = None,
+        keep: int | None = None,
+        snapshots: int | None = None,
+        snapshot_age: float | None = None,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
+        snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
+        return gc(
+            self.store,
+            older_than_us=None if older_than is None else microseconds(older_than, "older_than"),
+            keep=None if keep is None else check_whole("keep", keep, least=0),
+            snapshots=None if snapshots is None else check_whole("snapshots", snapshots, least=1),
+            snapshot_age_us=None
+            if snapshot_age is None
+            else microseconds(snapshot_age, "snapshot_age"),
+            dry_run=dry_run,
+        )
+
+    def export(self, run_id: str) -> list[str]:
+        """A run as lines of JSON: its log, chained as it is, and its artifacts. (`bundle.export` reads page by page.)"""
+        return list(bundle.export(self.store, run_id))
+
+    def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+        """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
+        ended is paused."""
+        return bundle.import_run(self.store, bundle.read(lines))
+
+    def doctor(self) -> Diagnosis:
+        """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
+        return examine(self.store)
+
+    def check(self, *agents: Callable[..., Any], failed: bool = False) -> list[CheckedRun]:
+        """Would unfinished runs agree with the code of these agents (or of all that this object knows)? Nothing is
+        executed or written."""
+        specs = {spec.name: spec for spec in specs_of(agents)} or self.engine.agents
+        return check(self.store, specs, failed=failed)
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 

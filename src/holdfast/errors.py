@@ -70,6 +70,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from holdfast.waiting import WaitingFor
+
 
 class HoldfastError(Exception):
     """Base of everything that Holdfast refuses or cannot do."""
@@ -268,8 +270,12 @@ class RunCancelled(RunFailed):
 class RunWaiting(HoldfastError):
     """The run is waiting and cannot continue here. It costs a row until what it is waiting for has arrived."""
 
-    def __init__(self, run_id: str, waiting_for: str, how: str) -> None:
+    def __init__(
+        self, run_id: str, waiting_for: str, how: str, *, waits: Sequence[WaitingFor] = ()
+    ) -> None:
         self.run_id, self.waiting_for, self.how = run_id, waiting_for, how
+        self.waits: tuple[WaitingFor, ...] = tuple(waits)
+        """The same as data, of which the first to come counts; empty if only the text is known."""
         super().__init__(f"run {run_id!r} is waiting for {waiting_for}\n  to continue: {how}")
 
 
@@ -545,8 +551,11 @@ class Diverged(HoldfastError):
         *,
         adds: bool = False,
         forked_from: str = "",
+        place: tuple[str, int] | None = None,
     ) -> None:
         self.run_id, self.where = run_id, where
+        self.place = place
+        """The branch, and how many calls and waits it had made; None if it is not about one of them."""
         self.recorded, self.attempted = recorded, attempted
         self.adds = adds
         """Whether the code may have only added something: then `accept_new_steps` is a way on."""
@@ -591,8 +600,16 @@ class Signal(BaseException):
 class Suspend(Signal):
     """The run has to wait, and is suspended until then."""
 
-    def __init__(self, waiting_for: str, how: str, *, wake_at: int | None = None) -> None:
+    def __init__(
+        self,
+        waiting_for: str,
+        how: str,
+        *,
+        wake_at: int | None = None,
+        waits: Sequence[WaitingFor] = (),
+    ) -> None:
         self.waiting_for, self.how, self.wake_at = waiting_for, how, wake_at
+        self.waits: tuple[WaitingFor, ...] = tuple(waits)
         super().__init__(waiting_for)
 
 

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import cli
-from holdfast.cli import text, timeline
+from holdfast.cli import text
 from holdfast.core import log
 from holdfast.core.log import Record
+from holdfast.words import timeline
 from support.shell import Shell, real
 
 TRICKS = "\x1b[31mred\x07\x9b2J\u202eevil\u2066\u200b\r\n\x00\U000e0041\ud800"

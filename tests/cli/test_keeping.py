@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import bundle
+from holdfast import Holdfast, bundle
 from holdfast.core.events import SignalReceived
 from holdfast.store.base import LIVE, Snapshot
 from support.shell import Shell, environment, everything
@@ -200,7 +199,7 @@ def test_an_import_reads_no_more_of_a_line_than_it_would_accept(
 
     for file in (of_one, of_two):
         with pytest.raises(bundle.NotABundle, match="is longer than"):
-            bundle.unpack(bundle.lines_of(file))
+            bundle.read(bundle.lines_of(file))
     assert (1001, 1001 - len(first)) == (of_one.given, of_two.given)
 
 

@@ -243,8 +243,8 @@ def family(run: Run, how: str) -> object:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("signal", "holdfast signal 'r1~1~1' go …"),
-        ("doubt", "holdfast resolve 'r1~1~1' 1 --done …"),
+        ("signal", "holdfast signal 'r1~1~1' go"),
+        ("doubt", "holdfast resolve 'r1~1~1' 1 --done RESULT"),
         ("pause", "holdfast resume FILE 'r1~1~1'"),
     ],
 )

@@ -34,9 +34,29 @@ def test_run_as_json_names_the_run_its_status_and_result(shell: Shell) -> None:
         "status": "completed",
         "result": "m-1",
         "waiting_for": "",
+        "waiting": [],
         "error": "",
         "continue": [],
     } == found
+
+
+def test_limits_are_set_for_one_run_and_raised_with_the_command_that_is_printed(
+    shell: Shell,
+) -> None:
+    limits = ("--deadline", "3600", "--budget", "max_steps=1")
+    failed = shell.json("run", "agents.py:recap", "-p", "to=sam", "--id", "r1", *limits, code=1)
+
+    assert ("failed", []) == (failed["status"], shell.lines("sent"))
+    assert any("--budget max_steps=2" in line for line in failed["continue"])
+    shell("resume", "agents.py", "r1", "--budget", "max_steps=2", "--deadline", "3600")
+    assert ["sam"] == shell.lines("sent")
+
+
+def test_a_limit_that_does_not_exist_is_refused_before_anything_happens(shell: Shell) -> None:
+    refused = shell("run", "agents.py:recap", "-p", "to=sam", "--budget", "max_stepz=1", code=2)
+
+    assert "max_steps" in refused.stderr
+    assert not shell.db.exists()
 
 
 def test_run_without_an_id_makes_one_up_and_says_it(shell: Shell) -> None:
@@ -234,7 +254,7 @@ def test_a_run_left_by_a_killed_process_is_taken_up_when_its_lease_ends(shell: S
     result = shell("resume", "agents.py", "r1", code=1)
 
     assert "is waiting for a decision about step 2, charge" in result.stderr
-    assert f"holdfast resolve r1 2 --done … --db {shell.db}" in result.stderr
+    assert f"holdfast resolve r1 2 --done RESULT --db {shell.db}" in result.stderr
     assert ["5"] == shell.lines("charged")
 
 

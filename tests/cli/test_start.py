@@ -119,7 +119,7 @@ def test_every_verb_takes_json(tmp_path: Path) -> None:
         options[verb] = {option for param in command.params for option in param.opts}
 
     assert [] == [verb for verb in VERBS if "--json" not in options[verb]]
-    assert {"demo", "test"} == {verb for verb in VERBS if "--db" not in options[verb]}
+    assert {"demo", "test", "validate"} == {verb for verb in VERBS if "--db" not in options[verb]}
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,28 @@ class Shown(msgspec.Struct, rename={"goes_on": "continue"}):
     goes_on: list[str]
 
 
+class Started(Strict):
+    run: str
+    agent: str
+    version: str
+    status: str
+
+
+class AgentInfo(Strict):
+    name: str
+    is_registered: bool
+    version: str
+    versions: list[str]
+    registered_at: int | None
+    description: str
+    parameters: dict[str, Any]
+    stages: list[str]
+
+
+class Agents(Strict):
+    agents: list[AgentInfo]
+
+
 class Moment(Strict):
     seq: int
     time: int
@@ -181,6 +203,7 @@ class Ran(Strict, rename={"goes_on": "continue"}):
     status: str
     result: Any
     waiting_for: str
+    waiting: list[dict[str, Any]]
     error: str
     goes_on: list[str]
 
@@ -225,6 +248,11 @@ class Played(Strict):
     failed: int
     scenarios: list[dict[str, Any]]
     tests: list[dict[str, Any]]
+
+
+class Validated(Strict):
+    ok: bool
+    problems: list[dict[str, Any]]
 
 
 class Schedule(Strict):
@@ -309,28 +337,6 @@ class Imported(Strict):
     events: int
 
 
-class Started(Strict):
-    run: str
-    agent: str
-    version: str
-    status: str
-
-
-class AgentInfo(Strict):
-    name: str
-    is_registered: bool
-    version: str
-    versions: list[str]
-    registered_at: int | None
-    description: str
-    parameters: dict[str, Any]
-    stages: list[str]
-
-
-class Agents(Strict):
-    agents: list[AgentInfo]
-
-
 class Server(Strict):
     command: str
     args: list[str]
@@ -353,8 +359,8 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "mcp"}
-"""These make a store, have their own, or (`mcp config`) only print its path."""
+NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "validate", "mcp"}
+"""These make a store, have their own, or need none."""
 
 
 @dataclass(frozen=True)
@@ -375,10 +381,9 @@ CASES = {
                 ("run agents.py:recap -p to=ann --id done", "exists with a different input")),
     "resume": Verb("resume agents.py failed", Ran, ("resume agents.py failed --lease soon", "not a valid float"),
                    ("resume other.py failed", "which is not in other.py"), exit_code=1),
-    "start": Verb("start recap -p to=sam --id new", Started,
-                  ("start recap --priority 11", "not in the range"),
-                  ("start never", "registered are: recap")),
-    "agents": Verb("agents", Agents, ("agents done", "unexpected extra argument"), only_looks=True),
+    "start": Verb("start recap -p to=sam --id new", Started, ("start recap --priority high", "not a valid int"),
+                  ("start recpa -p to=sam", "agent 'recpa' is not registered")),
+    "agents": Verb("agents", Agents, ("agents recap", "unexpected extra argument"), only_looks=True),
     "mcp": Verb("mcp config --as recap", Configured, ("mcp config", "Missing option '--as'"),
                 ("mcp config emacs --as recap", "unknown client 'emacs'"), only_looks=True),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
@@ -389,6 +394,8 @@ CASES = {
     "check": Verb("check agents.py", CheckedAll, ("check", "Missing argument"), only_looks=True),
     "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "use --mock, or --real"),
                  ("test other.py", "has nothing to test"), only_looks=True),
+    "validate": Verb("validate procedure.tac", Validated, ("validate", "Missing argument"),
+                     ("validate agents.py", "is not a .tac file"), only_looks=True),
     "schedule": Verb("schedule agents.py:asking @daily --id daily", Schedule,
                      ("schedule agents.py:asking @daily --priority 11", "not in the range"),
                      ("schedule agents.py:asking sometimes", "sometimes")),
@@ -438,7 +445,7 @@ ABOUT_A_RUN = [verb for verb, case in CASES.items() if any(
 def words_of(line: str, *, with_store: bool = True) -> list[str]:
     words = line.split()
     return [*words, "--json"] + (
-        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test") else []
+        ["--db", "runs.db"] if with_store and words[0] not in ("demo", "test", "validate") else []
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.core.events import (
     Value,
 )
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.waiting import WaitingFor, WaitingKind
 
 GOLDEN = Path(__file__).parent / "golden_events.json"
 
@@ -53,6 +54,13 @@ ANY_OF[tuple[AskedTool, ...]] = st.lists(
     st.builds(AskedTool, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS),
     max_size=2,
 ).map(tuple)
+WAITS = st.builds(
+    WaitingFor,
+    st.sampled_from(get_args(WaitingKind)),
+    TEXT,
+    until=st.none() | st.integers(0, 2**62),
+)
+ANY_OF[tuple[WaitingFor, ...]] = st.lists(WAITS, max_size=2).map(tuple)
 each_kind = pytest.mark.parametrize("cls", events.ALL.values(), ids=events.ALL.keys())
 
 
@@ -98,6 +106,8 @@ def sample(name: str, hint: Any, number: int) -> Any:
     for struct in (ErrorInfo, Usage, Spent, Inherited, Divergence):
         if hint in (struct, struct | None):
             return example(struct, number)
+    if hint == tuple[WaitingFor, ...]:
+        return (WaitingFor("signal", "go"),) if name == "child" else (example(WaitingFor, number),)
     if hint == tuple[AskedTool, ...]:
         return (example(AskedTool, number),)
     raise AssertionError(f"no example for {name}: {hint}")

@@ -81,7 +81,7 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
         doubt = eventually(
             lambda: [call for call in hf.get("r").in_doubt if call.evidence], "evidence"
         )[0]
-        assert "done" in doubt.evidence[0]
+        assert doubt.evidence[0].outcome == "done"
         hf.resolve("r", doubt.step, done="done", by="test", why="the worker said so")
 
         assert hf.result("r", timeout=PATIENCE_SECONDS) == "done"
@@ -109,7 +109,7 @@ def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
             lambda: [call for call in hf.get("r").in_doubt if call.evidence], "evidence"
         )[0]
 
-        assert "done" in doubt.evidence[0]
+        assert doubt.evidence[0].outcome == "done"
         hf.resolve("r", doubt.step, done="it", by="test", why="the worker said so")
         assert hf.result("r", timeout=PATIENCE_SECONDS) == "it"
         kinds = [type(event) for _, event in hf.events("r")]

@@ -555,6 +555,36 @@ def test_what_a_nested_task_gave_up_long_before_a_failure_is_not_tried_again(url
     assert ["never", "fails", "fails"] == calls
 
 
+def test_what_the_code_gave_up_before_it_started_tasks_is_not_tried_again(url: str) -> None:
+    """Found by the fuzzer (seed 500034): only later calls of the same branch counted, not tasks."""
+    calls: list[str] = []
+
+    @tool(risk="read")
+    async def never() -> None:
+        calls.append("never")
+        await asyncio.Event().wait()
+
+    @step
+    async def fails() -> str:
+        calls.append("fails")
+        if calls.count("fails") == 1:
+            raise RuntimeError("not yet")
+        return "done"
+
+    @agent
+    async def main(run: AsyncRun) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await never()
+        return (await asyncio.gather(fails()))[0]
+
+    with Holdfast(url, agents=[main]) as hf:
+        with pytest.raises(RunFailed):
+            hf.run(main, id="r")
+        assert "done" == hf.resume("r")
+    assert ["never", "fails", "fails"] == calls
+
+
 # ── timeouts of the code ─────────────────────────────────────────────────────────────────────
 
 

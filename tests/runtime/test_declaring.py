@@ -206,7 +206,7 @@ def test_what_is_no_store_no_list_and_no_status_is_refused(home: Any, tmp_path: 
             Holdfast(url)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"agents=\[main\]"):
         Holdfast(tmp_path / "h.db", agents=plain)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="there is no status 'done'; there are pending, running"):
+    with pytest.raises(InvalidInput, match="unknown status 'done'; use one of pending, running"):
         home.open().runs(status="done")
 
 

@@ -43,7 +43,7 @@ def test_approve_waits_for_a_person(home: Any) -> None:
     hf = home.open()
     waiting = waits(hf, asking)
     assert waiting.waiting_for == "approval: Send to Sam?"
-    assert waiting.how == "hf.approve('r') or hf.reject('r')"
+    assert waiting.how == "hf.approve('r'), or hf.reject('r')"
     (wait,) = hf.get("r").waits
     assert views.to_plain(wait.show) == {"to": "sam"}
 
@@ -88,7 +88,7 @@ def test_ask_waits_for_an_answer_from_its_options(home: Any) -> None:
         return run.ask("Which one?", options=["red", "blue"])
 
     hf = home.open()
-    assert waits(hf, main).how == "hf.answer('r', …)"
+    assert waits(hf, main).how == "hf.answer('r', 'red')"
     with pytest.raises(InvalidInput, match="red, blue"):
         hf.answer("r", "green")
     hf.answer("r", "blue", by="ann")

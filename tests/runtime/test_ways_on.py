@@ -91,7 +91,7 @@ def test_requests_of_one_choice_are_named_by_their_ids(home: Any) -> None:
 
 
 def test_one_request_needs_no_id(home: Any) -> None:
-    assert waits(home.open(), asks_once).how == "hf.approve('r') or hf.reject('r')"
+    assert waits(home.open(), asks_once).how == "hf.approve('r'), or hf.reject('r')"
 
 
 def test_a_decision_without_an_id_among_several_requests_lists_the_calls_that_work(

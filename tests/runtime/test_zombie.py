@@ -78,7 +78,7 @@ def test_the_receipt_of_a_worker_that_lost_its_lease_is_evidence_and_no_more(
 
     with Holdfast(tmp_path / "h.db", agents=[paying]) as hf:
         (call,) = hf.get("r").in_doubt
-        assert call.evidence and "done" in call.evidence[0]
+        assert call.evidence and call.evidence[0].outcome == "done"
         hf.resolve("r", call.step, done="paid 5", by="sam", why="the worker said so")
         assert hf.resume("r") == "paid 5"
     assert SENT == ["paid 5"]

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast import Holdfast
-from holdfast.cli.common import command
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.store.opening import open_store, sqlite_file
+from holdfast.words.advice import command
 from support.shell import real
 
 if TYPE_CHECKING:

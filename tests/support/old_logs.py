@@ -249,7 +249,7 @@ def execute(hf: Holdfast, name: str) -> Any:
 
 
 def _write(folder: Path) -> None:
-    from holdfast.cli.bundle import pack
+    from holdfast.bundle import export
 
     for name, scenario in SCENARIOS.items():
         for die_at in (0, *range(2, 200, 3)):
@@ -271,7 +271,7 @@ def _write(folder: Path) -> None:
                         pass
                 with Holdfast(url) as hf:
                     for row in hf.runs():
-                        text = "\n".join(pack(hf.store, row.id))
+                        text = "\n".join(export(hf.store, row.id))
                         (folder / f"{name}-{die_at}-{row.id}.jsonl").write_text(
                             text + "\n", "utf-8"
                         )

@@ -238,13 +238,13 @@ def attempt(agent, id, **input):
         pass
 
 with Holdfast(sys.argv[1], options=Options(lease_seconds=2.0)) as hf:
-    hf.register(agents.recap)
     attempt(agents.recap, "done", to="sam")
     attempt(agents.recap, "failed", to="nobody")
     attempt(agents.careful, "approval", to="sam")
     attempt(agents.asking, "question")
     attempt(agents.listening, "signal")
     hf.start(agents.asking, id="due")
+    hf.register(agents.recap)
     hf.schedule(agents.asking, cron="@yearly", id="yearly")
     hf.start(agents.listening, id="held")
     hf.store.claim("held", worker="somebody", lease_us=3_600_000_000)
@@ -270,10 +270,11 @@ Feature: five
 
 def make_world(folder: Path) -> None:
     """Runs `done`, `failed`, `approval`, `question`, `signal`, `due`, `held` and `doubt`, in runs.db;
-    a schedule `yearly`, a registered agent `recap`, and files with other agents and with a spec."""
+    a schedule `yearly`, and files with other agents and with a spec."""
     (folder / "agents.py").write_text(AGENTS)
     (folder / "other.py").write_text("from holdfast import agent\n@agent\ndef other(run): pass\n")
     (folder / "spec.py").write_text(SPEC)
+    (folder / "procedure.tac").write_text("Procedure { function() return 1 end }\n")
     made = subprocess.run([sys.executable, "-c", MAKE, str(folder / "runs.db")], cwd=folder,
                           env=environment(PYTHONPATH=str(folder)), capture_output=True, text=True)  # fmt: skip
     assert -signal.SIGKILL == made.returncode, made.stderr

@@ -118,7 +118,7 @@ class LLMAgent:
         max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
         continues: Iterable[str] = (), max_running: int | None = None,
         checkpoint: Strategy | Checkpoint = "every_step", redact: Iterable[str] = (),
-        exempt: Iterable[str] = (),
+        exempt: Iterable[str] = (), step_name: str = "model",
     ) -> None:  # fmt: skip
         what = f"LLMAgent {name!r}"
         _check_name(name)
@@ -146,6 +146,7 @@ class LLMAgent:
         self._model, self._instructions, self._first_message = model, instructions, message
         self._tools = tool_uses(tools, what)
         self._max_turns, self._on_reject = max_turns, on_reject
+        self._step_name = step_name
         self._on_text, self._keep_last, self._counter = on_text, keep_last, counter
         self._max_observation_chars = max_observation_chars
         never = (*retry.give_up_on, ModelRefused, ModelIncomplete, InvalidInput)
@@ -183,6 +184,21 @@ class LLMAgent:
         """The agent with the input of one run, for `hf.run` and `hf.start`."""
         return BoundAgent(self, (goal,))
 
+    def turn(self, run: Run, message: str, *, instructions: str = "") -> str:
+        """Take a turn inside the run of another agent, and continue its dialogue; the answer.
+
+        Both texts are used as they are; instructions are added to the dialogue if they are given. The calls are
+        recorded in that run. Not for an async model or async tools.
+        """
+        if self._model_is_async or any(use.spec.is_async for use in self._tools.values()):
+            raise InvalidInput(
+                f"{self.__name__}: turn() needs a model and tools that are not async"
+            )
+        if instructions:
+            run.messages.add(Role.SYSTEM, instructions)
+        run.messages.add(Role.USER, message)
+        return self._driven(run, self._turns(run))
+
     # ── the loop ─────────────────────────────────────────────────────────────────────────
 
     def _loop(self, run: RunBase) -> _Loop:
@@ -191,6 +207,10 @@ class LLMAgent:
             kept = {"template": self._instructions} if "{state." in self._instructions else None
             said.add(Role.SYSTEM, run.format(self._instructions), metadata=kept)
         said.add(Role.USER, run.format(self._first_message))
+        return self._turns(run)
+
+    def _turns(self, run: RunBase) -> _Loop:
+        said = run.messages
         for turn in range(1, self._max_turns + 1):
             reply: Reply = yield _Ask(turn)
             if reply.tool_calls:
@@ -215,7 +235,9 @@ class LLMAgent:
         raise OutOfTurns(self.__name__, self._max_turns)
 
     def _run(self, run: Run, goal: str) -> str:  # noqa: ARG002 (named in the first message)
-        loop = self._loop(run)
+        return self._driven(run, self._loop(run))
+
+    def _driven(self, run: Run, loop: _Loop) -> str:
         wanted = next(loop)
         while True:
             done: Any = None
@@ -258,7 +280,7 @@ class LLMAgent:
         instructions or another model a run goes on where it is, and what was answered stays answered."""
         model: Any = self._model
         outside = not getattr(model, "is_offline", False)
-        declared = step(name="model", retry=self._retry, outside=outside)
+        declared = step(name=self._step_name, retry=self._retry, outside=outside)
         if self._model_is_async:
 
             @declared

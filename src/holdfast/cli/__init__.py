@@ -37,6 +37,7 @@ VERBS: Final = {
     "replay": ("run", "replay", "Replay the log against the code; nothing is executed."),
     "rerun": ("run", "rerun", "Run the code from its first line again; state is kept."),
     "test": ("test", "test", "Run the specs of an agent; optionally crash it everywhere."),
+    "validate": ("validate", "validate", "Check a .tac file without running it."),
     "check": ("check", "check", "Check unfinished runs against new code; nothing is executed."),
     "approve": ("decisions", "approve", "Approve a request of a run."),
     "reject": ("decisions", "reject", "Reject a request of a run."),

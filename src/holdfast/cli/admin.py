@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
 import click
 
-from holdfast import views
-from holdfast.cli import bundle, describe, text
+from holdfast import bundle
+from holdfast.cli import text
 from holdfast.cli.common import (
-    command,
     confirm,
     existing_store,
     json_option,
@@ -22,27 +20,11 @@ from holdfast.cli.common import (
     store_option,
 )
 from holdfast.cli.progress import counted, said
-from holdfast.errors import HoldfastError, StoreDamaged
-from holdfast.store.base import (
-    MICROSECONDS,
-    TERMINAL_STATUSES,
-    Filter,
-    Finding,
-    RunRow,
-    Store,
-)
+from holdfast.doctor import examine
+from holdfast.gc import delete, removable, rotate_snapshots
+from holdfast.store.base import MICROSECONDS
 from holdfast.store.opening import open_store
-
-PAGE = 200
-
-
-def every_run(store: Store, status: str = "") -> Iterator[RunRow]:
-    """All runs, newest first, page by page."""
-    cursor: int | None = None
-    while rows := store.runs(Filter(status=status), limit=PAGE, cursor=cursor):
-        yield from rows
-        cursor = rows[-1].cursor
-
+from holdfast.words.advice import command
 
 # ── doctor ───────────────────────────────────────────────────────────────────────────────────
 
@@ -55,61 +37,43 @@ def doctor(url: str | None, as_json: bool) -> None:
 
     Also lists runs that are due and claimed by no worker.
     """
-    with existing_store(url) as store:
-        with said("examining the store"):
-            findings = store.examine()
-        checked, damaged = 0, {}
-        try:
-            for row in counted(every_run(store), "checking run"):
-                checked += 1
-                problem = damage_of(store, row.id)
-                if problem:
-                    damaged[row.id] = problem
-        except StoreDamaged as error:
-            advice = "runs after this one were not checked; restore a backup"
-            findings.append(Finding("list of runs", str(error), False, advice))
-        now = store.now()
-        overdue = [kind for kind in store.kinds() if now - kind.due_at > describe.OVERDUE_US]
-    ok = not damaged and all(finding.ok for finding in findings)
+    with existing_store(url) as store, said("examining the store"):
+        found = examine(store, watch=counted)
+    now = found.now
     if as_json:
         listed = [
             {"name": f.name, "value": f.value, "ok": f.ok, "advice": "" if f.ok else f.advice}
-            for f in findings
+            for f in found.findings
         ]
-        hurt = [{"run": run_id, "problem": problem} for run_id, problem in damaged.items()]
-        late = [kind._asdict() for kind in overdue]
-        found = {"ok": ok, "findings": listed, "runs": checked, "damaged": hurt, "overdue": late}
-        click.echo(text.as_json(found))
+        hurt = [{"run": one.run_id, "problem": one.problem} for one in found.damaged]
+        late = [kind._asdict() for kind in found.overdue]
+        data = {
+            "ok": found.ok,
+            "findings": listed,
+            "runs": found.runs,
+            "damaged": hurt,
+            "overdue": late,
+        }
+        click.echo(text.as_json(data))
     else:
         text.table(
             ("what", "value", "status", "advice"),
             [
                 (f.name, text.visible(f.value), "ok" if f.ok else "WEAK", "" if f.ok else f.advice)
-                for f in findings
+                for f in found.findings
             ],
         )
-        click.echo(f"{text.count(checked, 'run')} checked, {len(damaged)} damaged")
-        for run_id, problem in damaged.items():
-            click.echo(f"  {click.style(run_id, fg='red')}: {text.visible(problem)}")
-        for kind in overdue:
+        click.echo(f"{text.count(found.runs, 'run')} checked, {len(found.damaged)} damaged")
+        for one in found.damaged:
+            click.echo(f"  {click.style(one.run_id, fg='red')}: {text.visible(one.problem)}")
+        for kind in found.overdue:
             version = f" (version {text.visible(kind.code_version)})" if kind.code_version else ""
             click.echo(
                 f"runs of {text.visible(kind.agent)}{version} have been due for {text.span(now - kind.due_at)}: "
                 "no worker for this agent and version is free or running"
             )
-    if not ok:
+    if not found.ok:
         raise click.exceptions.Exit(1)
-
-
-def damage_of(store: Store, run_id: str) -> str:
-    """What is wrong with a run: its chain, its bytes, or a log that does not add up to a state."""
-    try:
-        found = views.verify(store, run_id)
-        if found.ok and found.events:
-            views.get(store, run_id)
-    except HoldfastError as error:
-        return str(error)
-    return found.problem or ("" if found.events else "its log is empty; restore it from a backup")
 
 
 # ── gc ───────────────────────────────────────────────────────────────────────────────────────
@@ -169,12 +133,10 @@ def gc(
     with existing_store(url) as store:
         if of_snapshots and not dry_run:
             oldest = _age(snapshot_age, "--snapshot-age")
-            count = snapshots or sys.maxsize >> 1
-            rotated = sum(
-                store.rotate_snapshots(row.id, keep=count, max_age_us=oldest)
-                for row in counted(every_run(store), "checking the snapshots of run")
-            )
-        doomed = _doomed(store, store.now() - age, keep or 0) if of_runs else []
+            rotated = rotate_snapshots(store, keep=snapshots, max_age_us=oldest, watch=counted)
+        doomed = (
+            removable(store, older_than_us=age, keep=keep or 0, watch=counted) if of_runs else []
+        )
         deleted: list[str] = []
         if doomed and not dry_run:
             oldest = min(row.updated_at for row in doomed)
@@ -182,8 +144,7 @@ def gc(
                 f"delete {text.count(len(doomed), 'run')} that ended, the oldest on {text.clock(oldest)}?",
                 yes=yes,
             )
-            going = counted(doomed, "deleting run")
-            deleted = [row.id for row in going if store.delete(row.id)]
+            deleted = delete(store, doomed, watch=counted)
     ids = [row.id for row in doomed] if dry_run else deleted
     word = "would be deleted" if dry_run else "deleted"
     lines = [f"{text.count(len(ids), 'run')} {word}"] if of_runs else []
@@ -202,19 +163,6 @@ def _age(given: str | None, option: str) -> int | None:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
-def _doomed(store: Store, before: int, keep: int) -> list[RunRow]:
-    found = (row for status in TERMINAL_STATUSES for row in every_run(store, status))
-    ended = list(counted(found, "checking run"))
-    ended.sort(key=lambda row: row.updated_at, reverse=True)
-    return [row for row in ended[keep:] if row.updated_at < before and not _is_needed(store, row)]
-
-
-def _is_needed(store: Store, row: RunRow) -> bool:
-    """A child's result may still be asked for, as long as its parent continues."""
-    parent = store.get(row.parent) if row.parent else None
-    return parent is not None and parent.status not in TERMINAL_STATUSES
-
-
 # ── export and import ────────────────────────────────────────────────────────────────────────
 
 
@@ -228,24 +176,42 @@ def _is_needed(store: Store, row: RunRow) -> bool:
 def export(run_id: str, output: Path | None, url: str | None, as_json: bool) -> None:
     """Export a run to one file of JSON lines: its log with its hash chain, and its artifacts."""
     with existing_store(url) as store:
-        lines = bundle.pack(store, run_id)
-    if output is None:
-        click.echo("\n".join(lines))
-        return
-    try:
-        # Readable by its owner only, like the store that it comes from.
-        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-    except OSError as error:
-        raise click.FileError(str(output), error.strerror or "") from None
+        lines = bundle.export(store, run_id, watch=counted)
+        if output is None:
+            for line in lines:
+                click.echo(line)
+            return
+        try:
+            count = _write(output, lines)
+        except OSError as error:
+            raise click.FileError(str(output), error.strerror or "") from None
     if as_json:
-        click.echo(text.as_json({"run": run_id, "file": str(output), "lines": len(lines)}))
+        click.echo(text.as_json({"run": run_id, "file": str(output), "lines": count}))
     else:
         click.echo(
-            f"{run_id}: {text.count(len(lines), 'line')} written to {text.visible(str(output))}",
+            f"{run_id}: {text.count(count, 'line')} written to {text.visible(str(output))}",
             err=True,
         )
+
+
+def _write(output: Path, lines: Iterable[str]) -> int:
+    """Write a file, or none: a part of a run must not pass for all of it. How many lines it has."""
+    is_special = output.exists() and not output.is_file()  # a pipe, a terminal
+    part = output if is_special else output.with_name(f"{output.name}.part")
+    written = 0
+    try:
+        # Readable by its owner only, like the store that it comes from.
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(f"{line}\n")
+                written += 1
+        part.replace(output)
+    except BaseException:
+        if not is_special:
+            part.unlink(missing_ok=True)
+        raise
+    return written
 
 
 @click.command("import")
@@ -256,15 +222,15 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
     """Import a run from a file that `export` wrote. It is validated and not trusted: a run that had
     not ended is paused, and nothing is executed until a person resumes it."""
     try:
-        packed = bundle.unpack(bundle.lines_of(file))
+        packed = bundle.read(bundle.lines_of(file), watch=counted)
     except UnicodeDecodeError:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url)
     try:
         with said(f"writing {text.count(len(packed.records), 'event')}"):
-            status = bundle.take_in(store, packed)
+            done = bundle.import_run(store, packed)
     finally:
         store.close()
-    data = {"run": packed.run.id, "status": status, "events": len(packed.records)}
-    say(as_json, data, f"{packed.run.id}: {text.count(len(packed.records), 'event')}, {status}",
-        f"  to see it: {command(url, 'show', packed.run.id)}")  # fmt: skip
+    data = {"run": done.run_id, "status": done.status, "events": done.events}
+    say(as_json, data, f"{done.run_id}: {text.count(done.events, 'event')}, {done.status}",
+        f"  see it: {command(url, 'show', done.run_id)}")  # fmt: skip

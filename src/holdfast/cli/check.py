@@ -7,49 +7,21 @@ plain code runs, as it does on every resume.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from holdfast import views
-from holdfast.app import Holdfast
+from holdfast.check import BAD, CheckedRun
+from holdfast.check import check as check_runs
 from holdfast.cli import text
-from holdfast.cli.common import command, existing_store, json_option, store_option
+from holdfast.cli.common import existing_store, json_option, store_option
 from holdfast.cli.load import load
 from holdfast.cli.progress import counted
-from holdfast.errors import Diverged, HoldfastError, LogDamaged
-from holdfast.store.base import Filter, RunRow, Store
-
-UNFINISHED: Final = ("pending", "running", "waiting", "paused", "quarantined")
-PAGE: Final = 200
-BAD: Final = ("diverges", "fails", "damaged")
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What the new code would make of one run."""
-
-    row: RunRow
-    verdict: str
-    """agrees, diverges, fails, damaged or unknown."""
-    steps: int = 0
-    step: int | None = None
-    where: str = ""
-    recorded: str = ""
-    attempted: str = ""
-    problem: str = ""
-    adds: bool = False
-    """Whether the code may only have added something: then its new steps can be accepted."""
-
-    def data(self) -> dict[str, Any]:
-        return {"run": self.row.id, "agent": self.row.agent, "status": self.row.status, "verdict": self.verdict,
-                "steps": self.steps, "step": self.step, "where": self.where, "recorded": self.recorded,
-                "attempted": self.attempted, "problem": self.problem, "adds": self.adds}  # fmt: skip
+from holdfast.runtime.declare import agent_spec
+from holdfast.words.advice import command
 
 
 @click.command()
@@ -69,16 +41,15 @@ def check(
     for target in targets:
         loaded = load(target)
         agents |= {loaded.name: loaded.chosen()} if loaded.name else loaded.agents
-    statuses = (*UNFINISHED, "failed") if failed else UNFINISHED
-    with existing_store(url) as store, Holdfast(store, agents=agents.values()) as hf:
-        rows = counted(_rows(store, agent, statuses), "checking run")
-        found = [_checked(hf, agents, row) for row in rows]
-    found.sort(key=lambda one: one.row.created_at)
+    specs = {name: agent_spec(fn) for name, fn in agents.items()}
+    # What the agents' plain code prints is not our data.
+    with existing_store(url) as store, contextlib.redirect_stdout(sys.stderr):
+        found = check_runs(store, specs, agent=agent, failed=failed, watch=counted)
     counts = Counter(one.verdict for one in found)
     if as_json:
         click.echo(text.as_json({
             "ok": not any(counts[bad] for bad in BAD), "checked": len(found),
-            "counts": {v: counts[v] for v in ("agrees", *BAD, "unknown")}, "runs": [one.data() for one in found],
+            "counts": {v: counts[v] for v in ("agrees", *BAD, "unknown")}, "runs": [_data(one) for one in found],
         }))  # fmt: skip
     else:
         _print(found, counts, url)
@@ -86,51 +57,13 @@ def check(
         raise click.exceptions.Exit(1)
 
 
-def _rows(store: Store, agent: str, statuses: tuple[str, ...]) -> Iterator[RunRow]:
-    for status in statuses:
-        cursor: int | None = None
-        while True:
-            page = store.runs(Filter(status=status, agent=agent), limit=PAGE, cursor=cursor)
-            yield from page
-            if len(page) < PAGE:
-                break
-            cursor = page[-1].cursor
+def _data(one: CheckedRun) -> dict[str, Any]:
+    return {"run": one.row.id, "agent": one.row.agent, "status": one.row.status, "verdict": one.verdict,
+            "steps": one.steps, "step": one.step, "where": one.where, "recorded": one.recorded,
+            "attempted": one.attempted, "problem": one.problem, "adds": one.adds}  # fmt: skip
 
 
-def _checked(hf: Holdfast, agents: dict[str, Any], row: RunRow) -> Checked:
-    if row.agent not in agents:
-        return Checked(row, "unknown", problem=f"no agent {row.agent!r} in the given files")
-    try:
-        with contextlib.redirect_stdout(
-            sys.stderr
-        ):  # what the agent's plain code prints is not our data
-            replayed = hf.replay(row.id)
-    except LogDamaged as damage:
-        return Checked(row, "damaged", problem=str(damage))
-    except HoldfastError as error:
-        return Checked(row, "fails", problem=str(error))
-    cause = replayed.diverged
-    if cause is not None:
-        return Checked(
-            row, "diverges", replayed.steps, _step(hf, row.id, cause), cause.where, cause.recorded, cause.attempted,
-            adds=cause.adds,
-        )  # fmt: skip
-    if replayed.failed:
-        return Checked(row, "fails", replayed.steps, problem=f"its code fails: {replayed.failed}")
-    return Checked(row, "agrees", replayed.steps)
-
-
-def _step(hf: Holdfast, run_id: str, cause: Diverged) -> int | None:
-    """The number of the recorded step at which the code parts from the log."""
-    found = re.fullmatch(r"call (\d+)(?: of branch (\S+))?", cause.where)
-    if found is None:
-        return None
-    place = (found[2] or "", int(found[1]) - 1)
-    calls = views.folded(hf.store, run_id).calls
-    return next((call.step for call in calls if (call.branch, call.index) == place), None)
-
-
-def _print(found: list[Checked], counts: Counter[str], url: str | None) -> None:
+def _print(found: list[CheckedRun], counts: Counter[Any], url: str | None) -> None:
     for one in found:
         if one.verdict not in BAD:
             continue

@@ -5,9 +5,8 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
@@ -19,7 +18,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli import text
 from holdfast.errors import HoldfastError, NotFound, NotNow
 from holdfast.store.base import Filter, Store
-from holdfast.store.opening import exists, open_store, sqlite_file, without_password
+from holdfast.store.opening import exists, open_store, sqlite_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,15 +84,6 @@ def existing_store(url: str | None) -> Iterator[Store]:
         yield store
     finally:
         store.close()
-
-
-def command(url: str | None, *words: object) -> str:
-    """A command that a person can paste, for the store that this one was given."""
-    said = ["holdfast", *map(str, words)]
-    if url and url != os.environ.get("HOLDFAST_URL"):
-        said += ["--db", without_password(url)]
-    # A placeholder in capitals, and … for the reader to fill in, stay as they are.
-    return " ".join(word if word.isupper() or "…" in word else shlex.quote(word) for word in said)
 
 
 # ── values that people type ──────────────────────────────────────────────────────────────────
@@ -186,3 +176,15 @@ def say(as_json: bool, data: Any, *lines: str) -> None:
         return
     for line in lines:
         click.echo(text.visible(line))
+
+
+def stream_json(head: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+    """An object whose last field is a list, printed item by item: it may be longer than memory."""
+    opened = text.as_json(head).removesuffix("\n}")
+    click.echo(f'{opened},\n  "{name}": [', nl=False)
+    separator = ""
+    for item in items:
+        body = text.as_json(item).replace("\n", "\n    ")
+        click.echo(f"{separator}\n    {body}", nl=False)
+        separator = ","
+    click.echo("\n  ]\n}" if separator else "]\n}")

@@ -16,7 +16,6 @@ from holdfast import control, views
 from holdfast.cli import describe, text
 from holdfast.cli.common import (
     Decider,
-    command,
     decision_options,
     existing_store,
     json_or_text,
@@ -31,6 +30,8 @@ from holdfast.core.state import Call, Waiting
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.store.base import Store
 from holdfast.store.process import is_held
+from holdfast.words.advice import command
+from holdfast.words.calls import evidence
 
 request_option = click.option(
     "--request", default="", metavar="REQUEST", help="Which request, if several are open."
@@ -194,7 +195,7 @@ def _show_call(store: Store, run_id: str, call: Call) -> None:
             f"    {line}"
             for line in text.pretty(describe.content(store, run_id, call.args)).splitlines()
         ),
-        *(f"  evidence: {text.visible(said)}" for said in call.evidence),
+        *(f"  evidence: {text.visible(evidence(found))}" for found in call.evidence),
     ]
     for line in lines:
         click.echo(line, err=True)

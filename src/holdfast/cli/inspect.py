@@ -4,8 +4,9 @@ of the agent's code.
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,22 +15,23 @@ import click
 from holdfast import views
 from holdfast.cli import describe, text
 from holdfast.cli.common import (
-    command,
     existing_store,
     json_option,
     run_argument,
     say,
     store_option,
+    stream_json,
 )
 from holdfast.cli.progress import counted
-from holdfast.cli.timeline import sentence
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
-from holdfast.store.base import Filter, RunRow, Store
+from holdfast.store.base import RunRow, Store
 from holdfast.views import standing
+from holdfast.words.advice import advice, command
+from holdfast.words.calls import evidence, resolution
 
-STATUSES = ("pending", "running", "interrupted", "waiting", "paused", "quarantined", "completed",
-            "failed", "cancelled")  # fmt: skip
+EVENTS_SHOWN = 1000
+"""So many events are printed in one table."""
 CALLS_SHOWN = 100
 """Of a long run so many calls are shown, the last ones, and all that did not simply succeed."""
 
@@ -38,7 +40,7 @@ CALLS_SHOWN = 100
 
 
 @click.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
+@click.option("--status", type=click.Choice(views.SHOWN_STATUSES), help="Only runs of this status.")
 @click.option("--agent", default="", help="Only runs of this agent.")
 @click.option("--parent", default="", help="Only child runs of this one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
@@ -51,13 +53,13 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
               url: str | None, as_json: bool) -> None:  # fmt: skip
     """List runs, newest first."""
     with existing_store(url) as store:
-        found, after = _page(store, status or "", Filter(agent=agent, parent=parent), limit, cursor)
+        page = views.runs(
+            store, status=status or "", agent=agent, parent=parent, limit=limit, cursor=cursor
+        )
         now = store.now()
+    found, after = page.runs, page.next
     if as_json:
-        data = [
-            {**_fields(row), "status": standing(row, now), "waiting_for": _waits_for(row, now)}
-            for row in found
-        ]
+        data = [{**_fields(row), "waiting_for": _waits_for(row, now)} for row in found]
         click.echo(text.as_json({"runs": data, "next": after}))
         return
     if not found:
@@ -66,7 +68,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
     text.table(
         ("id", "agent", "status", "changed", "waiting for"),
         [
-            (row.id, text.visible(row.agent), standing(row, now), f"{text.span(now - row.updated_at)} ago",
+            (row.id, text.visible(row.agent), row.status, f"{text.span(now - row.updated_at)} ago",
              _waits_for(row, now) or "–")
             for row in found
         ],
@@ -78,34 +80,14 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
 
 
 def _waits_for(row: RunRow, now: int) -> str:
-    """What the row says that it is waiting for; once that is decided, only a worker is missing."""
-    if standing(row, now) in ("pending", "interrupted"):
+    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    if row.status in ("pending", "interrupted"):
         return describe.a_worker(row, now)
     return text.visible(row.waiting_for)
 
 
 def _fields(row: RunRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in RunRow.__slots__}
-
-
-def _page(store: Store, status: str, which: Filter, limit: int, cursor: int | None
-          ) -> tuple[list[RunRow], int | None]:  # fmt: skip
-    """Up to `limit` runs, and where the next page starts. The store does not tell `interrupted` from
-    `running`, as only the lease does; so pages are read until there are enough."""
-    asked = "running" if status == "interrupted" else status
-    found: list[RunRow] = []
-    while True:
-        rows = store.runs(which._replace(status=asked), limit=limit + 1, cursor=cursor)
-        now = store.now()
-        for row in rows[:limit]:
-            if not status or standing(row, now) == status:
-                found.append(row)
-            cursor = row.cursor
-            if len(found) == limit:
-                break
-        more = bool(rows) and cursor != rows[-1].cursor
-        if len(found) == limit or not more:
-            return found, cursor if more else None
 
 
 # ── show ─────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +113,8 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
             state = views.get(store, run_id)
         else:
             state = views.at(store, run_id, step, "before" if before else "after")
-        steps = describe.next_steps(store, state, url) if step is None else []
+        ways = views.next_steps(store, state) if step is None else []
+        steps = [advice(one, url) for one in ways]
         waits = describe.waits_for(state, row, store.now()) if step is None else ""
         now = store.now()
     place = views.position(state)
@@ -145,6 +128,7 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
         }
         data["owner"] = row.owner
         data["continue"] = steps
+        data["next_steps"] = ways
         click.echo(text.as_json(data))
         return
     if step is not None:
@@ -267,9 +251,9 @@ def _story(call: Call) -> list[str]:
         lines.append(click.style(
             f"in doubt: it may or may not have happened; {describe.doubt_of(call)} (key {text.visible(call.key)})",
             fg="magenta"))  # fmt: skip
-    lines += [f"evidence: {text.visible(said)}" for said in call.evidence]
-    if call.resolved:
-        lines.append(f"doubt resolved: {text.visible(call.resolved)}")
+    lines += [f"evidence: {text.visible(evidence(found))}" for found in call.evidence]
+    if call.resolution is not None:
+        lines.append(f"doubt resolved: {text.visible(resolution(call.resolution))}")
     return lines
 
 
@@ -355,25 +339,41 @@ def _ending(state: RunState) -> None:
 def trace(run_id: str, url: str | None, as_json: bool) -> None:
     """Print a run's timeline as sentences."""
     with existing_store(url) as store:
-        found = list(views.events(store, run_id))
-    if as_json:
-        data = [
-            {"seq": r.seq, "time": r.time, "epoch": r.epoch, "what": said.what, "text": said.text}
-            for r, said in ((r, sentence(event)) for r, event in found)
-        ]
-        click.echo(text.as_json({"run": run_id, "timeline": data}))
-        return
-    start, epoch = found[0][0].time, found[0][0].epoch
-    click.echo(f"{run_id}, {text.clock(start)}")
-    for record, event in found:
-        said = sentence(event)
-        if record.epoch != epoch:
-            epoch = record.epoch
+        _check_readable(store, run_id)
+        moments = views.timeline(store, run_id)
+        if as_json:
+            _trace_json(run_id, moments)
+        else:
+            _trace(run_id, moments)
+
+
+def _check_readable(store: Store, run_id: str, after: int = -1) -> None:
+    """Read all that is to be printed, before any of it is: a damaged log is not shown in part."""
+    for _ in views.events(store, run_id, after=after):
+        pass
+
+
+def _trace(run_id: str, moments: Iterable[views.Moment]) -> None:
+    start, epoch = 0, None
+    for one in moments:
+        if epoch is None:
+            start, epoch = one.time, one.epoch
+            click.echo(f"{run_id}, {text.clock(start)}")
+        if one.epoch != epoch:
+            epoch = one.epoch
             click.secho(f"{'':>8}  ── another worker (epoch {epoch}) ──", dim=True)
-        at = f"+{(record.time - start) / 1_000_000:.3f}"
+        at = f"+{(one.time - start) / 1_000_000:.3f}"
         click.echo(
-            f"{at:>8}  {click.style(f'{said.what:<20}', bold=True)}  {click.style(said.text, fg=said.colour)}"
+            f"{at:>8}  {click.style(f'{one.about:<20}', bold=True)}  {click.style(one.text, fg=one.tone)}"
         )
+
+
+def _trace_json(run_id: str, moments: Iterable[views.Moment]) -> None:
+    fields = (
+        {"seq": x.seq, "time": x.time, "epoch": x.epoch, "what": x.about, "text": x.text}
+        for x in moments
+    )
+    stream_json({"run": run_id}, "timeline", fields)
 
 
 @click.command()
@@ -384,29 +384,31 @@ def trace(run_id: str, url: str | None, as_json: bool) -> None:
 def events(run_id: str, after: int, url: str | None, as_json: bool) -> None:
     """A run's log, event by event, as it is kept."""
     with existing_store(url) as store:
-        found = list(views.events(store, run_id, after=after))
-    if as_json:
-        data = [
-            {"seq": r.seq, "time": r.time, "epoch": r.epoch, "kind": r.kind, "hash": r.hash.hex(),
-             "data": views.to_plain(event)}
-            for r, event in found
-        ]  # fmt: skip
-        click.echo(text.as_json({"run": run_id, "events": data}))
-        return
-    wide = 10_000 if not sys.stdout.isatty() else 160
-    text.table(
-        ("seq", "time", "epoch", "kind", "data"),
-        [
-            (
-                str(r.seq),
-                text.clock(r.time),
-                str(r.epoch),
-                r.kind,
-                text.cut(text.visible(r.data.decode()), wide),
+        _check_readable(store, run_id, after)
+        found = views.events(store, run_id, after=after)
+        if as_json:
+            data = (
+                {"seq": r.seq, "time": r.time, "epoch": r.epoch, "kind": r.kind, "hash": r.hash.hex(),
+                 "data": views.to_plain(event)}
+                for r, event in found
+            )  # fmt: skip
+            stream_json({"run": run_id}, "events", data)
+            return
+        wide = 10_000 if not sys.stdout.isatty() else 160
+        while page := list(itertools.islice(found, EVENTS_SHOWN)):
+            text.table(
+                ("seq", "time", "epoch", "kind", "data"),
+                [
+                    (
+                        str(r.seq),
+                        text.clock(r.time),
+                        str(r.epoch),
+                        r.kind,
+                        text.cut(text.visible(r.data.decode()), wide),
+                    )
+                    for r, _ in page
+                ],
             )
-            for r, _ in found
-        ],
-    )
 
 
 @click.command()

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -21,8 +21,10 @@ from holdfast.core import values
 from holdfast.core.params import ParamSchema, type_name
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotFound, NotStorable
-from holdfast.runtime.declare import AgentSpec, spec_of
+from holdfast.runtime.declare import AgentSpec, agent_spec, spec_of
 from holdfast.store.base import RunRow
+
+LUA: Final = ".tac"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def _choices(file: str, names: Iterable[str]) -> str:
 
 def is_file(target: str) -> bool:
     """Whether an argument names a file (with or without an agent) rather than a run."""
-    return target.endswith(".py") or ".py:" in target or Path(target).is_file()
+    named = any(target.endswith(x) or f"{x}:" in target for x in (".py", LUA))
+    return named or Path(target).is_file()
 
 
 def load(target: str) -> Loaded:
@@ -63,6 +66,8 @@ def load(target: str) -> Loaded:
         file, colon, name = target.rpartition(":")
         if not colon:
             file = target
+    if file.endswith(LUA):
+        return _load_lua(file, name)
     module = _import(Path(file)) if Path(file).is_file() else _import_module(file)
     agents, own = {}, []
     for key, value in vars(module).items():
@@ -78,6 +83,22 @@ def load(target: str) -> Loaded:
     if name and name not in agents:
         raise NotFound(f"{file} has no agent {name!r}; it has {_choices(file, agents)}")
     return Loaded(file, agents, name, tuple(own), module)
+
+
+def _load_lua(file: str, name: str) -> Loaded:
+    """The procedures of a `.tac` file; the main one is meant if none is named."""
+    if not Path(file).is_file():
+        raise NotFound(f"there is no file {file}")
+    from holdfast.lua import load_program
+
+    program = load_program(file)
+    agents = {agent_spec(fn).name: fn for fn in program.procedures.values()}
+    main = agent_spec(program.main).name
+    if name in program.procedures:
+        name = agent_spec(program.procedures[name]).name
+    if name and name not in agents:
+        raise NotFound(f"{file} has no procedure {name!r}; it has {', '.join(program.procedures)}")
+    return Loaded(file, agents, name, (main,), program.module())
 
 
 def _import_module(name: str) -> types.ModuleType:

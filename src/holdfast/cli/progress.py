@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import click
 
-from holdfast.cli.timeline import sentence
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Store
+from holdfast.words.timeline import sentence
 
 SHOWN = (
     e.CallSucceeded,
@@ -78,8 +78,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._on:
-            known = self._store.read(self._run_id) if self._store.get(self._run_id) else []
-            self._seen = known[-1].seq if known else -1
+            self._seen = self._store.heads([self._run_id]).get(self._run_id, -1)
             self._thread.start()
         return self
 

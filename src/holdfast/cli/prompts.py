@@ -11,7 +11,7 @@ import click
 from holdfast import control, views
 from holdfast.cli import text
 from holdfast.cli.common import json_or_text, who
-from holdfast.cli.describe import Asked, content, requests
+from holdfast.cli.describe import content
 from holdfast.core.state import Waiting
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Store
@@ -43,7 +43,7 @@ def show_request(store: Store, run_id: str, wait: Waiting) -> None:
 def ask_on_the_spot(store: Store, run_id: str) -> bool:
     """Ask the person at the terminal for everything that the run is waiting for. Returns whether anything was decided."""
     decided = False
-    for asked in requests(store, views.get(store, run_id)):
+    for asked in views.requests(store, views.get(store, run_id)):
         if asked.wait.wait in ("approval", "answer"):
             show_request(store, asked.run_id, asked.wait)
             try:
@@ -53,7 +53,7 @@ def ask_on_the_spot(store: Store, run_id: str) -> bool:
     return decided
 
 
-def _decide(store: Store, asked: Asked) -> bool:
+def _decide(store: Store, asked: views.OpenRequest) -> bool:
     run_id, wait = asked.run_id, asked.wait
     if wait.wait == "approval":
         answer = click.prompt("approve? yes, no, or later", type=click.Choice(["y", "n", "l"]),

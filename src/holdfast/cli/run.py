@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -19,7 +19,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import INTERRUPTED, Refused, text
 from holdfast.cli.common import (
     Decider,
-    command,
     decision_options,
     existing_store,
     file_argument,
@@ -32,7 +31,7 @@ from holdfast.cli.common import (
     users_code,
     who,
 )
-from holdfast.cli.describe import content, next_steps
+from holdfast.cli.describe import content, next_commands
 from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
@@ -44,6 +43,8 @@ from holdfast.runtime.declare import agent_spec
 from holdfast.runtime.engine import Options
 from holdfast.runtime.resumable import CHECKS
 from holdfast.store.base import Store
+from holdfast.waiting import WaitingFor
+from holdfast.words.advice import advice, command
 
 lease_option = click.option(
     "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
@@ -183,7 +184,7 @@ class Job:
     def _interrupted(self) -> NoReturn:
         store = self.hf.store
         state = views.get(store, self.run_id) if store.get(self.run_id) is not None else None
-        how = next_steps(store, state, self.url, self.file) if state is not None else []
+        how = next_commands(store, state, self.url, self.file) if state is not None else []
         if self.as_json:
             self._json(state.status if state is not None else "not created", how=how)
         elif state is None:
@@ -199,19 +200,20 @@ class Job:
 
     def _waits(self, waiting: RunWaiting) -> NoReturn:
         state = views.get(self.hf.store, self.run_id)
-        how = next_steps(self.hf.store, state, self.url, self.file) or [waiting.how]
+        steps = views.next_steps(self.hf.store, state)
+        how = [advice(step, self.url, self.file) for step in steps] or [waiting.how]
         if self.as_json:
-            self._json(state.status, waiting_for=waiting.waiting_for, how=how)
-        else:
-            click.echo(
-                f"run {self.run_id} is waiting for {text.visible(waiting.waiting_for)}", err=True
+            self._json(
+                state.status, waiting_for=waiting.waiting_for, waiting=waiting.waits, how=how
             )
+        else:
+            what = text.visible(waiting.waiting_for)
+            click.echo(f"run {self.run_id} is waiting for {what}", err=True)
             for line in how:
                 click.echo(f"  {text.visible(line)}", err=True)
-            if not any(line.startswith("holdfast resume") for line in how):
-                click.echo(
-                    f"  then: {command(self.url, 'resume', self.file, self.run_id)}", err=True
-                )
+            if not any(step.verb == "resume" for step in steps):
+                then = command(self.url, "resume", self.file, self.run_id)
+                click.echo(f"  then: {then}", err=True)
         raise click.exceptions.Exit(1)
 
     def _failed(self, failed: RunFailed) -> NoReturn:
@@ -220,7 +222,9 @@ class Job:
         error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
             self._json(
-                state.status, error=error, how=next_steps(self.hf.store, state, self.url, self.file)
+                state.status,
+                error=error,
+                how=next_commands(self.hf.store, state, self.url, self.file),
             )
             raise click.exceptions.Exit(1)
         step = state.failure.step if state.failure else 0
@@ -229,7 +233,7 @@ class Job:
         lines = [f"run {self.run_id} {became}{text.indented(error)}",
                  f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
         if state.status == "failed":
-            how = next_steps(self.hf.store, state, self.url, self.file)
+            how = next_commands(self.hf.store, state, self.url, self.file)
             lines += [f"  {word:10} {line}" for word, line in zip(_words(how), how, strict=True)]
         click.echo("\n".join(lines), err=True)
         raise click.exceptions.Exit(1)
@@ -237,23 +241,27 @@ class Job:
     def _diverged(self, diverged: Diverged) -> NoReturn:
         """The code does not match the log: both sides, and the commands with which the run goes on."""
         state = views.get(self.hf.store, self.run_id)
-        how = next_steps(self.hf.store, state, self.url, self.file)
+        how = next_commands(self.hf.store, state, self.url, self.file)
         lines = [
             f"{diverged.what} To continue:",
             *(f"  - {way}" for way in (*how, *diverged.edits)),
         ]
         raise Refused("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
 
-    def _json(self, status: str, *, waiting_for: str = "", error: str = "",
+    def _json(self, status: str, *, waiting_for: str = "", waiting: Sequence[WaitingFor] = (), error: str = "",
               how: list[str] | None = None) -> None:  # fmt: skip
-        click.echo(_as_json(self.run_id, status, waiting_for=waiting_for, error=error, how=how))
+        click.echo(
+            _as_json(
+                self.run_id, status, waiting_for=waiting_for, waiting=waiting, error=error, how=how
+            )
+        )
 
 
-def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str = "", error: str = "",
-             how: list[str] | None = None) -> str:  # fmt: skip
+def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str = "",
+             waiting: Sequence[WaitingFor] = (), error: str = "", how: list[str] | None = None) -> str:  # fmt: skip
     """What became of a run, for programs."""
     return text.as_json({"run": run_id, "status": status, "result": result, "waiting_for": waiting_for,
-                         "error": error, "continue": how or []})  # fmt: skip
+                         "waiting": waiting, "error": error, "continue": how or []})  # fmt: skip
 
 
 def _print_result(store: Store, run_id: str, as_json: bool) -> None:

@@ -8,7 +8,6 @@ from holdfast import control, views
 from holdfast.cli import text
 from holdfast.cli.common import (
     Decider,
-    command,
     decision_options,
     existing_store,
     json_option,
@@ -17,6 +16,7 @@ from holdfast.cli.common import (
 )
 from holdfast.cli.load import parameters
 from holdfast.core.params import ParamSchema
+from holdfast.words.advice import command
 
 
 @click.command()

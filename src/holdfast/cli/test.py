@@ -22,7 +22,8 @@ import click
 
 from holdfast.cli import text
 from holdfast.cli.common import json_option
-from holdfast.cli.load import Loaded, load
+from holdfast.cli.load import LUA, Loaded, load
+from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.runtime.mocks import mocks_of
 from holdfast.testing.crash import Fault, Lives, Report, explore
@@ -79,6 +80,7 @@ class Tally:
 )
 @click.option(
     "-k",
+    "--scenario",
     "only",
     default="",
     metavar="TEXT",
@@ -121,6 +123,8 @@ def found(target: str, mock: bool) -> Found:
     loaded = load(target)
     path = Path(loaded.file)
     names = vars(loaded.module)
+    if path.suffix == LUA:
+        return Found(given, target, *lua_scenarios(loaded, mock), [])
     cast = Cast(
         loaded.agents, _chosen(loaded), names,
         mocks_of(names.get("MOCKS", {})) if mock else {}, strict=mock,

@@ -25,6 +25,7 @@ from msgspec import Raw
 
 from holdfast.core import values
 from holdfast.errors import InvalidInput
+from holdfast.waiting import WaitingFor
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -198,6 +199,8 @@ class RunSuspended(Event, frozen=True, omit_defaults=True):
     wake_at: int | None = None
     open_since: int | None = None
     diverged: Divergence | None = None
+    waits: tuple[WaitingFor, ...] = ()
+    """The same as data; logs of older versions have only the text."""
 
 
 class RunCompleted(Event, frozen=True, omit_defaults=True):
@@ -263,6 +266,7 @@ class RunQuarantined(Event, frozen=True, omit_defaults=True):
     """The run is quarantined: it killed its workers, or its log does not verify."""
 
     reason: str
+    waits: tuple[WaitingFor, ...] = ()
 
 
 class CancelRequested(Event, frozen=True, omit_defaults=True):

@@ -29,15 +29,18 @@ from holdfast.core.state import (
     Attempt,
     Call,
     Decision,
+    Evidence,
     Failure,
     Line,
     Queued,
+    Resolution,
     RunState,
     Signal,
     Waiting,
 )
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput
+from holdfast.waiting import WaitingFor
 
 
 def fold(start: RunState, records: Iterable[Record]) -> RunState:
@@ -115,6 +118,7 @@ class Draft:
     budget: dict[str, float]
     deadline_at: int | None
     waiting_for: str
+    waiting: tuple[WaitingFor, ...]
     wake_at: int | None
     diverged: e.Divergence | None
     cancel_requested: bool
@@ -188,22 +192,39 @@ class Draft:
         self.created_at, self.status = time, "pending"
 
     def _claimed(self, x: e.RunClaimed) -> None:
-        self.status, self.waiting_for, self.wake_at, self.diverged = "running", "", None, None
+        self._set_status("running")
         self.workers.append(x.worker)
         del self.workers[:-10]
 
     def _suspended(self, x: e.RunSuspended) -> None:
-        self.status, self.waiting_for, self.wake_at = "waiting", x.waiting_for, x.wake_at
+        waits = x.waits or (WaitingFor("other", x.waiting_for),)
+        self._set_status("waiting", x.waiting_for, tuple(map(self._since, waits)), x.wake_at)
         self.diverged = x.diverged
 
+    def _set_status(
+        self,
+        status: str,
+        waiting_for: str = "",
+        waiting: tuple[WaitingFor, ...] = (),
+        wake_at: int | None = None,
+    ) -> None:
+        self.status, self.waiting_for, self.waiting = status, waiting_for, waiting
+        self.wake_at, self.diverged = wake_at, None
+
+    def _since(self, x: WaitingFor) -> WaitingFor:
+        """The same with the time since when: of a request, since it was made."""
+        asked = (w.since for w in self.open.waits.values() if x.request_id and w.id == x.request_id)
+        return msgspec.structs.replace(x, since=next(asked, self.updated_at))
+
     def _completed(self, x: e.RunCompleted) -> None:
-        self.status, self.result, self.waiting_for, self.wake_at = "completed", x.result, "", None
+        self.result = x.result
+        self._set_status("completed")
         self.open.waits.clear()
 
     def _failed(self, x: e.RunFailed) -> None:
         time = self.updated_at
         call = next((c for c in self.open.calls.values() if c.step == x.step), None)
-        self.status, self.waiting_for, self.wake_at = "failed", "", None
+        self._set_status("failed")
         self.failure = Failure(
             time=time,
             error=x.error,
@@ -217,12 +238,12 @@ class Draft:
 
     def _cancelled(self, x: e.RunCancelled) -> None:
         time = self.updated_at
-        self.status, self.waiting_for, self.wake_at = "cancelled", "", None
+        self._set_status("cancelled")
         self._line(time, "cancel", x.by, x.why, "cancelled")
 
     def _reopened(self, x: e.RunReopened) -> None:
         time = self.updated_at
-        self.status, self.failure, self.waiting_for = "pending", None, ""
+        self.status, self.failure, self.waiting_for, self.waiting = "pending", None, "", ()
         self._line(time, "resume", x.by, x.why, "resumed")
 
     def _accepted(self, x: e.StepsAccepted) -> None:
@@ -242,7 +263,8 @@ class Draft:
         parts.past_calls += past if self.keep_calls else []
         parts.calls.clear()
         parts.waits.clear()
-        self.status, self.failure, self.result, self.waiting_for = "pending", None, None, ""
+        self.status, self.failure, self.result = "pending", None, None
+        self.waiting_for, self.waiting = "", ()
         self.cancel_requested, self.diverged = False, None
         self.restarts += 1
         self.loop = Document(None)
@@ -252,10 +274,13 @@ class Draft:
     def _paused(self, x: e.RunPaused) -> None:
         time = self.updated_at
         self.status, self.waiting_for = "paused", "a person to resume it"
+        self.waiting = (WaitingFor("resume", since=time),)
         self._line(time, "pause", x.by, x.why, "paused")
 
     def _quarantined(self, x: e.RunQuarantined) -> None:
+        waits = x.waits or (WaitingFor("quarantine", reason=x.reason),)
         self.status, self.waiting_for = "quarantined", x.reason
+        self.waiting = tuple(map(self._since, waits))
 
     def _cancel_requested(self, x: e.CancelRequested) -> None:
         time = self.updated_at
@@ -297,7 +322,7 @@ class Draft:
             undoable=x.undoable,
             undoes=x.undoes,
             child=x.child,
-            resolved=before.resolved if before else "",
+            resolution=before.resolution if before else None,
         )
         self.open.waits.pop((x.branch, x.index), None)
 
@@ -415,14 +440,13 @@ class Draft:
         if call is None:
             return
         status = {"done": "done", "failed": "failed"}.get(x.how, "retrying")
-        said = x.how + (f" by {x.by}" if x.by else "") + (f": {x.why}" if x.why else "")
         self._store_call(
             call,
             status=status,
             result=x.result,
             error=x.error,
             unavailable="",
-            resolved=said,
+            resolution=Resolution(x.how, x.by, x.why, time),
             seq=seq,
             time=time if status != "retrying" else None,
         )
@@ -433,8 +457,8 @@ class Draft:
         seq = self.seq
         call = next((c for c in self.open.calls.values() if c.step == x.step), None)
         if call is not None and call.key == x.key and call.digest == x.digest:
-            said = f"{x.worker} (epoch {x.epoch}) reports: {x.outcome}"
-            self._store_call(call, seq=seq, time=call.ended_at, evidence=(*call.evidence, said))
+            found = Evidence(x.worker, x.epoch, x.outcome, self.updated_at, x.result, x.error)
+            self._store_call(call, seq=seq, time=call.ended_at, evidence=(*call.evidence, found))
 
     # iterations
 

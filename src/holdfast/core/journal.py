@@ -42,6 +42,11 @@ Place = tuple[str, int]
 """A branch, and a position within it."""
 
 
+def request_id(place: Place) -> str:
+    """How people name a request, or a call, at a place."""
+    return f"{place[0]}#{place[1]}"
+
+
 class Entry(msgspec.Struct, eq=False, gc=False):
     """What the log contains at one place.
 
@@ -645,7 +650,7 @@ class Journal:
     def _is_last(self, place: Place) -> bool:
         """Whether nothing that the code did afterwards is recorded, in this branch or in those it started in."""
         path, index = place
-        if self.reaches(path, index + 1):
+        if self.reaches(path, index + 1) or self._has_started_after(path, index):
             return False
         while path:
             path, _, last = path.rpartition(".")
@@ -653,6 +658,15 @@ class Journal:
             if started is not None and self.reaches(path, started):
                 return False
         return True
+
+    def _has_started_after(self, path: str, index: int) -> bool:
+        """Whether the code has started other branches from this one after its call at this index."""
+        for branch in self._last_index:
+            parent, _, last = branch.rpartition(".")
+            started = _started_at(last)
+            if parent == path and started is not None and started > index:
+                return True
+        return False
 
     def _restart(self, seq: int) -> None:
         self.restarted = seq

@@ -16,6 +16,7 @@ from holdfast.core.advice import request_id
 from holdfast.core.agent_state import AgentState
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
+from holdfast.waiting import WaitingFor
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,6 +27,26 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: int | None = None
     error: ErrorInfo | None = None
     retry_at: int | None = None
+
+
+class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A doubt about a call was resolved. `how` is done, failed or retry; `by` is empty for a check or a policy."""
+
+    how: str
+    by: str
+    why: str
+    time: int
+
+
+class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker that had lost the run reports of a call. It decides nothing. `outcome` is done or failed."""
+
+    worker: str
+    epoch: int
+    outcome: str
+    time: int
+    result: Value | None = None
+    error: ErrorInfo | None = None
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,8 +76,10 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage | None = None
     first_seq: int = 0
     last_seq: int = 0
-    evidence: tuple[str, ...] = ()
-    resolved: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    """What workers that had lost the run reported of it."""
+    resolution: Resolution | None = None
+    """How a doubt about it was resolved, and by whom."""
     undoable: bool = False
     undoes: int = 0
     undone: bool = False
@@ -173,6 +196,9 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     budget: dict[str, float] = {}
     deadline_at: int | None = None
     waiting_for: str = ""
+    """What it is waiting for, as it was recorded, for people."""
+    waiting: tuple[WaitingFor, ...] = ()
+    """The same as data; empty if the run is not suspended."""
     wake_at: int | None = None
     diverged: Divergence | None = None
     """Both sides, while the run is waiting because its code does not match its log."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
-from holdfast.core.journal import Entry
+from holdfast.core.journal import Entry, request_id
 from holdfast.core.policy import microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Rejected,
-    Suspend,
 )
 from holdfast.runtime.commit import commit, park
 from holdfast.runtime.effects import (
@@ -27,6 +26,8 @@ from holdfast.runtime.results import (
     failure,
 )
 from holdfast.runtime.session import Session
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 
 def ask_approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
@@ -72,7 +73,7 @@ def ask_approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     shown = (entry.wait.digest, decided, entry.wait.tool_version)
     if shown != (asked.digest, asked.digest, spec.version):
         raise session.diverged(
-            asked.where,
+            asked.place,
             f"approval of {entry.name}, digest {entry.wait.digest}, version {entry.wait.tool_version!r}",
             f"{asked}, digest {asked.digest}, version {spec.version!r}",
         )
@@ -88,11 +89,9 @@ def ask_approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
         return entry.approval_seq
     if not gated:
         raise _gate_removed(asked, "not decided")
-    signal = Suspend(
-        f"approval of {spec.name}",
-        f"hf.approve({session.run_id!r}) or hf.reject({session.run_id!r})",
-        wake_at=until,
-    )
+    name = request_id(asked.place)
+    waiting = WaitingFor("approval", spec.name, until=until, request_id=name, tool=spec.name)
+    signal = suspended(session.run_id, waiting, wake_at=until)
     yield from park(session, OpenWait(asked.place, "approval", until), signal)
     return None
 
@@ -101,7 +100,7 @@ def _gate_removed(asked: Asked, status: str) -> BaseException:
     """The log has a request for approval of this call that gives no right to make it, and the code no
     longer asks."""
     recorded = f"a request for approval of {asked}, which was {status}"
-    return asked.session.diverged(asked.where, recorded, f"{asked} without approval")
+    return asked.session.diverged(asked.place, recorded, f"{asked} without approval")
 
 
 def _was_rejected(entry: Entry) -> bool:

@@ -21,7 +21,6 @@ from holdfast.errors import (
     RunWaiting,
     Stop,
     StoreError,
-    Suspend,
 )
 from holdfast.runtime import durations
 from holdfast.runtime.branches import Inside
@@ -59,6 +58,8 @@ from holdfast.runtime.results import (
 from holdfast.runtime.unanswered import given_up, is_unknown, lost_response
 from holdfast.runtime.writer import Batch, Commit
 from holdfast.store.cancel import REASONS
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 
 def make_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
@@ -77,7 +78,7 @@ def _all_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Fl
             asked.session,
             asked.place,
             entry.failures[-1].retry_at,
-            f"the next attempt of {asked.spec.name}",
+            WaitingFor("retry", asked.spec.name),
         )
     outcome = yield from _limited(asked, number, step, approval, tries)
     if isinstance(outcome, e.CallFailed):
@@ -90,7 +91,7 @@ def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
     while isinstance(outcome, e.CallFailed):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
-            asked.session, asked.place, outcome.retry_at, f"the next attempt of {asked.spec.name}"
+            asked.session, asked.place, outcome.retry_at, WaitingFor("retry", asked.spec.name)
         )
         number += 1
         tries += 1
@@ -109,9 +110,10 @@ def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: 
 
 def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
     """The child run is suspended, or another worker executes it: its end wakes this run."""
-    waiting_for = f"child run {child.run_id}, which is waiting for {child.waiting_for}"
+    below = child.waits or (WaitingFor("other", child.waiting_for),)
+    waiting = WaitingFor("child", asked.spec.name, run_id=child.run_id, how=child.how, child=below)
     wait = OpenWait(asked.place, "child", child=child.run_id)
-    yield from park(asked.session, wait, Suspend(waiting_for, child.how))
+    yield from park(asked.session, wait, suspended(asked.session.run_id, waiting))
     raise AssertionError("unreachable")
 
 

@@ -53,7 +53,7 @@ def end_iteration(
     entry = session.entry(branch.path, index)
     if entry is not None:
         if entry.iteration is None:
-            where = f"call {index + 1}"
+            where = (branch.path, index)
             raise session.diverged(where, f"a call of {entry.name}", "the end of an iteration")
         if not entry.iteration.buffered:
             session.show(entry.seq)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from holdfast.core import events as e
 from holdfast.core.events import Event
 from holdfast.core.journal import Place
@@ -42,6 +44,8 @@ from holdfast.runtime.effects import (
 from holdfast.runtime.session import Session
 from holdfast.runtime.writer import Commit
 from holdfast.store.base import RowChange
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 HELD_MAX: Final = 1000
 """No more events than this are buffered, whatever the strategy."""
@@ -163,14 +167,14 @@ def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
         return
 
 
-def wait_until(session: Session, place: Place, at: int, what: str) -> Flow:
+def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow:
     """Wait for a time in the log: here if it is near, otherwise out of memory."""
     while True:
         left = at - session.store.now()
         if left <= 0:
             return
         if left > session.patience_us:
-            signal = Suspend(what, "a worker resumes it when it is due", wake_at=at)
+            signal = suspended(session.run_id, replace(what, until=at), wake_at=at)
             yield from park(session, OpenWait(place, "timer", at), signal)
         yield Pause(session, left / MICROSECONDS)
         session.check_lease()

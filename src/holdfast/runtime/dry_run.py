@@ -131,4 +131,6 @@ def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diver
     """The code ends before all that is recorded has been asked for."""
     (branch, index), entry = left
     recorded = f"a call of {entry.name}"
-    return Diverged(session.run_id, place_name(branch, index), recorded, attempted)
+    return Diverged(
+        session.run_id, place_name(branch, index), recorded, attempted, place=(branch, index)
+    )

@@ -32,7 +32,6 @@ from holdfast.errors import (
     NotDurable,
     NotFound,
     NotResumable,
-    RunBusy,
     RunCancelled,
     RunWaiting,
     Signal,
@@ -73,6 +72,8 @@ from holdfast.store.base import (
 )
 from holdfast.store.process import has_died_here, is_held, worker_name
 from holdfast.store.tail import newest_first
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import run_busy, run_waiting
 
 T = TypeVar("T")
 
@@ -221,9 +222,9 @@ class Engine:
         """Claim a run that is not at its end, or say why that is impossible. With `within`, only if there is
         room for it."""
         if row.status == "paused":
-            raise RunWaiting(row.id, "a person to resume it", f"hf.resume({row.id!r})")
+            raise run_waiting(row.id, WaitingFor("resume"))
         if row.status == "quarantined":
-            raise RunWaiting(row.id, f"a person: {row.waiting_for}", f"hf.resume({row.id!r})")
+            raise run_waiting(row.id, WaitingFor("quarantine", reason=row.waiting_for))
         asked_at = elapsed()
         claim = partial(
             self.store.claim,
@@ -238,12 +239,10 @@ class Engine:
             claimed = claim()
         if claimed is None:
             if within is not None and now is not None and not now.is_live(self.store.now()):
-                room = f"a free slot of {spec.name} ({spec.max_running} may run at once)"
-                raise RunWaiting(row.id, room, "a worker resumes it when it is due")
+                room = WaitingFor("room", spec.name, limit=spec.max_running or 0)
+                raise run_waiting(row.id, room)
             owner = now.owner if now else "another worker"
-            raise RunBusy(
-                row.id, f"{owner}, which is executing it", f"hf.run(…, id={row.id!r}, wait=True)"
-            )
+            raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
         return Taken(claimed, spec, asked_at)
 
     def _release_if_dead(self, row: RunRow) -> bool:
@@ -356,7 +355,7 @@ class Engine:
     def _set_aside_damaged(self, session: Session, damage: LogDamaged) -> None:
         change = RowChange("quarantined", None, str(damage))
         with contextlib.suppress(StoreError):
-            last = self.store.read(session.run_id)[-1].seq
+            last = self.store.heads([session.run_id])[session.run_id]
             self.store.append(Append(session.run_id, last, (), session.epoch, change))
             session.settled = True
 
@@ -372,7 +371,7 @@ class Engine:
             f"it was claimed {row.claims} times without progress; it may kill its workers, or block them for "
             "longer than a lease"
         )
-        raise self._set_aside(session, reason, f"hf.resume({row.id!r})")
+        raise self._set_aside(session, WaitingFor("quarantine", reason=reason))
 
     def _set_aside_not_resumable(self, session: Session, row: RunRow, spec: AgentSpec) -> None:
         """A run that is too old is not gone on with by itself, and not claimed again and again either."""
@@ -380,13 +379,15 @@ class Engine:
             check_claimed(self.store, row, spec, ends(session))
         except NotResumable as refused:
             reason = f"{refused.reason}; to override: {refused.override}"
-            raise self._set_aside(session, reason, refused.override) from None
+            waiting = WaitingFor("override", refused.check, reason=reason, how=refused.override)
+            raise self._set_aside(session, waiting) from None
 
-    def _set_aside(self, session: Session, reason: str, how: str) -> RunWaiting:
-        change = RowChange("quarantined", None, reason)
-        drive(commit(session, [e.RunQuarantined(reason=reason)], change=change))
+    def _set_aside(self, session: Session, waiting: WaitingFor) -> RunWaiting:
+        change = RowChange("quarantined", None, waiting.reason)
+        event = e.RunQuarantined(reason=waiting.reason, waits=(waiting,))
+        drive(commit(session, [event], change=change))
         session.settled = True
-        return RunWaiting(session.run_id, f"a person: {reason}", how)
+        return run_waiting(session.run_id, waiting)
 
     def _close(self, session: Session, *, died: bool = False) -> None:
         """Give the lease back, unless the run's last event has ended it."""
@@ -413,7 +414,7 @@ class Engine:
             raise NotDurable("an async agent inside a running event loop needs AsyncHoldfast")
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.put_back(taken)
-            raise RunWaiting(taken.row.id, f"a worker: {CALLER_GONE}", "any worker can resume it")
+            raise run_waiting(taken.row.id, WaitingFor("worker", reason=CALLER_GONE))
         session, root = self._open(taken, threading.current_thread())
         if taken.unwanted is not None and taken.unwanted.is_set():
             self.give_back([taken.row.id], CALLER_GONE)
@@ -479,7 +480,7 @@ class Engine:
         """Let these runs (and their children) end here at their next boundary: what is under way is
         recorded, nothing new begins, and any worker may go on at once."""
         for session in self._sessions(run_ids):
-            left = RunWaiting(session.run_id, f"a worker: {why}", "any worker can resume it")
+            left = run_waiting(session.run_id, WaitingFor("worker", reason=why))
             session.stop(Abandon(left))
 
     def let_go(self, rows: Sequence[RunRow]) -> None:
@@ -547,8 +548,9 @@ class Engine:
         try:
             check(self.store, row, spec)
         except NotResumable as refused:
-            reason = f"a person: {refused.reason}; to override: {refused.override}"
-            raise RunWaiting(row.id, reason, refused.override) from None
+            reason = f"{refused.reason}; to override: {refused.override}"
+            waiting = WaitingFor("override", refused.check, reason=reason, how=refused.override)
+            raise run_waiting(row.id, waiting) from None
         return replace(self.take(row, spec, within), above=above)
 
     def _run_child(
@@ -656,8 +658,8 @@ class Engine:
         if row is None:
             return None
         if spec is None:
-            worker = f"a worker that knows agent {row.agent}"
-            raise RunWaiting(child_id, worker, f"start one with {row.agent} in its files")
+            how = f"start one with {row.agent} in its files"
+            raise run_waiting(child_id, WaitingFor("worker", row.agent, how=how))
         return self.take(row, spec)
 
 

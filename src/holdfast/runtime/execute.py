@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.journal import Entry, Place, is_main
+from holdfast.core.journal import Entry, Place, is_main, request_id
 from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
@@ -38,12 +38,14 @@ from holdfast.runtime.declare import CHILD, AgentSpec
 from holdfast.runtime.effects import Flow, Invoke
 from holdfast.runtime.gate import cancellation, gate, is_overdue
 from holdfast.runtime.results import error_info
-from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.session import Session
 from holdfast.runtime.suspend import suspend
 from holdfast.runtime.task_factory import whole
 from holdfast.runtime.undo import compensate, learn_names
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import how_to_continue, phrase
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
@@ -116,7 +118,7 @@ def _check_main_asked(session: Session, error: Exception) -> None:
 def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
-        raise session.diverged(place_name(branch, index), f"a call of {entry.name}", attempted)
+        raise session.diverged((branch, index), f"a call of {entry.name}", attempted)
 
 
 def gate_end(session: Session) -> None:
@@ -190,7 +192,7 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     session.stopped = None
     if not session.settled:
         yield from suspend(session, signal)
-    raise RunWaiting(session.run_id, signal.waiting_for, signal.how)
+    raise RunWaiting(session.run_id, signal.waiting_for, signal.how, waits=signal.waits)
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
@@ -259,15 +261,16 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
     """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
         session.stopped = None
-        says, how = f"a person: {cause}", "see to it, then hf.resume"
+        waiting = WaitingFor("person", reason=str(cause))
         if isinstance(cause, Diverged):
-            says = f"its code: it diverged at {cause.where}"
-            added = (
-                f"hf.resume({session.run_id!r}, accept_new_steps=True), or " if cause.adds else ""
-            )
-            how = f"put the old code back and hf.resume({session.run_id!r}), or {added}hf.rerun({session.run_id!r})"
+            where = "" if cause.place is None else request_id(cause.place)
+            waiting = WaitingFor("code", request_id=where, reason=cause.where)
+        says = phrase(waiting)
         change = RowChange("waiting", None, says)
-        event = e.RunSuspended(waiting_for=says, how=how, diverged=_both_sides(cause))
+        how = how_to_continue(session.run_id, [waiting])
+        event = e.RunSuspended(
+            waiting_for=says, how=how, diverged=_both_sides(cause), waits=(waiting,)
+        )
         session.discard_notes()
         yield from commit(session, [event], change=change)
         session.settled = True

@@ -8,9 +8,11 @@ Not here: approval by risk (`approval.py`), limits over all workers (`limits.py`
 
 from __future__ import annotations
 
-from holdfast.errors import Stop, Suspend
+from holdfast.errors import Stop
 from holdfast.runtime.lineage import LiveRun, use_of
 from holdfast.runtime.session import Session
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 
 def gate(session: Session) -> None:
@@ -33,7 +35,7 @@ def _gate_own(session: Session) -> None:
     if journal.undo is not None:
         raise session.stop(undone())
     if journal.paused is not None:
-        raise session.stop(Suspend("a person to resume it", f"hf.resume({session.run_id!r})"))
+        raise session.stop(suspended(session.run_id, WaitingFor("resume")))
     if created is not None:
         if is_overdue(session):
             raise session.stop(overdue())

@@ -20,7 +20,6 @@ from holdfast.errors import (
     InvalidInput,
     KeyTaken,
     LogDamaged,
-    Suspend,
 )
 from holdfast.runtime.commit import commit, park
 from holdfast.runtime.declare import (
@@ -41,6 +40,8 @@ from holdfast.runtime.results import (
 )
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import Store
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ def record_intent(asked: Asked, number: int, step: int, approval: int | None) ->
     before = None if entry is None else intent_of_this_run(session, entry)
     if before is not None and before.key != key:
         raise session.diverged(
-            asked.where,
+            asked.place,
             f"{asked} under the key {before.key!r}",
             f"{asked} under the key {key!r}",
         )
@@ -126,11 +127,8 @@ def _from_other_run(asked: Asked, taken: KeyTaken, step: int) -> Flow:
         yield from _failed_elsewhere(asked, found.error, step)
     if found.status != "done" or found.result is None:
         at = session.store.now() + 5 * MICROSECONDS
-        signal = Suspend(
-            f"run {taken.run_id} to finish {spec.name} under the key {taken.key!r}",
-            f"see `holdfast show {taken.run_id}`, then hf.resume({session.run_id!r})",
-            wake_at=at,
-        )
+        waiting = WaitingFor("key", spec.name, until=at, run_id=taken.run_id, reason=taken.key)
+        signal = suspended(session.run_id, waiting, wake_at=at)
         yield from park(session, OpenWait(asked.place, "timer", at), signal)
         raise AssertionError("unreachable")
     value, blobs = session.wrap(raw)

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Abandon, StoreError, Suspend
+from holdfast.errors import Abandon, StoreError
 from holdfast.runtime.branches import Inside
 from holdfast.runtime.commit import park, wait_until
 from holdfast.runtime.effects import Asked, Flow, Invoke, Pause
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 SEAT_SECONDS: Final = (0.02, 1.0)
 """How long to wait, at first and at most, before a seat is asked for again."""
@@ -54,11 +56,8 @@ def _seat(asked: Asked, holder: str, most: int) -> Flow:
         now = session.store.now()
         if now - since >= session.patience_us:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
-            signal = Suspend(
-                f"a free slot of {spec.name} ({most} may run at once)",
-                "a worker resumes it when it is due",
-                wake_at=now + wait_us,
-            )
+            room = WaitingFor("room", spec.name, limit=most, until=now + wait_us)
+            signal = suspended(session.run_id, room, wake_at=now + wait_us)
             yield from park(session, OpenWait(asked.place, "timer", now + wait_us), signal)
         yield Pause(session, pause * random.uniform(0.5, 1.0))  # noqa: S311
         session.check_lease()
@@ -76,12 +75,8 @@ def _turn(asked: Asked, holder: str) -> Flow:
         )
 
     while (at := (yield from _ask(asked, take_turn))) is not None:
-        yield from wait_until(
-            session,
-            asked.place,
-            at,
-            f"a permit to call {spec.name} ({rate.count} in {rate.per:g} s)",
-        )
+        why = f"{rate.count} in {rate.per:g} s"
+        yield from wait_until(session, asked.place, at, WaitingFor("rate", spec.name, reason=why))
 
 
 def _ask(asked: Asked, question: Callable[[], Any]) -> Flow:

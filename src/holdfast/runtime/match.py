@@ -32,7 +32,7 @@ from holdfast.runtime.results import (
     failure,
     result_lost,
 )
-from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.session import Session
 
 
 def replay(asked: Asked, entry: Entry) -> Flow:
@@ -90,7 +90,7 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
         for (path, index), entry in journal.unasked():
             if not is_main(path):
                 recorded = branch.session.shown(entry)
-                raise branch.session.diverged(place_name(path, index), recorded, str(attempted))
+                raise branch.session.diverged((path, index), recorded, str(attempted))
 
 
 def match_call(asked: Asked) -> Entry | None:
@@ -120,7 +120,7 @@ def match_call(asked: Asked) -> Entry | None:
         return match_call(asked)
     if not session.journal.accepts(branch.path, asked.index):
         adds = not session.expects(asked.spec.name)
-        raise session.diverged(asked.where, session.shown(held), str(asked), adds=adds)
+        raise session.diverged(asked.place, session.shown(held), str(asked), adds=adds)
     branch.give_back(asked.index)
     asked.branch = branch.aside(asked.index)
     asked.index, asked.forks = asked.branch.take(), 0
@@ -142,7 +142,7 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
             if not (adds and journal.accepts(path, index)):
                 held = journal.entry(path, index)
                 recorded = "no branch here" if held is None else session.shown(held)
-                raise session.diverged(place_name(path, index), recorded, str(attempted), adds=adds)
+                raise session.diverged((path, index), recorded, str(attempted), adds=adds)
         line = line.parent
 
 

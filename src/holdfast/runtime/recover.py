@@ -12,9 +12,9 @@ from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo
-from holdfast.core.journal import Entry, Place
+from holdfast.core.journal import Entry, Place, request_id
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Suspend, Woken
+from holdfast.errors import Woken
 from holdfast.runtime.branches import Inside
 from holdfast.runtime.commit import commit, park
 from holdfast.runtime.declare import (
@@ -28,6 +28,8 @@ from holdfast.runtime.declare import (
 from holdfast.runtime.effects import Asked, CutOff, Flow, Invoke, LookAgain, Never
 from holdfast.runtime.results import encoded, error_info, secrets_of
 from holdfast.runtime.session import Session
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 LIVES_MAX: Final = 5
 """A keyed call that was started this often without an answer may be what kills its workers."""
@@ -176,9 +178,9 @@ def doubt(
             yield from commit(session, [doubt], recheck=partial(_refuse_if_resolved, asked.place))
         except Woken:
             raise LookAgain from None
-    signal = Suspend(
-        f"a decision about step {step}, {name}, which may or may not have happened ({because})",
-        f"find out, then hf.resolve({session.run_id!r}, {step}, done=… | failed=… | retry=True)",
+    waiting = WaitingFor(
+        "decision", name, request_id=request_id(asked.place), step=step, reason=because
     )
+    signal = suspended(session.run_id, waiting)
     yield from park(session, OpenWait(asked.place, "decision"), signal)
     raise AssertionError("unreachable")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.core import events as e
 from holdfast.core import values
@@ -18,19 +18,19 @@ from holdfast.core.policy import microseconds
 from holdfast.errors import InvalidInput, Rejected
 from holdfast.runtime.session import Session
 
+RequestKind = Literal["timer", "signal", "approval", "answer"]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What the code is waiting for."""
 
-    wait: str
+    wait: RequestKind
     name: str = ""
     seconds_us: int | None = None
     show: Any = None
     options: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
-    says: str = ""
-    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +61,26 @@ class Timer:
 
 
 def timer(seconds: float) -> Request:
-    return Request(
-        "timer", seconds_us=microseconds(seconds, "run.sleep"), says="a timer",
-        how="a worker resumes it when it is due",
-    )  # fmt: skip
+    return Request("timer", seconds_us=microseconds(seconds, "run.sleep"))
 
 
 def signals(names: Sequence[Any], timeout: float | None) -> Request:
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InvalidInput("a signal needs a non-empty name")
     us = None if timeout is None else microseconds(timeout, "timeout")
-    said = " or ".join(repr(name) for name in names)
-    return Request(
-        "signal", name=",".join(names), seconds_us=us, of=tuple(names), says=f"the signal {said}",
-        how=f"hf.signal({{id}}, {names[0]!r}, …)",
-    )  # fmt: skip
+    return Request("signal", name=",".join(names), seconds_us=us, of=tuple(names))
 
 
 def approval(prompt: str, show: Any, timeout: float | None) -> Request:
     us = None if timeout is None else microseconds(timeout, "timeout")
     prompt = text(prompt, "run.approve: the prompt")
-    return Request("approval", name=prompt, seconds_us=us, show=show, says=f"approval: {prompt}",
-                   how="hf.approve({id}) or hf.reject({id})")  # fmt: skip
+    return Request("approval", name=prompt, seconds_us=us, show=show)
 
 
 def question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
     us = None if timeout is None else microseconds(timeout, "timeout")
     prompt, options = text(prompt, "run.ask: the prompt"), texts(options, "run.ask: options")
-    return Request("answer", name=prompt, seconds_us=us, options=options, says=f"an answer: {prompt}",
-                   how="hf.answer({id}, …)")  # fmt: skip
+    return Request("answer", name=prompt, seconds_us=us, options=options)
 
 
 def any_of(

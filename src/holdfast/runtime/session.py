@@ -588,13 +588,15 @@ class Session:
             self.writer.discard()
 
     def diverged(
-        self, where: str, recorded: str, attempted: str, *, adds: bool = False
+        self, where: str | Place, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
-        """The code asks for something other than the log contains."""
+        """The code asks for something other than the log contains at this place."""
+        place = None if isinstance(where, str) else where
         created = self.journal.created
         forked_from = "" if created is None else created.forked_from
+        name = where if isinstance(where, str) else place_name(*where)
         error = Diverged(
-            self.run_id, where, recorded, attempted, adds=adds, forked_from=forked_from
+            self.run_id, name, recorded, attempted, adds=adds, forked_from=forked_from, place=place
         )
         return self.stop(Abandon(error))
 
@@ -606,7 +608,7 @@ class Session:
 
     def not_asked(self, place: Place, attempted: str) -> BaseException:
         """The code does not ask for what is recorded at this place."""
-        return self.diverged(place_name(*place), self.shown(self.journal.entries[place]), attempted)
+        return self.diverged(place, self.shown(self.journal.entries[place]), attempted)
 
     def shown(self, entry: Entry) -> str:
         """What is recorded at a place, for people."""

@@ -15,6 +15,7 @@ from holdfast.runtime.commit import commit
 from holdfast.runtime.effects import Flow
 from holdfast.runtime.session import Session
 from holdfast.store.base import RowChange
+from holdfast.waiting import WaitingFor
 
 
 def suspend(session: Session, signal: Suspend | None = None) -> Flow:
@@ -45,6 +46,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow:
             how=why.how,
             wake_at=min((t for t in _wake_times(session, why) if t is not None), default=None),
             open_since=session.open_since(),
+            waits=_all_waits(session, why),
         )
         try:
             yield from commit(session, [event], change=change, recheck=_refuse)
@@ -70,6 +72,12 @@ def _refuse(session: Session) -> None:
 def _first(session: Session) -> Suspend:
     """What people are told that the run is waiting for: its oldest open wait."""
     return next(iter(session.suspensions.values()))
+
+
+def _all_waits(session: Session, why: Suspend) -> tuple[WaitingFor, ...]:
+    """All that branches of the run are waiting for; what people are told first comes first."""
+    others = (x for one in session.suspensions.values() if one is not why for x in one.waits)
+    return (*why.waits, *others)
 
 
 def _how(session: Session) -> str:

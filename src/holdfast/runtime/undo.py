@@ -19,7 +19,7 @@ from holdfast.core.fold import fold
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Abandon, Conflict, NotFound, Suspend
+from holdfast.errors import Abandon, Conflict, NotFound
 from holdfast.runtime.branches import Branch, Inside
 from holdfast.runtime.declare import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, spec_of
 from holdfast.runtime.effects import Flow, Invoke
@@ -27,6 +27,8 @@ from holdfast.runtime.flow import call
 from holdfast.runtime.params import Params
 from holdfast.runtime.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 BRANCH = "undo"
 
@@ -43,10 +45,8 @@ def compensate(session: Session) -> Flow:
         first = acting[0]
         at = (first.branch, first.index)
         session.waits = {at: OpenWait(at, "decision")}
-        raise Suspend(
-            f"a decision about step {first.step}, {first.name}, which may or may not have happened",
-            f"find out, then hf.resolve({session.run_id!r}, {first.step}, done=… | failed=… | retry=True)",
-        )
+        waiting = WaitingFor("decision", first.name, request_id=first.id, step=first.step)
+        raise suspended(session.run_id, waiting)
     branch = Branch(session, BRANCH)
     done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.core import events as e
 from holdfast.core import values
-from holdfast.core.journal import Entry, Place
+from holdfast.core.journal import Entry, Place, request_id
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend
@@ -22,7 +22,9 @@ from holdfast.runtime.effects import Begin, CutOff, Flow, Park, Pause, Replay
 from holdfast.runtime.gate import gate
 from holdfast.runtime.match import check_added, check_all_replayed
 from holdfast.runtime.requests import Request
-from holdfast.runtime.session import Session, place_name
+from holdfast.runtime.session import Session
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
 
 
 def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
@@ -44,7 +46,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
             branch.give_back(first)
             branch = branch.aside(first)
         else:
-            where, adds = place_name(*places[wrong]), not session.expects(requests[0].name)
+            where, adds = places[wrong], not session.expects(requests[0].name)
             raise session.diverged(where, _recorded(entries[wrong]), attempted, adds=adds)
         return (yield from wait_first(branch, requests))
     if entries[0] is None and branch.parent is not None and (branch.is_aside or not first):
@@ -85,7 +87,7 @@ def _replay(
         return
     if session.lines is None:
         given_up = f"{attempted}, which async code had given up"
-        raise session.diverged(place_name(*places[0]), given_up, attempted)
+        raise session.diverged(places[0], given_up, attempted)
     try:
         yield Replay(session, places, is_cut=True)
     finally:
@@ -140,7 +142,7 @@ def _come(
         try:
             if left is None or left > session.patience_us:
                 wait = OpenWait(places[0], "request", until, len(places))
-                yield Park(session, wait, _suspended(session, requests, until))
+                yield Park(session, wait, _suspended(session, places, requests, until))
             else:
                 yield Pause(session, max(0, left) / MICROSECONDS)
         except CutOff as cut:
@@ -171,10 +173,21 @@ def _begin(branch: Branch, places: Sequence[Place], requests: Sequence[Request])
     yield from commit(session, begins, blobs=all_blobs, recheck=gate)
 
 
-def _suspended(session: Session, requests: Sequence[Request], until: int | None) -> Suspend:
-    says = " or ".join(request.says for request in requests)
-    how = ", or ".join(dict.fromkeys(r.how for r in requests if r.how))
-    return Suspend(says, how.format(id=repr(session.run_id)), wake_at=until)
+def _suspended(
+    session: Session, places: Sequence[Place], requests: Sequence[Request], until: int | None
+) -> Suspend:
+    waits = [
+        WaitingFor(
+            x.wait,
+            x.name,
+            until=_until(_entry(session, at)),
+            request_id=request_id(at),
+            names=x.of,
+            options=x.options,
+        )
+        for at, x in zip(places, requests, strict=True)
+    ]
+    return suspended(session.run_id, *waits, wake_at=until)
 
 
 def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]) -> Flow:

@@ -358,8 +358,9 @@ def _status(outcome: BaseException | None, *, stopping: bool) -> str:
             return "failed"
         case asyncio.CancelledError() if stopping:  # the event loop of an async worker is closing
             return "given back"
-        case RunWaiting(waiting_for=waiting_for):
-            return "given back" if stopping and waiting_for.startswith("a worker:") else "waiting"
+        case RunWaiting(waits=waits):
+            is_released = stopping and any(x.kind == "worker" for x in waits)
+            return "given back" if is_released else "waiting"
         case _:
             return "left"
 

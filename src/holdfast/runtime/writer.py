@@ -34,12 +34,13 @@ from holdfast.errors import (
     Conflict,
     HoldfastError,
     KeyTaken,
-    RunWaiting,
     Signal,
     StoreError,
     Woken,
 )
 from holdfast.store.base import Append, RowChange, Store
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import run_waiting
 
 _OWN_REFUSALS: Final = (Conflict, KeyTaken, Woken)
 """Errors that say something about one batch, and nothing about the store or the lease."""
@@ -285,7 +286,10 @@ class LogWriter:
     def _refuse_if_ended(self) -> None:
         session = self._session
         if session.journal.terminal is not None:
-            ended = RunWaiting(session.run_id, "nothing: it has ended", "look at it")
+            ended = run_waiting(
+                session.run_id,
+                WaitingFor("other", "nothing: it has ended", how=f"hf.get({session.run_id!r})"),
+            )
             raise session.stop(Abandon(ended))
 
     def _recheck(self, batch: Batch) -> None:

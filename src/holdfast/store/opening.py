@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from holdfast.store.base import Store
 
 DEFAULT_FILE: Final = Path(".holdfast") / "holdfast.db"
+PLUGINS: Final = "holdfast.stores"
+"""The entry point group in which a package registers a store by the scheme of its URLs."""
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgres://", "postgresql://")
 _KEYWORDS: Final = frozenset((
@@ -39,7 +41,7 @@ _PASSWORD: Final = re.compile(
 def sqlite_file(url: str | os.PathLike[str] | None = None) -> Path | None:
     """The file that a URL names; None for a server or for memory."""
     where = _where(url)
-    if _is_postgres(where):
+    if _is_postgres(where) or _plugin(where) is not None:
         return None
     path, _ = _sqlite(where)
     return None if path == ":memory:" else Path(path)
@@ -59,6 +61,9 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
                 f"PostgreSQL needs `pip install 'holdfast[postgres]'` ({missing})"
             ) from None
         return PostgresStore(where)
+    plugin = _plugin(where)
+    if plugin is not None:
+        return plugin(where)
     path, synchronous = _sqlite(where)
     if _mode(path, S_ISDIR):
         raise InvalidInput(
@@ -67,6 +72,25 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     from holdfast.store.sqlite import SQLiteStore
 
     return SQLiteStore(path, synchronous=synchronous)
+
+
+def _plugin(where: str) -> Callable[[str], Store] | None:
+    """What opens URLs of this scheme, if an installed package registers it in the entry point group
+    `holdfast.stores`: a function (or class) that takes the URL and returns a `Store`."""
+    scheme, separator, _ = where.partition("://")
+    if not separator or scheme == "sqlite":
+        return None
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=PLUGINS, name=scheme):
+        try:
+            opened: Callable[[str], Store] = found.load()
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(
+                f"the store for {scheme}:// cannot be loaded from {found.value}: {error}"
+            ) from error
+        return opened
+    return None
 
 
 def exists(file: Path) -> bool:
@@ -128,7 +152,7 @@ def _sqlite(where: str) -> tuple[str, str]:
         if "://" in where:
             raise InvalidInput(
                 f"{where.split('://', maxsplit=1)[0]!r} is not a known kind of store; "
-                "use a path, sqlite:///path or postgresql://…"
+                "use a path, sqlite:///path, postgresql://…, or install a package that provides it"
             )
         return _path(where), "FULL"
     path, _, query = where.removeprefix(_SQLITE).partition("?")

@@ -7,6 +7,7 @@ spec can contain is this file, read from top to bottom.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import re
@@ -26,6 +27,7 @@ from holdfast.testing.step_matcher import (
 )
 
 _NOWHERE: Final = object()
+SIMILAR_PERCENT: Final = 80
 
 
 def _at(value: Any, path: str) -> Any:
@@ -52,6 +54,11 @@ def _compare(what: str, actual: Any, value: Any) -> None:
     Outcome.expect(f"{what} to be {shown(value)}", _there(actual), _same(actual, value))
 
 
+def _same_text(a: Any, b: Any) -> bool:
+    """Equal as a spec writes them: 5 and "5" are."""
+    return a is not _NOWHERE and _as_text(a) == _as_text(b)
+
+
 def _same(a: Any, b: Any) -> bool:
     """Equal, and alike: true is not 1."""
     return a is not _NOWHERE and json.dumps(a, sort_keys=True, default=repr) == json.dumps(
@@ -67,6 +74,31 @@ def _contains(what: str, actual: Any, value: Any) -> None:
     Outcome.expect(f"{what} to contain {shown(value)}", _there(actual), holds)
 
 
+def _searched(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error as error:
+        raise InvalidInput(f"{pattern!r} is not a regular expression: {error}") from None
+
+
+def _matched(what: str, actual: Any, pattern: str) -> None:
+    holds = actual is not _NOWHERE and _searched(pattern, _as_text(actual))
+    Outcome.expect(f"{what} to match {pattern!r}", _there(actual), holds)
+
+
+def _similar(what: str, actual: Any, text: str, percent: float) -> None:
+    ratio = (
+        0.0 if actual is _NOWHERE else difflib.SequenceMatcher(None, _as_text(actual), text).ratio()
+    )
+    Outcome.expect(
+        f"{what} to be {percent:g}% similar to {text!r}", f"{_there(actual)} ({ratio:.0%})", ratio * 100 >= percent
+    )  # fmt: skip
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+
+
 def _bounded(what: str, actual: Any, least: float | None, most: float | None) -> None:
     is_number = isinstance(actual, int | float) and not isinstance(actual, bool)
     holds = is_number and (least is None or actual >= least) and (most is None or actual <= most)
@@ -77,6 +109,7 @@ def _bounded(what: str, actual: Any, least: float | None, most: float | None) ->
 # ── Given: input ─────────────────────────────────────────────────────────────────────────────
 
 
+@sentence("the {name} input/parameter is {value:value}", on="play")
 @sentence("the input/parameter {name} is {value:value}", on="play")
 def input_is(play: Play, name: str, value: Any) -> None:
     play.input[name] = value
@@ -196,6 +229,16 @@ def doubt_is_settled(play: Play, tool: str) -> None:
 
 
 # ── When ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@sentence("the procedure/agent/run has started", on="play")
+def has_started(play: Play) -> None:
+    """Nothing: a scenario starts the run where it says `runs` or `takes a turn`."""
+
+
+@sentence("the {agent} agent takes (a )turn(s)", on="play")
+def takes_turns(play: Play, agent: str) -> None:  # noqa: ARG001 - all agents of the run take theirs
+    play.acts.append(Act("go"))
 
 
 @sentence("the procedure/agent/run runs( again)", on="play")
@@ -325,6 +368,14 @@ def _called_with(outcome: Outcome, tool: str, wanted: Mapping[str, Any]) -> None
     outcome.expect(f"{tool} to be called with {shown(dict(wanted))}", actual, fits)
 
 
+@sentence("the {tool} tool/step should be called with {name} matching (pattern ){pattern}")
+def should_be_called_matching(outcome: Outcome, tool: str, name: str, pattern: str) -> None:
+    given = [_at(call.args, name) for call in outcome.calls_of(tool)]
+    holds = any(isinstance(x, str) and _searched(pattern, x) for x in given)
+    actual = " and ".join(map(_there, given)) or "it was not called"
+    outcome.expect(f"{tool} to be called with {name} matching {pattern!r}", actual, holds)
+
+
 @sentence("the tools should be called in (this )order: {tools:value}")
 def should_be_called_in_order(outcome: Outcome, tools: Any) -> None:
     _in_order(outcome, [name.strip() for name in str(tools).split(",")])
@@ -363,7 +414,9 @@ def tool_should_fail(outcome: Outcome, tool: str) -> None:
 
 @sentence("the state {key} should be {value:value}")
 def state_should_be(outcome: Outcome, key: str, value: Any) -> None:
-    _compare(f"state {key}", _at(outcome.state, key), value)
+    actual = _at(outcome.state, key)
+    holds = _same(actual, value) or _same_text(actual, value)
+    outcome.expect(f"state {key} to be {shown(value)}", _there(actual), holds)
 
 
 @sentence("the state {key} should be:")
@@ -401,6 +454,24 @@ def state_should_exist(outcome: Outcome, key: str) -> None:
                    found is not _NOWHERE and found is not None)  # fmt: skip
 
 
+@sentence("the state should contain {key}")
+def state_should_contain_key(outcome: Outcome, key: str) -> None:
+    state_should_exist(outcome, key)
+
+
+@sentence("the state {key} should match pattern {pattern}")
+def state_should_match(outcome: Outcome, key: str, pattern: str) -> None:
+    _matched(f"state {key}", _at(outcome.state, key), pattern)
+
+
+@sentence("the state {key} should be similar to {text} with {percent:number}% similarity")
+@sentence("the state {key} should be similar to {text}")
+def state_should_be_similar(
+    outcome: Outcome, key: str, text: str, percent: float = SIMILAR_PERCENT
+) -> None:
+    _similar(f"state {key}", _at(outcome.state, key), text, percent)
+
+
 @sentence("the state {key} should not exist")
 def state_should_not_exist(outcome: Outcome, key: str) -> None:
     found = _at(outcome.state, key)
@@ -425,6 +496,32 @@ def output_should_contain(outcome: Outcome, value: Any) -> None:
 @sentence("the output {field} should be {value:value}")
 def output_field_should_be(outcome: Outcome, field: str, value: Any) -> None:
     _compare(f"output {field}", _at(outcome.result, field), value)
+
+
+@sentence("the output {field} should not be {value:value}")
+def output_field_should_not_be(outcome: Outcome, field: str, value: Any) -> None:
+    actual = _at(outcome.result, field)
+    outcome.expect(
+        f"output {field} not to be {shown(value)}", _there(actual), not _same(actual, value)
+    )
+
+
+@sentence("the output {field} should match pattern {pattern}")
+def output_field_should_match(outcome: Outcome, field: str, pattern: str) -> None:
+    _matched(f"output {field}", _at(outcome.result, field), pattern)
+
+
+@sentence("the output should match pattern {pattern}")
+def output_should_match(outcome: Outcome, pattern: str) -> None:
+    _matched("the output", outcome.result, pattern)
+
+
+@sentence("the output {field} should be similar to {text} with {percent:number}% similarity")
+@sentence("the output {field} should be similar to {text}")
+def output_field_should_be_similar(
+    outcome: Outcome, field: str, text: str, percent: float = SIMILAR_PERCENT
+) -> None:
+    _similar(f"output {field}", _at(outcome.result, field), text, percent)
 
 
 @sentence("the output {field} should contain {value:value}")
@@ -463,6 +560,8 @@ def decision_should_be_made(outcome: Outcome, name: str) -> None:
 # ── Then: stage ──────────────────────────────────────────────────────────────────────────────
 
 
+@sentence("we are in stage {stage}")
+@sentence("the stage is {stage}")
 @sentence("the stage should be {stage}")
 def stage_should_be(outcome: Outcome, stage: str) -> None:
     _known_stages(outcome, [stage])
@@ -535,6 +634,61 @@ def should_wait_for(outcome: Outcome, what: Any) -> None:
 def _status(outcome: Outcome) -> str:
     more = outcome.error or (f"for {outcome.waiting_for}" if outcome.waiting_for else "")
     return outcome.status + (f" ({more})" if more else "")
+
+
+@sentence("the stop reason should be {reason:value}")
+def stop_reason_should_be(outcome: Outcome, reason: Any) -> None:
+    _compare("the stop reason", _stop_reason(outcome), str(reason))
+
+
+@sentence("the stop reason should contain {text:value}")
+def stop_reason_should_contain(outcome: Outcome, text: Any) -> None:
+    _contains("the stop reason", _stop_reason(outcome), text)
+
+
+@sentence("the stop reason should match (pattern ){pattern}")
+def stop_reason_should_match(outcome: Outcome, pattern: str) -> None:
+    _matched("the stop reason", _stop_reason(outcome), pattern)
+
+
+def _stop_reason(outcome: Outcome) -> Any:
+    """What the run noted under `stop`: {"reason": …}."""
+    return _at(outcome.run.notes, "stop.reason")
+
+
+@sentence("the total iterations should be less than {limit:int}")
+def iterations_less_than(outcome: Outcome, limit: int) -> None:
+    count = _iterations(outcome)
+    outcome.expect(f"fewer than {limit} iterations", f"{count} iterations", count < limit)
+
+
+@sentence("the total iterations should be between {least:int} and {most:int}")
+def iterations_between(outcome: Outcome, least: int, most: int) -> None:
+    count = _iterations(outcome)
+    outcome.expect(
+        f"between {least} and {most} iterations", f"{count} iterations", least <= count <= most
+    )
+
+
+@sentence("the agent should take at least {least:int} turn(s)")
+def turns_at_least(outcome: Outcome, least: int) -> None:
+    count = _iterations(outcome)
+    outcome.expect(f"at least {least} turns", f"{count} turns", count >= least)
+
+
+def _iterations(outcome: Outcome) -> int:
+    """What the run noted under `iterations`; else a loop's, or how often a model was asked."""
+    noted = outcome.run.notes.get("iterations")
+    if isinstance(noted, int):
+        return noted
+    return outcome.run.iteration or sum(call.name == "model" for call in outcome.calls)
+
+
+@sentence("the agent's context should include {text:value}")
+def context_should_include(outcome: Outcome, text: Any) -> None:
+    said = [_as_text(message.content) for message in outcome.run.messages]
+    holds = any(str(text) in one for one in said)
+    outcome.expect(f"a message with {str(text)!r}", " | ".join(said) or "no messages", holds)
 
 
 @sentence("the run should use at most {limit:int} step(s)")

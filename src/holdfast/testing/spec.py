@@ -34,7 +34,7 @@ from holdfast.testing.step_matcher import (
     sentences_in,
 )
 
-CLOSE_ONES: Final = 3
+CLOSE_ONES: Final = 4
 
 
 class SpecError(InvalidInput):

@@ -3,45 +3,60 @@
 `hf.get`, `hf.at`, `hf.diff`, `hf.events`, `hf.verify` and the interfaces are these functions.
 """
 
+from holdfast.core.plain import to_plain
 from holdfast.views.agents import AgentInfo, agents
-from holdfast.views.log import Through, Verdict, events, records, row_of, verify
-from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import (
-    artifact,
-    at,
-    changes,
-    diff,
-    folded,
-    get,
-    pending,
+from holdfast.views.listing import (
+    SHOWN_STATUSES,
+    RunPage,
+    Watch,
+    every_run,
+    runs,
     standing,
-    with_owner,
+    unwatched,
 )
-from holdfast.views.values import Change, compare, to_plain, value
+from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
+from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
+from holdfast.views.position import ENDED, Position, position, ranges
+from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
+from holdfast.views.timeline import Moment, timeline
+from holdfast.views.values import Change, compare, value
 
 __all__ = [
     "ENDED",
+    "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "Moment",
+    "OpenRequest",
     "Position",
+    "RunPage",
     "Through",
     "Verdict",
+    "Watch",
     "agents",
     "artifact",
     "at",
     "changes",
+    "check",
     "compare",
     "diff",
     "events",
+    "every_run",
+    "family",
     "folded",
     "get",
+    "next_steps",
     "pending",
     "position",
     "ranges",
     "records",
+    "requests",
     "row_of",
+    "runs",
     "standing",
+    "timeline",
     "to_plain",
+    "unwatched",
     "value",
     "verify",
     "with_owner",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core import log
 from holdfast.core.events import Event, artifacts
-from holdfast.core.fold import fold
+from holdfast.core.fold import Draft
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
 from holdfast.errors import LogDamaged, NoSuchRun
@@ -50,9 +51,8 @@ def records(store: Store, run_id: str, through: Through = iter) -> list[Record]:
     return found
 
 
-def _in_pages(store: Store, run_id: str) -> Iterator[Record]:
+def _in_pages(store: Store, run_id: str, after: int = -1) -> Iterator[Record]:
     """The run's log as it is kept."""
-    after = -1
     while page := store.read(run_id, after=after, limit=PAGE):
         yield from page
         if len(page) < PAGE or page[-1].seq <= after:
@@ -60,7 +60,7 @@ def _in_pages(store: Store, run_id: str) -> Iterator[Record]:
         after = page[-1].seq
 
 
-def contradiction(row: RunRow, state: RunState) -> LogDamaged | None:
+def contradiction(row: RunRow, state: RunState | Draft) -> LogDamaged | None:
     """What is wrong if a run's row and its log do not agree.
 
     A row is not part of the hash chain, and a chain that has lost its end is still a chain. But how a run
@@ -82,30 +82,67 @@ _NOT_RECORDED: Final = ("pending", "running", "paused", "quarantined")
 
 
 def events(
-    store: Store, run_id: str, *, after: int = -1, through: Through = iter
+    store: Store, run_id: str, *, after: int = -1, limit: int | None = None, through: Through = iter
 ) -> Iterator[tuple[Record, Event]]:
-    """The run's log: each record with its event."""
+    """The run's log after a seq, at most `limit` events: each record with its event.
+
+    They are read page by page, so that a long log costs no more memory than a short one. Each is checked against the
+    one before it; all that is before `after` is not read."""
     check_whole("after", after)
-    for record in records(store, run_id, through):
-        if record.seq > after:
-            yield record, log.read_event(run_id, record)
+    if limit is not None:
+        check_whole("limit", limit, least=0)
+    return _events(store, run_id, after, limit, through)
+
+
+def _events(
+    store: Store, run_id: str, after: int, limit: int | None, through: Through
+) -> Iterator[tuple[Record, Event]]:
+    head = log.origin(run_id)
+    if after >= 0:
+        before = store.read(run_id, after=after - 1, limit=1)
+        if not before:
+            row_of(store, run_id)
+            return
+        if before[0].seq != after:
+            raise LogDamaged(run_id, after, "it is missing")
+        head = log.head_at(before[0])
+    found = log.verify(run_id, head, through(_in_pages(store, run_id, head.seq)))
+    is_empty = True
+    for record in itertools.islice(found, limit):
+        is_empty = False
+        yield record, log.read_event(run_id, record)
+    if is_empty:
+        row_of(store, run_id)
 
 
 def verify(store: Store, run_id: str, *, through: Through = iter) -> Verdict:
     """Check the run's whole log against its hash chain, and every value stored outside it."""
     seen: list[Record] = []  # the last one that verified
     try:
-        while True:
-            row = row_of(store, run_id)
-            state = fold(RunState(), _verified(store, run_id, through, seen))
-            damage = contradiction(row, state)
-            if damage is None:
-                break
-            if row == row_of(store, run_id):  # else it was written in between: read both again
-                raise damage
+        _check(store, run_id, through, seen)
     except LogDamaged as found:
         return _verdict(run_id, seen, str(found))
     return _verdict(run_id, seen)
+
+
+def check(store: Store, run_id: str, *, through: Through = iter) -> int:
+    """The same as `verify`, but damage is raised as LogDamaged; how many events there are."""
+    seen: list[Record] = []
+    _check(store, run_id, through, seen)
+    return seen[-1].seq + 1 if seen else 0
+
+
+def _check(store: Store, run_id: str, through: Through, seen: list[Record]) -> None:
+    while True:
+        row = row_of(store, run_id)
+        draft = Draft(keep_calls=False)
+        for record in _verified(store, run_id, through, seen):
+            draft.apply(record.seq, record.time, log.read_event(run_id, record))
+        damage = contradiction(row, draft)
+        if damage is None:
+            return
+        if row == row_of(store, run_id):  # else it was written in between: read both again
+            raise damage
 
 
 def _verdict(run_id: str, seen: Sequence[Record], problem: str = "") -> Verdict:

@@ -14,14 +14,16 @@ from holdfast.core import log, snapshot, still_open
 from holdfast.core.events import ALL, Noted, RunClaimed
 from holdfast.core.fold import fold
 from holdfast.core.log import Head
+from holdfast.core.plain import to_plain
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound, StoreError
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Snapshot, Store
 from holdfast.store.process import is_held
 from holdfast.store.tail import newest_first
+from holdfast.views.listing import standing
 from holdfast.views.log import contradiction, records, row_of
-from holdfast.views.values import Change, compare, to_plain
+from holdfast.views.values import Change, compare
 
 SNAPSHOT_AFTER: Final = 1000
 """A log that grew by this many events since the last snapshot gets a new one when it is read."""
@@ -105,11 +107,6 @@ def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
     """An intent without a receipt and without a living owner is in doubt."""
     calls = state.calls if is_held(row, now) else tuple(map(_doubted, state.calls))
     return msgspec.structs.replace(state, status=standing(row, now), calls=calls)
-
-
-def standing(row: RunRow, now: int) -> str:
-    """The row's status; `interrupted` if its worker has let the lease end."""
-    return "interrupted" if row.status == "running" and not is_held(row, now) else row.status
 
 
 def _doubted(call: Call) -> Call:

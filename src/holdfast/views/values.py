@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from holdfast.core import values
 from holdfast.core.events import Value
-from holdfast.core.state import Waiting
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import Store
 
@@ -39,24 +35,6 @@ def compare(before: Any, after: Any, path: str = "") -> list[Change]:
         found += [Change(f"{path}[{i}]", None, after[i]) for i in range(same, len(after))]
         return found + [Change(f"{path}[{i}]", before[i], None) for i in range(same, len(before))]
     return [] if before == after else [Change(path, before, after)]
-
-
-def to_plain(value: Any) -> Any:
-    """Any part of a state as plain JSON values, for `--json` and for comparing."""
-    if isinstance(value, Value):
-        if value.blob:
-            return {"artifact": value.blob, "bytes": value.bytes}
-        return values.decode(value.json)
-    if isinstance(value, msgspec.Struct):
-        fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
-        return {"id": value.id, **fields} if isinstance(value, Waiting) else fields
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {k: to_plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(v) for v in value]
-    return value
 
 
 def value(store: Store, run_id: str, found: Any) -> Any:

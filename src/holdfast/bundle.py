@@ -7,6 +7,9 @@
 A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
 checked before anything is written, what the first line claims is taken from the log instead, and a
 run that had not ended is paused. Nothing of it becomes code.
+
+`hf.export` and `hf.import_run` are these functions. `watch` sees each thing that is worked through, with a few
+words for what is done with it: an interface may count them.
 """
 
 from __future__ import annotations
@@ -16,13 +19,11 @@ import binascii
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from holdfast import control, views
-from holdfast.cli.progress import counted
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import artifacts, bytes_of
@@ -44,7 +45,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class NotABundle(InvalidInput):
-    """The file is not a run that `holdfast export` wrote."""
+    """The file is not a run that was exported."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -73,7 +74,7 @@ class _Blob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Bundle:
     """A run that was read from a file, checked."""
 
     run: NewRun
@@ -82,40 +83,57 @@ class Packed:
     status: str
 
 
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run that was imported, and the status that it has now."""
+
+    run_id: str
+    status: str
+    events: int
+
+
 # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def pack(store: Store, run_id: str) -> list[str]:
-    """The lines of a run's file."""
-    found = list(views.events(store, run_id, through=partial(counted, what="reading event")))
-    lines: list[dict[str, Any]] = [{"format": FORMAT, "version": 1, "id": run_id}]
-    lines += [
-        {
-            "seq": r.seq,
-            "time": r.time,
-            "epoch": r.epoch,
-            "kind": r.kind,
-            "data": r.data.decode(),
-            "hash": r.hash.hex(),
-        }
-        for r, _ in counted(found, "packing event")
-    ]
+def export(store: Store, run_id: str, *, watch: views.Watch = views.unwatched) -> Iterator[str]:
+    """The lines of a run's file. The log is verified before the first line is returned."""
+    count = views.check(store, run_id, through=lambda records: watch(records, "checking event"))
+    return _lines(store, run_id, count, watch)
+
+
+def _lines(store: Store, run_id: str, count: int, watch: views.Watch) -> Iterator[str]:
+    yield _line({"format": FORMAT, "version": 1, "id": run_id})
     seqs: dict[str, int] = {}  # of each value outside the log: the first event that refers to it
-    for record, event in found:
+    for record, event in watch(views.events(store, run_id), "writing event"):
+        if record.seq >= count:
+            break  # written since it was verified
         for name in artifacts(event):
             seqs.setdefault(name, record.seq)
-    for name in counted(sorted(seqs), "packing value"):
+        yield _line(
+            {
+                "seq": record.seq,
+                "time": record.time,
+                "epoch": record.epoch,
+                "kind": record.kind,
+                "data": record.data.decode(),
+                "hash": record.hash.hex(),
+            }
+        )
+    for name in watch(sorted(seqs), "writing value"):
         data = read_artifact(store, run_id, name, seq=seqs[name])
-        lines.append({"blob": name, "data": base64.b64encode(data).decode()})
-    return [json.dumps(line, ensure_ascii=True, separators=(",", ":")) for line in lines]
+        yield _line({"blob": name, "data": base64.b64encode(data).decode()})
+
+
+def _line(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
 
 
 # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def unpack(file: Iterable[str]) -> Packed:
+def read(file: Iterable[str], *, watch: views.Watch = views.unwatched) -> Bundle:
     """Read and check a run's file; NotABundle or LogDamaged if anything is wrong with it."""
-    lines = _bounded(counted(file, "reading line"))
+    lines = _bounded(watch(file, "reading line"))
     first = _read(next(lines, ""), _First, "its first line")
     if first.format != FORMAT or first.version != 1:
         raise NotABundle(
@@ -128,7 +146,7 @@ def unpack(file: Iterable[str]) -> Packed:
             blobs.append(_blob(_read(line, _Blob, f"line {number}")))
         else:
             records.append(_record(_read(line, _Event, f"line {number}"), number))
-    chained = counted(records, "checking event")
+    chained = watch(records, "checking event")
     checked = list(log.verify(run_id, log.origin(run_id), chained))
     events = [log.read_event(run_id, record) for record in checked]
     created = events[0] if events else None
@@ -139,7 +157,7 @@ def unpack(file: Iterable[str]) -> Packed:
         raise NotABundle(f"the value with hash {min(missing)} is missing from it")
     digest = created.input.blob or values.digest(bytes_of(created.input.json))
     run = NewRun(run_id, created.agent, digest, created.code_version, created.parent)
-    return Packed(run, checked, blobs, _status(checked))
+    return Bundle(run, checked, blobs, _status(watch(checked, "adding up event")))
 
 
 def lines_of(file: IO[str]) -> Iterator[str]:
@@ -189,10 +207,10 @@ def _blob(x: _Blob) -> Blob:
     return Blob(x.blob, data)
 
 
-def _status(records: list[Record]) -> str:
+def _status(records: Iterable[Record]) -> str:
     """What the log adds up to. Events of the right shape may still be nonsense in each other's company."""
     try:
-        status = fold(RunState(), counted(records, "folding event")).status
+        status = fold(RunState(), records).status
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NotABundle(
             f"its events do not form a valid run: {type(error).__name__}: {error}"
@@ -200,8 +218,8 @@ def _status(records: list[Record]) -> str:
     return status if status in TERMINAL_STATUSES else "paused"
 
 
-def take_in(store: Store, packed: Packed) -> str:
-    """Write the run into a store; the status it has there."""
+def import_run(store: Store, packed: Bundle) -> Imported:
+    """Write a run that was read from a file into a store. One that had not ended is paused."""
     # Claimed while it is written, so that no worker claims it in between.
     run = packed.run
     signals = [(r.seq, r.event) for r in packed.records if r.kind == e.SignalReceived.stored_as]
@@ -226,4 +244,4 @@ def take_in(store: Store, packed: Packed) -> str:
     waits = "a person to resume it" if new else ""
     change = RowChange(packed.status, None, waits)
     store.append(Append(run.id, last.seq, new, row.epoch, change))
-    return packed.status
+    return Imported(run.id, packed.status, len(packed.records))

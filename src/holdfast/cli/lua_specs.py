@@ -1,0 +1,98 @@
+"""The specs of a `.tac` file: its `Specifications`, `Step` sentences and `Mocks`, for `holdfast test`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InvalidInput
+from holdfast.runtime.declare import spec_of
+from holdfast.runtime.mocks import Mock, mocks_of
+from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
+from holdfast.testing.step_matcher import Outcome, Sentence, sentence
+
+if TYPE_CHECKING:
+    from holdfast.cli.load import Loaded
+    from holdfast.lua.program import Program
+
+
+def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
+    """Who takes part, and the scenarios of the file and of the .feature file next to it."""
+    names = vars(loaded.module)
+    program: Program = names["__lua__"]
+    cast = Cast(loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock)
+    known = [*_own_sentences(program), *known_sentences(names)]
+    scenarios: list[Scenario] = []
+    for spec in program.declared.specs:
+        scenarios += read_spec(spec.text, spec.file, known, first_line=spec.line)
+    beside = Path(loaded.file).with_suffix(".feature")
+    if beside.is_file():
+        scenarios += read_spec(beside.read_text(encoding="utf-8"), str(beside), known)
+    if not scenarios:
+        raise InvalidInput(
+            f"{loaded.file} has nothing to test: add Specifications([[Feature: …]]), or a file {beside.name}"
+        )
+    return cast, scenarios
+
+
+def _mocks(program: Program) -> dict[str, Mock]:
+    """The mocks of the file. The tool `done` needs none: it contacts nothing, and its own function is executed."""
+    from holdfast.lua.declared import DONE  # here, because lupa is optional
+
+    declared = program.declared
+    known = {
+        *declared.tools,
+        *declared.agents,
+        "File.read",
+        "File.write",
+        "File.exists",
+        "File.size",
+    }
+    unknown = [name for name in declared.mocks if name not in known]
+    if unknown:
+        raise InvalidInput(
+            f"{program.path}: there is a mock of {unknown[0]!r}, but no tool or agent of that name; "
+            f"the file has {', '.join(sorted(known))}"
+        )
+    own: dict[str, Mock] = {}
+    if DONE in declared.tools and not declared.tools[DONE].host:
+        own[DONE] = _executed(program.tool(DONE))
+    return {**own, **mocks_of(declared.mocks)}
+
+
+def _executed(tool: Callable[..., Any]) -> Mock:
+    spec = spec_of(tool)
+    assert spec is not None
+
+    def mock(count: int, args: Mapping[str, Any]) -> Any:  # noqa: ARG001 - each call is executed
+        return spec.fn(**args)
+
+    return mock
+
+
+def _own_sentences(program: Program) -> list[Sentence]:
+    return [
+        Sentence(step.text, "outcome", _asked(program, step.number, step.text))
+        for step in program.declared.steps
+    ]
+
+
+def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
+    """A sentence of the file: its function gets the outcome and the values, and fails by an error or `false`."""
+    from holdfast.lua.convert import from_lua, to_lua
+    from holdfast.lua.vm import LuaError
+
+    @sentence(said)
+    def ask(outcome: Outcome, **values: Any) -> None:
+        vm, fn = program.custom_step(number)
+        seen = {"state": outcome.state, "output": outcome.result, "status": outcome.status,
+                "stage": outcome.run.stage, "error": outcome.error}  # fmt: skip
+        try:
+            result = vm.call(fn, *(to_lua(vm.lua, x) for x in (seen, *values.values())))
+        except LuaError as error:
+            outcome.expect(said, error.message, holds=False)
+        else:
+            outcome.expect(said, from_lua(result), holds=result is not False)
+
+    return ask

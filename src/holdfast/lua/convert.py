@@ -1,0 +1,129 @@
+"""Values between Lua and Python: plain data only, copied, with limits on depth and size.
+
+Lua gets texts as bytes, and tables made here; Python gets dicts, lists, texts, numbers, booleans and None. A function,
+a coroutine or anything else is refused with the path to it. An empty table is a list, unless a schema says otherwise.
+A number without a fraction is an integer in both directions, so that 6/2 is stored and printed as 3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from holdfast.errors import InvalidInput
+
+DEPTH_MAX: Final = 64
+NODES_MAX: Final = 1_000_000
+_EXACT: Final = 2**53
+
+
+class NotPlain(InvalidInput):
+    """A value of Lua that is not plain data."""
+
+
+def to_lua(runtime: Any, value: Any) -> Any:
+    """A plain value of Python as one of Lua, copied."""
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or -(2**63) <= value < 2**63 else float(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, dict):
+        table = runtime.table()
+        for key, item in value.items():
+            table[_key(key)] = to_lua(runtime, item)
+        return table
+    if isinstance(value, list | tuple):
+        table = runtime.table()
+        for number, item in enumerate(value, 1):
+            table[number] = to_lua(runtime, item)
+        return table
+    raise NotPlain(f"a {type(value).__name__} has no form in Lua")
+
+
+def _key(key: Any) -> Any:
+    return key.encode() if isinstance(key, str) else key
+
+
+def from_lua(value: Any, what: str = "the value") -> Any:
+    """A value of Lua as one of Python, copied; NotPlain says where it is not plain data."""
+    return _Reader(what).read(value, "", 0)
+
+
+class _Reader:
+    def __init__(self, what: str) -> None:
+        self._what, self._left = what, NODES_MAX
+
+    def read(self, value: Any, path: str, depth: int) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, bytes):
+            return self._text(value, path)
+        if isinstance(value, float):
+            return self._number(value, path)
+        if not _is_table(value):
+            raise NotPlain(f"{self._what}{path} is a {kind_of(value)}, which cannot be stored")
+        if depth == DEPTH_MAX:
+            raise NotPlain(
+                f"{self._what} is nested more than {DEPTH_MAX} tables deep, or contains itself"
+            )
+        return self._table(value, path, depth + 1)
+
+    def _text(self, value: bytes, path: str) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise NotPlain(
+                f"{self._what}{path} is not UTF-8 text (byte {error.start + 1})"
+            ) from None
+
+    def _number(self, value: float, path: str) -> float | int:
+        if not math.isfinite(value):
+            raise NotPlain(f"{self._what}{path} is {value}, which cannot be stored")
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+    def _table(self, table: Any, path: str, depth: int) -> Any:
+        items = list(table.items())
+        if not items:
+            return []
+        size = len(items)
+        if all(isinstance(key, int) and not isinstance(key, bool) for key, _ in items):
+            by_key = dict(items)
+            if by_key.keys() == set(range(1, size + 1)):
+                return [self.read(by_key[n], f"{path}[{n}]", depth) for n in range(1, size + 1)]
+        found: dict[str, Any] = {}
+        for key, item in items:
+            name = self._name(key, path)
+            if name in found:
+                raise NotPlain(f"{self._what}{path} has the key {name} twice, as text and number")
+            found[name] = self.read(item, f"{path}.{name}", depth)
+        return dict(sorted(found.items()))
+
+    def _name(self, key: Any, path: str) -> str:
+        if isinstance(key, bytes):
+            return self._text(key, path)
+        if isinstance(key, int) and not isinstance(key, bool):
+            return str(key)
+        if isinstance(key, float) and key.is_integer():
+            return str(int(key))
+        raise NotPlain(f"{self._what}{path} has a key that is neither text nor a whole number")
+
+
+def _is_table(value: Any) -> bool:
+    return kind_of(value) == "table"
+
+
+def kind_of(value: Any) -> str:
+    """What Lua calls the type of a value that is not plain."""
+    from lupa import lua54
+
+    return lua54.lua_type(value) or type(value).__name__
+
+
+def text(value: Any) -> str:
+    """A text of Lua, for messages."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

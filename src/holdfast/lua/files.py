@@ -1,0 +1,83 @@
+"""The project's folder, as a Lua file may use it: files below it, and modules for `require`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import InvalidInput
+
+READ_MAX: Final = 8 * 1024 * 1024
+SUFFIXES: Final = (".lua", ".tac")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder. No path leads out of it, and none through a symbolic link that does."""
+
+    folder: Path
+
+    def path(self, given: str) -> Path:
+        """A file below the folder, or InvalidInput."""
+        if not given or "\0" in given:
+            raise InvalidInput("a file needs a name")
+        root = self.folder.resolve()
+        found = (root / given).resolve()
+        if found != root and root not in found.parents:
+            raise InvalidInput(f"{given!r} is outside the project's folder")
+        if ".holdfast" in found.relative_to(root).parts:
+            raise InvalidInput(f"{given!r} belongs to Holdfast")
+        return found
+
+    def read(self, given: str) -> str:
+        path = self.path(given)
+        try:
+            if path.stat().st_size > READ_MAX:
+                raise InvalidInput(f"{given!r} is larger than {READ_MAX:,} bytes")
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{given!r} is not UTF-8 text") from None
+        except OSError as error:
+            raise InvalidInput(f"{given!r} cannot be read: {error.strerror}") from None
+
+    def write(self, given: str, content: str) -> int:
+        path = self.path(given)
+        if path.suffix not in WRITABLE:
+            raise InvalidInput(
+                f"{given!r}: File.write writes data and text ({', '.join(WRITABLE)}), not code"
+            )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput(f"{given!r} cannot be written: {error.strerror}") from None
+        return len(content.encode())
+
+    def exists(self, given: str) -> bool:
+        return self.path(given).is_file()
+
+    def size(self, given: str) -> int:
+        path = self.path(given)
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {given!r}")
+        return path.stat().st_size
+
+    def module(self, name: str) -> tuple[bytes, str]:
+        """The source of a module, and its file as errors name it."""
+        parts = name.split(".") if "/" not in name else name.split("/")
+        if not all(part and part not in ("..", ".") for part in parts):
+            raise InvalidInput(f"require: {name!r} is not the name of a module")
+        below = "/".join(parts)
+        for suffix in ("", *SUFFIXES):
+            given = below + suffix
+            if Path(given).suffix in SUFFIXES and self.path(given).is_file():
+                return self.read(given).encode(), given
+        raise InvalidInput(
+            f"require: there is no module {name!r} in the project (looked for {below}.lua and {below}.tac)"
+        )
+
+
+WRITABLE: Final = (
+    ".txt", ".md", ".json", ".jsonl", ".csv", ".tsv", ".html", ".xml", ".yaml", ".yml", ".log",
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""`Human.*`: what a procedure asks of people, as waits of its run. Each belongs to this run only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InvalidInput
+from holdfast.runtime.requests import Approval
+
+if TYPE_CHECKING:
+    from holdfast.runtime.run import Run
+
+
+class People:
+    """The people behind a run. Options come as plain dicts, `message` among them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def approve(self, options: dict[str, Any]) -> bool:
+        """Whether a person approved; `default` (false) if nobody decided within `timeout`."""
+        asked = Approval(_message(options, "approve"), show=options.get("context"))
+        decided = self._run.wait_any(asked, timeout=options.get("timeout"))
+        return bool(options.get("default", False)) if decided is None else bool(decided[1])
+
+    def input(self, options: dict[str, Any]) -> Any:
+        """A person's answer; `default` if nobody answered within `timeout`."""
+        message, hint = _message(options, "input"), options.get("placeholder")
+        prompt = f"{message} ({hint})" if hint else message
+        answer = self._run.ask(prompt, timeout=options.get("timeout"))
+        return options.get("default") if answer is None else answer
+
+    def review(self, options: dict[str, Any]) -> dict[str, Any]:
+        """A person's decision about an artifact: a decision, or {decision, edited_artifact, feedback}."""
+        choices = _texts(options.get("options") or ["approve", "edit", "reject"], "review")
+        shown = options.get("artifact")
+        what = options.get("artifact_type") or "artifact"
+        about = "" if shown is None else f"\n{what}: {shown}"
+        said = f"{_message(options, 'review')} [{', '.join(choices)}]{about}"
+        answer = self._run.ask(said, timeout=options.get("timeout"))
+        answer = options.get("default") if answer is None else answer
+        found = answer if isinstance(answer, dict) else {"decision": answer}
+        if found.get("decision") is not None and found["decision"] not in choices:
+            raise InvalidInput(
+                f"Human.review was answered with {found['decision']!r}; the options are {', '.join(choices)}"
+            )
+        return dict(found)
+
+    def select(self, options: dict[str, Any]) -> Any:
+        """The option that a person chose."""
+        choices = _texts(options.get("options"), "select")
+        answer = self._run.ask(
+            _message(options, "select"), options=choices, timeout=options.get("timeout")
+        )
+        return options.get("default") if answer is None else answer
+
+    def multiple(self, options: dict[str, Any]) -> list[Any]:
+        """The options that a person chose: a list, or texts with commas between them."""
+        choices = _texts(options.get("options"), "multiple")
+        prompt = f"{_message(options, 'multiple')} [{', '.join(choices)}]"
+        answer = self._run.ask(prompt, timeout=options.get("timeout"))
+        answer = options.get("default", []) if answer is None else answer
+        chosen = answer if isinstance(answer, list) else [x.strip() for x in str(answer).split(",")]
+        wrong = [one for one in chosen if one not in choices]
+        if wrong:
+            raise InvalidInput(
+                f"Human.multiple was answered with {wrong[0]!r}; the options are {', '.join(choices)}"
+            )
+        return chosen
+
+    def inputs(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Several answers, by the ids of their questions."""
+        items = options.get("items")
+        if not isinstance(items, list) or not all(isinstance(x, dict) and "id" in x for x in items):
+            raise InvalidInput("Human.inputs takes items={{id=, message=}, …}")
+        return {item["id"]: self.input({"message": item["id"], **item}) for item in items}
+
+    def notify(self, options: dict[str, Any]) -> None:
+        """A line for people who look at the run. Nobody is waited for."""
+        self._run.log(
+            f"notify: {_message(options, 'notify')}", level=str(options.get("level", "info"))
+        )
+
+    def escalate(self, options: dict[str, Any]) -> bool:
+        """Wait until a person has dealt with it."""
+        asked = Approval(f"escalated: {_message(options, 'escalate')}", show=options.get("context"))
+        decided = self._run.wait_any(asked, timeout=options.get("timeout"))
+        return decided is not None and bool(decided[1])
+
+
+def _message(options: dict[str, Any], verb: str) -> str:
+    message = options.get("message")
+    if not isinstance(message, str) or not message.strip():
+        raise InvalidInput(f"Human.{verb} needs message=, a text")
+    return message
+
+
+def _texts(given: Any, verb: str) -> list[str]:
+    found = [x.get("value", x.get("label")) if isinstance(x, dict) else x for x in given or ()]
+    if not found or not all(isinstance(x, str) for x in found):
+        raise InvalidInput(f"Human.{verb} needs options=, a list of texts")
+    return [str(x) for x in found]

@@ -1,0 +1,240 @@
+"""A `.tac` file as agents and tools of Holdfast.
+
+Loading a file evaluates its declarations once. A procedure becomes an agent (the unnamed one is named after the file,
+others `file.name`), a tool becomes a tool, and both run on the ordinary runtime. Each execution of a procedure and each
+thread that executes tool bodies loads the file again, into a Lua state of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.models.base import Model
+from holdfast.errors import InvalidInput
+from holdfast.lua.agents import AgentDecl
+from holdfast.lua.convert import from_lua, to_lua
+from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, read_declared
+from holdfast.lua.files import Project
+from holdfast.lua.ops import BodyOps, Ops
+from holdfast.lua.run_ops import RunOps
+from holdfast.lua.schema import KEY, fitted, function_with_fields
+from holdfast.lua.vm import Limits, LuaError, Vm
+from holdfast.runtime.declare import spec_of
+from holdfast.runtime.decorators import agent as declare_agent
+from holdfast.runtime.decorators import step as declare_step
+from holdfast.runtime.decorators import tool as declare_tool
+
+if TYPE_CHECKING:
+    from holdfast.runtime.run import Run
+
+
+class Program:
+    """A loaded file."""
+
+    def __init__(
+        self, path: Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
+        limits: Limits | None = None,
+    ) -> None:  # fmt: skip
+        self.path, self.project = path, Project(path.absolute().parent)
+        self.limits = limits or Limits()
+        self.models = dict(models or {})
+        self._host = {_tool_name(fn): fn for fn in tools}
+        try:
+            self.source = path.read_bytes()
+        except OSError as error:
+            raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+        self._bodies = threading.local()
+        declared = self._declared()
+        self.declared = declared
+        self.stages = declared.stages
+        self._tools = {name: self._tool(decl) for name, decl in declared.tools.items()}
+        self.procedures = {name: self._agent(decl) for name, decl in declared.procedures.items()}
+        self.file_steps: Mapping[str, Callable[..., Any]] = self._file_steps()
+
+    @property
+    def name(self) -> str:
+        """The name of the main procedure's agent: the file's, without its suffix."""
+        return self.path.stem
+
+    @property
+    def tools(self) -> Mapping[str, Callable[..., Any]]:
+        """All tools by name."""
+        return self._tools
+
+    @property
+    def main(self) -> Callable[..., Any]:
+        """The agent of the main procedure."""
+        if MAIN not in self.procedures:
+            raise InvalidInput(
+                f"{self.path} has no procedure; add Procedure {{ function(input) … end }}"
+            )
+        return self.procedures[MAIN]
+
+    # ── loading ──────────────────────────────────────────────────────────────────────────
+
+    def _vm(self, ops: Ops) -> Vm:
+        vm = Vm(ops.table(), self.limits)
+        ops.vm = vm
+        vm.load(self.source, self.path.name)
+        return vm
+
+    def _declared(self) -> Declared:
+        ops = Ops(self, "while the file is loaded; use it inside a procedure")
+        try:
+            return read_declared(
+                self._vm(ops), path=self.path, source=self.source, project=self.project, models=self.models
+            )  # fmt: skip
+        except LuaError as error:
+            raise InvalidInput(f"{self.path} cannot be loaded: {error}") from error
+
+    def custom_step(self, number: int) -> tuple[Vm, Any]:
+        """A function of `Step(…)`, in a state of its own."""
+        vm = self._vm(Ops(self, "in a step of a spec"))
+        steps = [d for d in vm.language[b"declarations"].values() if d[b"kind"] == b"Step"]
+        return vm, steps[number][b"spec"][b"fn"]
+
+    # ── procedures ───────────────────────────────────────────────────────────────────────
+
+    def _agent(self, decl: ProcedureDecl) -> Callable[..., Any]:
+        def run_procedure(run: Run, /, **given: Any) -> Any:
+            return self._execute(run, decl, given)
+
+        name = self.name if decl.name == MAIN else f"{self.name}.{decl.name}"
+        made = function_with_fields(
+            run_procedure, name, decl.input, module=self.name, doc=f"{self.path.name}:{decl.line}", first="run", is_open=decl.is_open
+        )  # fmt: skip
+        declared: Callable[..., Any] = declare_agent(name=name, stages=self.stages, **decl.options)(
+            made
+        )
+        return declared
+
+    def _execute(self, run: Run, decl: ProcedureDecl, given: dict[str, Any]) -> Any:
+        ops = RunOps(self, run, decl)
+        values = given.get("values", given) if decl.is_open else given
+        ops.set_defaults()
+        vm = self._vm(ops)
+        entered = to_lua(vm.lua, values)
+        vm.language[b"set_input"](entered)
+        spec = vm.language[b"find"](b"Procedure", decl.name.encode())
+        result = from_lua(vm.call(spec[1], entered), "the procedure's result")
+        ops.write_back()
+        if not decl.output:
+            return result
+        return fitted(decl.output, result, f"{self.path.name}: the result", others=True)
+
+    def call_procedure(self, name: str, args: Any) -> Any:
+        """A child run of another procedure of the file."""
+        if name not in self.procedures:
+            known = ", ".join(self.procedures)
+            raise InvalidInput(f"there is no procedure {name!r}; the file has {known}")
+        decl = self.declared.procedures[name]
+        return self.procedures[name](**fitted(decl.input, args, name, others=decl.is_open))
+
+    # ── tools ────────────────────────────────────────────────────────────────────────────
+
+    def tool(self, name: str) -> Callable[..., Any]:
+        if name not in self._tools:
+            known = ", ".join(self._tools) or "none"
+            raise InvalidInput(f"there is no tool {name!r}; the file has {known}")
+        return self._tools[name]
+
+    def agent(self, name: str) -> AgentDecl:
+        return self.declared.agents[name]
+
+    def call_tool(self, name: str, args: Any) -> Any:
+        """Call a tool of the file with a table of arguments."""
+        fn = self.tool(name)
+        decl = self.declared.tools[name]
+        values = fitted(decl.fields, args, name, others=decl.is_open or bool(decl.host))
+        return self._called(fn, name, values)
+
+    def call_host(self, name: str, args: Any) -> Any:
+        """Call a tool that was given from Python."""
+        return self._called(self.host(name), name, fitted({}, args, name, others=True))
+
+    def host(self, name: str) -> Callable[..., Any]:
+        if name not in self._host:
+            known = ", ".join(self._host) or "none"
+            raise InvalidInput(
+                f"there is no Python tool {name!r} here (given: {known}); give it with procedure(FILE, tools=[…])"
+            )
+        return self._host[name]
+
+    @staticmethod
+    def _called(fn: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+        spec = spec_of(fn)
+        assert spec is not None
+        try:
+            spec.params.bind((), values)
+        except TypeError as error:
+            raise InvalidInput(f"{name}: {error}") from None
+        return fn(**values)
+
+    def _tool(self, decl: ToolDecl) -> Callable[..., Any]:
+        if decl.host:
+            return self.host(decl.host)
+
+        def body(**given: Any) -> Any:
+            values = given.get("values", given) if decl.is_open else given
+            return self._body(decl.name, 1, values)
+
+        made = function_with_fields(
+            body,
+            decl.name,
+            decl.fields,
+            module=self.name,
+            doc=decl.description,
+            is_open=decl.is_open,
+        )
+        options = dict(decl.options)
+        if decl.has_check:
+            options["check"] = lambda key: self._body(decl.name, b"check", key)
+        if decl.has_undo:
+            options["undo"] = lambda result: self._body(decl.name, b"undo", result)
+        return declare_tool(name=decl.name, **options)(made)
+
+    def _body(self, name: str, which: Any, given: Any) -> Any:
+        """Execute a tool's body in a Lua state that belongs to this thread."""
+        vm: Vm | None = getattr(self._bodies, "vm", None)
+        if vm is None or vm.fatal is not None:
+            vm = self._bodies.vm = self._vm(BodyOps(self))
+        spec = vm.language[b"find"](b"Tool", name.encode())
+        if isinstance(given, dict):
+            given = {k: v for k, v in given.items() if k != KEY or v}
+        return from_lua(vm.call(spec[which], to_lua(vm.lua, given)), f"the result of {name}")
+
+    def _file_steps(self) -> dict[str, Callable[..., Any]]:
+        """Reading and writing files, recorded. Writing is safe to repeat: it writes the same content."""
+        project = self.project
+        return {
+            "read": declare_step(name="File.read")(project.read),
+            "write": declare_step(name="File.write")(project.write),
+            "exists": declare_step(name="File.exists")(project.exists),
+            "size": declare_step(name="File.size")(project.size),
+        }
+
+    # ── for the command line ─────────────────────────────────────────────────────────────
+
+    def module(self) -> types.ModuleType:
+        """The file as a module: its agents and tools by name, and what `holdfast test` reads."""
+        made = types.ModuleType(self.name)
+        made.__file__ = str(self.path)
+        names = vars(made)
+        names.update(self._tools)
+        names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
+        names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
+        names["__lua__"] = self
+        return made
+
+
+def _tool_name(fn: Callable[..., Any]) -> str:
+    spec = spec_of(fn)
+    if spec is None:
+        raise InvalidInput(
+            f"{getattr(fn, '__name__', fn)!r} is not declared; decorate it with @tool"
+        )
+    return spec.name

@@ -1,0 +1,536 @@
+-- The sandbox: what a file may use of Lua, within limits that it cannot escape.
+--
+-- A file runs in an environment of its own (`env`), never with the real globals. Three rules keep it in there:
+--   1. No value of Python reaches the file. Python functions are called by wrappers here, and return plain values.
+--   2. What must end the run (a limit, a suspension, a cancellation) sets `fatal`. From then on every protected call,
+--      coroutine and Python call raises FATAL again, so no `pcall` can continue.
+--   3. Whatever differs between two processes (time, chance, order of keys, addresses) is recorded or made equal.
+--
+-- This file must not call methods of strings (`s:sub()`) or read globals when it is called by a file: it keeps its own
+-- references, because the file may replace everything in its environment.
+local py, slow = ...
+
+local assert, error, getmetatable, ipairs, load, next = assert, error, getmetatable, ipairs, load, next
+local pcall, rawequal, rawget, rawlen, rawset, select = pcall, rawequal, rawget, rawlen, rawset, select
+local setmetatable, tonumber, tostring, type, xpcall = setmetatable, tonumber, tostring, type, xpcall
+local math, string, table, utf8, coroutine, debug = math, string, table, utf8, coroutine, debug
+local floor, huge, math_type = math.floor, math.huge, math.type
+local byte, find, format, gsub, sub = string.byte, string.find, string.format, string.gsub, string.sub
+local concat, insert, move, pack, remove, unpack = table.concat, table.insert, table.move, table.pack, table.remove, table.unpack
+local co_create, co_resume, co_status, co_close = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
+local getinfo, sethook, traceback, metatable = debug.getinfo, debug.sethook, debug.traceback, debug.getmetatable
+local random, randomseed = math.random, math.randomseed
+
+local HOOK_EVERY = 1000
+local C_STEPS_MAX = 10000000 -- what a single call of the C library may take
+local RANGE_MAX = 10000000
+local MEMORY = "not enough memory"
+
+-- ── what ends a run ───────────────────────────────────────────────────────────────────────────
+local FATAL = {}
+local fatal = false
+
+local function die()
+  fatal = true
+  error(FATAL, 0)
+end
+
+local function check()
+  if fatal then error(FATAL, 0) end
+end
+
+local function hook()
+  check()
+  if py.exhausted(HOOK_EVERY) then die() end
+end
+
+-- A Python function as one of Lua. It returns true and values; false and a message, which becomes an error of the
+-- caller; or nil, if Python keeps an exception that must pass through everything.
+local function bridge(name, level)
+  local fn = py[name]
+  level = level or 2
+  return function(...)
+    check()
+    local ok, a, b = fn(...)
+    if ok then return a, b end
+    if ok == nil then die() end
+    error(a, level)
+  end
+end
+
+local function is_memory_error(e)
+  return e == MEMORY
+end
+
+-- What a failed call gives to the file: never a value of Python, and never FATAL.
+local function caught(ok, e, ...)
+  if ok then return true, e, ... end
+  if fatal then error(FATAL, 0) end
+  if is_memory_error(e) then
+    py.out_of_memory()
+    die()
+  end
+  if type(e) == "userdata" then return false, "error in a call of Python" end
+  return false, e
+end
+
+local env = {}
+local safe = {}
+
+function safe.pcall(f, ...)
+  check()
+  return caught(pcall(f, ...))
+end
+
+function safe.xpcall(f, handler, ...)
+  check()
+  return caught(xpcall(f, function(e)
+    if fatal or is_memory_error(e) then return e end
+    if type(e) == "userdata" then e = "error in a call of Python" end
+    return handler(e)
+  end, ...))
+end
+
+-- ── coroutines ────────────────────────────────────────────────────────────────────────────────
+local threads = setmetatable({}, { __mode = "k" })
+
+local function create(f)
+  check()
+  local co = co_create(f)
+  sethook(co, hook, "", HOOK_EVERY)
+  threads[co] = true
+  return co
+end
+
+local safe_coroutine = {
+  create = create,
+  status = co_status,
+  isyieldable = coroutine.isyieldable,
+  running = coroutine.running,
+  yield = coroutine.yield,
+}
+
+function safe_coroutine.resume(co, ...)
+  check()
+  return caught(co_resume(co, ...))
+end
+
+function safe_coroutine.close(co)
+  check()
+  return caught(co_close(co))
+end
+
+local function resumed(co, ok, ...)
+  if ok then return ... end
+  local e = ...
+  if co_status(co) == "suspended" or co_status(co) == "dead" then pcall(co_close, co) end
+  check()
+  error(e, 0)
+end
+
+function safe_coroutine.wrap(f)
+  local co = create(f)
+  return function(...)
+    check()
+    return resumed(co, caught(co_resume(co, ...)))
+  end
+end
+
+-- ── names of values, without addresses ────────────────────────────────────────────────────────
+local ids = setmetatable({}, { __mode = "k" })
+local id_count = 0
+
+local function id_of(value)
+  local id = ids[value]
+  if not id then
+    id_count = id_count + 1
+    id = id_count
+    ids[value] = id
+  end
+  return id
+end
+
+local function number_text(value)
+  if math_type(value) == "float" and value == floor(value) and value >= -9007199254740992 and value <= 9007199254740992 then
+    return format("%d", value)
+  end
+  return tostring(value)
+end
+
+local function text_of(value)
+  local kind = type(value)
+  if kind == "string" then return value end
+  if kind == "number" then return number_text(value) end
+  if kind ~= "table" then
+    if kind == "nil" or kind == "boolean" then return tostring(value) end
+    return kind .. ": " .. id_of(value)
+  end
+  local meta = metatable(value)
+  if type(meta) == "table" then
+    local own = rawget(meta, "__tostring")
+    if own then
+      local text = own(value)
+      if type(text) ~= "string" then error("'__tostring' must return a string", 2) end
+      return text
+    end
+    local name = rawget(meta, "__name")
+    if type(name) == "string" then return name .. ": " .. id_of(value) end
+  end
+  return "table: " .. id_of(value)
+end
+
+-- ── tables in a fixed order ───────────────────────────────────────────────────────────────────
+local function merge_sort(list, n, less)
+  local from, to, width = list, {}, 1
+  while width < n do
+    local i = 1
+    while i <= n do
+      local middle, last = i + width, i + 2 * width
+      if middle > n + 1 then middle = n + 1 end
+      if last > n + 1 then last = n + 1 end
+      local a, b, k = i, middle, i
+      while k < last do
+        if a < middle and (b >= last or not less(from[b], from[a])) then
+          to[k] = from[a]
+          a = a + 1
+        else
+          to[k] = from[b]
+          b = b + 1
+        end
+        k = k + 1
+      end
+      i = last
+    end
+    from, to = to, from
+    width = width * 2
+  end
+  return from
+end
+
+local function key_less(a, b)
+  local x, y = type(a), type(b)
+  if x ~= y then return x < y end -- boolean, number, string
+  if x == "boolean" then return a and not b end
+  return a < b
+end
+
+-- The keys of a table: numbers, then texts, each sorted. Keys of other types have no order that two processes share.
+local function keys_of(t)
+  local keys, n, other = {}, 0, nil
+  for k in next, t do
+    local kind = type(k)
+    if kind == "string" or kind == "number" or kind == "boolean" then
+      n = n + 1
+      keys[n] = k
+    elseif other == nil then
+      other = k
+    else
+      error("pairs: keys that are tables or functions have no fixed order; use texts or numbers as keys", 3)
+    end
+  end
+  keys = merge_sort(keys, n, key_less)
+  if other ~= nil then
+    n = n + 1
+    keys[n] = other
+  end
+  return keys, n
+end
+
+local orders = setmetatable({}, { __mode = "k" })
+
+local function order_of(t)
+  local keys, n = keys_of(t)
+  local place = {}
+  for i = 1, n do place[keys[i]] = i end
+  local order = { keys = keys, n = n, place = place }
+  orders[t] = order
+  return order
+end
+
+function safe.next(t, key)
+  if type(t) ~= "table" then error("bad argument #1 to 'next' (table expected, got " .. type(t) .. ")", 2) end
+  local order
+  if key == nil then
+    if next(t) == nil then return nil end
+    order = order_of(t)
+  else
+    order = orders[t]
+    if not order or not order.place[key] then order = order_of(t) end
+    if not order.place[key] then error("invalid key to 'next'", 2) end
+  end
+  for i = (key == nil and 0 or order.place[key]) + 1, order.n do
+    local k = order.keys[i]
+    local v = rawget(t, k)
+    if v ~= nil then return k, v end
+  end
+  return nil
+end
+
+function safe.pairs(t)
+  local meta = metatable(t)
+  if type(meta) == "table" and rawget(meta, "__pairs") then
+    local a, b, c = rawget(meta, "__pairs")(t)
+    return a, b, c
+  end
+  if type(t) ~= "table" then error("bad argument #1 to 'pairs' (table expected, got " .. type(t) .. ")", 2) end
+  local keys, n = keys_of(t)
+  local i = 0
+  return function()
+    while i < n do
+      i = i + 1
+      local k = keys[i]
+      local v = rawget(t, k)
+      if v ~= nil then return k, v end
+    end
+    return nil
+  end, t, nil
+end
+
+-- ── metatables ────────────────────────────────────────────────────────────────────────────────
+local protected = setmetatable({}, { __mode = "k" })
+
+local function protect(t, meta)
+  meta.__metatable = false
+  protected[t] = true
+  return setmetatable(t, meta)
+end
+
+function safe.setmetatable(t, meta)
+  if type(meta) == "table" then
+    if rawget(meta, "__gc") ~= nil then error("setmetatable: __gc is not allowed", 2) end
+    if rawget(meta, "__mode") ~= nil then
+      error("setmetatable: __mode is not allowed, because what is collected differs between two processes", 2)
+    end
+  end
+  return setmetatable(t, meta)
+end
+
+function safe.getmetatable(t)
+  if type(t) ~= "table" then return nil end
+  return getmetatable(t)
+end
+
+function safe.rawset(t, k, v)
+  if protected[t] then error("rawset: this table belongs to Holdfast", 2) end
+  return rawset(t, k, v)
+end
+
+-- ── strings ───────────────────────────────────────────────────────────────────────────────────
+local function text_argument(value, n, name)
+  if type(value) == "string" then return value end
+  if type(value) == "number" then return tostring(value) end
+  error(format("bad argument #%d to '%s' (string expected, got %s)", n, name, value == nil and "no value" or type(value)), 3)
+end
+
+-- Whether the C library takes at most C_STEPS_MAX steps for it, whatever the text.
+local function is_cheap(s, p, plain)
+  local n = #s + 1
+  if plain then return n * #p <= C_STEPS_MAX * 100 end
+  local _, repeats = gsub(p, "[%*%+%-%?]", "")
+  local steps = n * (#p + 1)
+  for _ = 1, repeats do
+    steps = steps * n
+    if steps > C_STEPS_MAX then return false end
+  end
+  return steps <= C_STEPS_MAX
+end
+
+local function with_patterns(name)
+  local fast, slowly = string[name], slow[name]
+  return function(s, p, ...)
+    s, p = text_argument(s, 1, name), text_argument(p, 2, name)
+    if is_cheap(s, p, false) then return fast(s, p, ...) end
+    return slowly(s, p, ...)
+  end
+end
+
+local safe_string = {
+  byte = string.byte, char = string.char, len = string.len, lower = string.lower, upper = string.upper,
+  rep = string.rep, reverse = string.reverse, sub = string.sub, pack = string.pack, unpack = string.unpack,
+  packsize = string.packsize,
+  match = with_patterns("match"), gmatch = with_patterns("gmatch"), gsub = with_patterns("gsub"),
+}
+
+local find_pattern = with_patterns("find")
+
+function safe_string.find(s, p, init, plain)
+  s, p = text_argument(s, 1, "find"), text_argument(p, 2, "find")
+  if plain or not find(p, "[%^%$%*%+%?%.%(%)%[%]%%%-]") then
+    if not is_cheap(s, p, true) then
+      error("string.find: the texts are too long for each other (" .. #s .. " and " .. #p .. " bytes)", 2)
+    end
+    return find(s, p, init, true)
+  end
+  return find_pattern(s, p, init)
+end
+
+function safe_string.format(template, ...)
+  template = text_argument(template, 1, "format")
+  if find(template, "%%[%-%+ #0%d%.]*p") then error("string.format: %p is not allowed, because addresses differ between two processes", 2) end
+  local values = pack(...)
+  local number = 0
+  gsub(template, "%%[%-%+ #0%d%.]*(.)", function(kind)
+    if kind ~= "%" then
+      number = number + 1
+      if kind == "s" then values[number] = text_of(values[number]) end
+    end
+  end)
+  if number > values.n then
+    error(format("bad argument #%d to 'format' (no value)", values.n + 2), 2)
+  end
+  return format(template, unpack(values, 1, values.n))
+end
+
+-- ── tables ────────────────────────────────────────────────────────────────────────────────────
+local function check_range(name, count)
+  if count > RANGE_MAX then error("table." .. name .. ": more than " .. RANGE_MAX .. " elements", 3) end
+end
+
+local safe_table = { pack = table.pack }
+
+function safe_table.unpack(t, i, j)
+  check_range("unpack", (j or #t) - (i or 1))
+  return unpack(t, i, j)
+end
+
+function safe_table.concat(t, separator, i, j)
+  check_range("concat", (j or #t) - (i or 1))
+  return concat(t, separator, i, j)
+end
+
+function safe_table.move(a, first, last, to, b)
+  check_range("move", last - first)
+  if protected[b or a] then error("table.move: this table belongs to Holdfast", 2) end
+  return move(a, first, last, to, b)
+end
+
+function safe_table.insert(t, ...)
+  check_range("insert", #t)
+  return insert(t, ...)
+end
+
+function safe_table.remove(t, ...)
+  check_range("remove", #t)
+  return remove(t, ...)
+end
+
+function safe_table.sort(t, less)
+  local n = #t
+  check_range("sort", n)
+  local list = {}
+  for i = 1, n do list[i] = t[i] end
+  list = merge_sort(list, n, less or function(a, b) return a < b end)
+  for i = 1, n do t[i] = list[i] end
+end
+
+-- ── numbers, time ─────────────────────────────────────────────────────────────────────────────
+local safe_math = {}
+for name, value in next, math do safe_math[name] = value end
+
+local is_seeded = false
+local draw_seed = bridge("seed")
+
+local function seed()
+  is_seeded = true
+  randomseed(draw_seed(), 0)
+end
+
+function safe_math.random(...)
+  check()
+  if not is_seeded then seed() end
+  return random(...)
+end
+
+function safe_math.randomseed(...)
+  check()
+  if select("#", ...) == 0 then return seed() end
+  is_seeded = true
+  randomseed(...)
+end
+
+local safe_os = {
+  time = bridge("os_time"), date = bridge("os_date"), clock = bridge("os_clock"),
+  difftime = function(a, b) return a - b end,
+}
+
+local safe_debug = {}
+
+function safe_debug.getinfo(level)
+  local info = type(level) == "function" and getinfo(level, "S") or getinfo((tonumber(level) or 1) + 1, "Sl")
+  if not info then return nil end
+  return {
+    short_src = info.short_src, source = info.source, what = info.what,
+    currentline = info.currentline, linedefined = info.linedefined,
+  }
+end
+
+-- ── the environment ───────────────────────────────────────────────────────────────────────────
+local globals = {
+  assert = assert, error = error, ipairs = ipairs, rawequal = rawequal, rawget = rawget, rawlen = rawlen,
+  select = select, tonumber = tonumber, tostring = text_of, type = type, _VERSION = "Lua 5.4",
+  pcall = safe.pcall, xpcall = safe.xpcall, next = safe.next, pairs = safe.pairs,
+  setmetatable = safe.setmetatable, getmetatable = safe.getmetatable, rawset = safe.rawset,
+  coroutine = safe_coroutine, string = safe_string, table = safe_table, math = safe_math, os = safe_os,
+  debug = safe_debug,
+  utf8 = {
+    char = utf8.char, charpattern = utf8.charpattern, codepoint = utf8.codepoint, codes = utf8.codes,
+    len = utf8.len, offset = utf8.offset,
+  },
+}
+
+-- Strings find their methods in the safe table, and no file sees the metatable.
+local string_meta = getmetatable("")
+string_meta.__index = safe_string
+string_meta.__metatable = false
+
+local naming = {}
+
+protect(env, {
+  __index = globals,
+  __newindex = function(_, k, v)
+    local name = naming[1]
+    if name then name(k, v) end
+    globals[k] = v
+  end,
+})
+globals._G = env
+
+-- ── running ───────────────────────────────────────────────────────────────────────────────────
+local function report(e)
+  if fatal then return FATAL end
+  if is_memory_error(e) then return e end
+  local ok, text = pcall(text_of, e)
+  if type(e) == "userdata" or not ok then text = "error in a call of Python" end
+  return { text, traceback(nil, 2) }
+end
+
+local function finished(ok, first, ...)
+  if ok then return true, first, ... end
+  if fatal then return nil end
+  if is_memory_error(first) then
+    py.out_of_memory()
+    fatal = true
+    return nil
+  end
+  if type(first) == "table" then return false, first[1], first[2] end
+  return false, "error in an error handler", ""
+end
+
+local function call(fn, ...)
+  if fatal then return nil end
+  sethook(hook, "", HOOK_EVERY)
+  return finished(xpcall(fn, report, ...))
+end
+
+local function compile(source, name)
+  return load(source, name, "t", env)
+end
+
+return {
+  env = env, globals = globals, bridge = bridge, protect = protect, text_of = text_of, pairs = safe.pairs,
+  pcall = safe.pcall, naming = naming, call = call, compile = compile, check = check,
+  line = function(level)
+    local info = getinfo(level + 1, "Sl")
+    return info and info.currentline or 0, info and info.short_src or "?"
+  end,
+}

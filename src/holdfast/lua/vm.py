@@ -1,0 +1,191 @@
+"""One Lua state: the sandbox, a loaded file, and its limits.
+
+Every execution of a procedure has a state of its own, and so has every tool's body, so nothing passes between them but
+recorded values. No exception of Python travels through Lua: what must end the run is kept in `fatal` while Lua unwinds,
+and raised again when Lua has returned.
+
+Not here: what the names of the language do (`ops.py`), what a file declares (`program.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.errors import CallFailed, HoldfastError, InvalidInput, ModelError, OutOfTurns
+from holdfast.lua.convert import text
+
+MEGABYTE: Final = 1 << 20
+_HERE: Final = Path(__file__).parent
+_PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one execution of a file may use. A resumed run starts to count again."""
+
+    instructions: int = 200_000_000
+    memory: int = 64 * MEGABYTE
+    seconds: float = 30.0
+    """Of CPU time, spent in Lua."""
+
+
+class LuaError(HoldfastError):
+    """An error in a Lua file: message, file and line, and the Lua traceback."""
+
+    def __init__(self, message: str, lua_traceback: str = "") -> None:
+        self.message, self.lua_traceback = message, lua_traceback
+        super().__init__(message + (f"\n{lua_traceback}" if lua_traceback else ""))
+
+
+class LuaLimit(HoldfastError):
+    """A Lua file used more instructions, memory or time than it may."""
+
+
+CATCHABLE: Final = (CallFailed, InvalidInput, ModelError, OutOfTurns, LuaError)
+"""What a file's own `pcall` may catch. Everything else passes through: suspensions, divergence, a lost lease."""
+
+
+@functools.cache
+def _source(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def runtime_class() -> Any:
+    """lupa's Lua 5.4, or an error that says how to install it."""
+    try:
+        from lupa import lua54
+    except ModuleNotFoundError:
+        raise InvalidInput(
+            "a .tac file needs the package lupa: pip install 'holdfast[lua]'"
+        ) from None
+    return lua54.LuaRuntime
+
+
+def _no_attributes(_object: object, _name: object, _is_setting: bool) -> str:
+    raise AttributeError("values of Python have no attributes here")
+
+
+class Vm:
+    """A Lua state with the sandbox and the names of the language."""
+
+    def __init__(self, ops: Mapping[str, Callable[..., Any]], limits: Limits) -> None:
+        self.limits = limits
+        self.fatal: BaseException | None = None
+        self.caught: BaseException | None = None
+        """The last error of a Python call that Lua may have caught."""
+        self._left, self._ends = limits.instructions, 0.0
+        self.lua: Any = runtime_class()(
+            encoding=None, source_encoding="utf-8", attribute_filter=_no_attributes, register_eval=False,
+            register_builtins=False, unpack_returned_tuples=True, max_memory=limits.memory,
+        )  # fmt: skip
+        own: dict[str, Callable[..., Any]] = {
+            "exhausted": self._exhausted,
+            "out_of_memory": self._out_of_memory,
+        }
+        py = self.lua.table()
+        for name, op in ops.items():
+            py[name.encode()] = self._guarded(op)
+        for name, op in own.items():
+            py[name.encode()] = op
+        slow = self._own("patterns.lua")
+        self.sandbox = self._own("sandbox.lua", py, slow)
+        self.language = self._own("language.lua", self.sandbox)
+        self._call = self.sandbox[b"call"]
+
+    def _own(self, name: str, *args: Any) -> Any:
+        return _compile(self.lua)(_source(name).encode(), b"=holdfast")(*args)
+
+    # ── running ──────────────────────────────────────────────────────────────────────────
+
+    def load(self, source: bytes, name: str) -> None:
+        """Run a file: its declarations are made, and its globals set."""
+        compiled = self.sandbox[b"compile"](source, f"@{name}".encode())
+        chunk, wrong = compiled if isinstance(compiled, tuple) else (compiled, None)
+        if chunk is None:
+            raise LuaError(text(wrong))
+        self.call(chunk)
+
+    def call(self, fn: Any, *args: Any) -> Any:
+        """Call a function of Lua; its first result. Raises what must end the run, or LuaError."""
+        outermost = self._ends == 0.0
+        if outermost:
+            self._ends = time.thread_time() + self.limits.seconds
+        try:
+            got = self._call(fn, *args)
+        finally:
+            if outermost:
+                self._ends = 0.0
+        ok, first, *more = got if isinstance(got, tuple) else (got, None)
+        if self.fatal is not None:
+            raise self.fatal
+        if ok:
+            return first
+        cause, message = self.caught, text(first)
+        error = LuaError(message, _readable(text(more[0]) if more else ""))
+        is_same = cause is not None and _PLACE.sub("", message) == str(cause)
+        raise error from (cause if is_same else None)
+
+    # ── what Lua calls ───────────────────────────────────────────────────────────────────
+
+    def _guarded(self, op: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        """An operation that never raises: it returns whether it went well, and its result or message."""
+
+        def guarded(*args: Any) -> tuple[Any, ...]:
+            began = time.thread_time()
+            try:
+                result = op(*args)
+            except CATCHABLE as error:
+                self.caught = error
+                return False, _message(error)
+            except BaseException as error:  # noqa: BLE001 - kept, and raised when Lua has returned
+                self.fatal = error
+                return (None,)
+            finally:
+                if self._ends:
+                    self._ends += time.thread_time() - began
+            return (True, *result) if isinstance(result, tuple) else (True, result)
+
+        return guarded
+
+    def _exhausted(self, instructions: int) -> bool:
+        self._left -= instructions
+        if self._left < 0:
+            self.fatal = LuaLimit(
+                f"the file used more than {self.limits.instructions:,} Lua instructions in one execution"
+            )
+        elif self._ends and time.thread_time() > self._ends:
+            self.fatal = LuaLimit(
+                f"the file used more than {self.limits.seconds:g} s of CPU time in one execution"
+            )
+        return self.fatal is not None
+
+    def _out_of_memory(self) -> None:
+        self.fatal = LuaLimit(
+            f"the file used more than {self.limits.memory // MEGABYTE} MB of memory"
+        )
+
+
+def _compile(lua: Any) -> Any:
+    return lua.execute('return function(source, name) return assert(load(source, name, "t")) end')
+
+
+def _message(error: BaseException) -> bytes:
+    said = error.message if isinstance(error, LuaError) else str(error)
+    return said.encode("utf-8", "replace")
+
+
+def _readable(lua_traceback: str) -> str:
+    """A Lua traceback without the lines of the sandbox."""
+    lines = lua_traceback.splitlines()
+    kept = [
+        x
+        for x in lines
+        if "holdfast:" not in x and "[C]: in ?" not in x and "[C]: in function 'xpcall'" not in x
+    ]
+    return "\n".join(kept) if len(kept) > 1 else ""

@@ -1,0 +1,120 @@
+"""How a run continues: what people can do about what it is waiting for, as data.
+
+The commands and calls themselves are made by `words.advice`. Nothing here needs the agent's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.core.log import root_of
+from holdfast.core.policy import budget_use
+from holdfast.core.state import RunState, Waiting
+from holdfast.store.base import Store
+from holdfast.views.state import get
+from holdfast.words.advice import NextStep
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """One request to people, and the run that makes it (a child's is its parent's concern too)."""
+
+    run_id: str
+    wait: Waiting
+    is_one_of_several: bool = False
+    """Whether the run has other open requests of the same kind: then its id is needed to decide."""
+
+
+def requests(store: Store, state: RunState) -> Iterator[OpenRequest]:
+    """The open requests of a run and of its child runs."""
+    for member in family(store, state):
+        open_ones = [wait for wait in member.waits if not wait.decided]
+        for wait in open_ones:
+            same = [other for other in open_ones if other.wait == wait.wait]
+            yield OpenRequest(member.id, wait, len(same) > 1)
+
+
+def family(store: Store, state: RunState) -> Iterator[RunState]:
+    """A run, and the child runs below it that have not ended."""
+    yield state
+    for call in state.calls:
+        if call.child and call.status not in ("done", "failed") and store.get(call.child):
+            yield from family(store, get(store, call.child))
+
+
+def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
+    """What people can do so that a run continues; empty if it has ended or is being executed."""
+    state = get(store, run) if isinstance(run, str) else run
+    if state.status in ("completed", "cancelled", "running"):
+        return []
+    if state.status != "waiting":
+        return [*_doubts(state), _resume(state)]
+    found = [step for request in requests(store, state) for step in _ways(request)]
+    for member in family(store, state):
+        if member.diverged is not None and member.status == "waiting":
+            found += _after_divergence(member.id, adds=member.diverged.adds)
+            continue
+        found += _doubts(member)
+        if member.status in ("paused", "quarantined"):
+            found.append(NextStep("resume", member.id))
+    return found or [NextStep("resume", state.id), NextStep("worker", state.id)]
+
+
+def _resume(state: RunState) -> NextStep:
+    """A run that failed by a limit is resumed with a higher one, which is that of the whole tree."""
+    limits = _higher_limits(state)
+    run_id = root_of(state.id, state.parent) if limits else state.id
+    return NextStep("resume", run_id, limits=limits)
+
+
+def _higher_limits(state: RunState) -> tuple[str, ...]:
+    reason = state.failure.reason if state.status == "failed" and state.failure else ""
+    if reason == "deadline":
+        return ("--deadline", "60")
+    if reason != "budget":
+        return ()
+    used = budget_use(
+        state.budget,
+        steps=state.steps + state.child_steps,
+        elapsed_us=state.updated_at - state.created_at,
+        usage=state.usage,
+    )
+    over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+    return tuple(
+        word for name in over for word in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")
+    )
+
+
+def _ways(request: OpenRequest) -> list[NextStep]:
+    run_id, wait = request.run_id, request.wait
+    which = wait.id if request.is_one_of_several else ""
+    match wait.wait:
+        case "approval":
+            return [NextStep("approve", run_id, which), NextStep("reject", run_id, which)]
+        case "answer":
+            return [
+                NextStep("answer", run_id, which, value=wait.options[0] if wait.options else "")
+            ]
+        case "signal":
+            return [NextStep("signal", run_id, name=name) for name in wait.of or (wait.name,)]
+    return []
+
+
+def _after_divergence(run_id: str, *, adds: bool) -> list[NextStep]:
+    """Resume with the old code, accept what the new code added, or start over with the state kept."""
+    accept = [NextStep("resume", run_id, accept_new_steps=True)] if adds else []
+    return [NextStep("resume", run_id), *accept, NextStep("rerun", run_id)]
+
+
+def _doubts(state: RunState) -> list[NextStep]:
+    # A call that is safe to repeat is resolved by the resume itself; these are for people.
+    open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
+    ways: tuple[Literal["done", "failed", "retry"], ...] = ("done", "failed", "retry")
+    lost = [
+        NextStep("resolve", state.id, step=c.step, how="done") for c in state.calls if c.unavailable
+    ]
+    return lost + [
+        NextStep("resolve", state.id, step=c.step, how=how) for c in open_ones for how in ways
+    ]

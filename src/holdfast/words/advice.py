@@ -1,0 +1,74 @@
+"""Advice: the commands with which a run continues, for the store that it is in.
+
+A command works as printed. It names the store if that is not the default one. What the reader must fill in is written
+in capitals: FILE for the agent's file, VALUE for an answer, RESULT and WHY for a call in doubt.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.store.opening import without_password
+
+PLACEHOLDERS = ("FILE", "ID", "NEWCODE", "RESULT", "VALUE", "WHY")
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """One thing that a person can do about a run. `resume`, `rerun` and `worker` need the agent's code, all others do not."""
+
+    verb: Literal["approve", "reject", "answer", "signal", "resolve", "resume", "rerun", "worker"]
+    run_id: str
+    request: str = ""
+    """The request to decide, if the run has several of its kind."""
+    step: int = 0
+    """The call to resolve."""
+    how: Literal["", "done", "failed", "retry"] = ""
+    name: str = ""
+    """The signal to send."""
+    value: str = ""
+    """One of the options of a question; empty if any value may be answered."""
+
+    accept_new_steps: bool = False
+    """Make the calls that the code has added."""
+    limits: tuple[str, ...] = ()
+    """Options of `resume` for a run that failed by a limit, which needs a higher one."""
+
+    @property
+    def needs_code(self) -> bool:
+        return self.verb in ("resume", "rerun", "worker")
+
+
+def command(url: str | None, *words: object) -> str:
+    """A command that a person can paste, for the store that this one was given."""
+    said = ["holdfast", *map(str, words)]
+    if url and url != os.environ.get("HOLDFAST_URL"):
+        said += ["--db", without_password(url)]
+    return " ".join(word if word in PLACEHOLDERS else shlex.quote(word) for word in said)
+
+
+def advice(step: NextStep, url: str | None = None, file: str = "FILE") -> str:
+    """The command that takes this step."""
+    which = ["--request", step.request] if step.request else []
+    match step.verb:
+        case "approve" | "reject":
+            return command(url, step.verb, step.run_id, *which)
+        case "answer":
+            return command(url, "answer", step.run_id, step.value or "VALUE", *which)
+        case "signal":
+            return command(url, "signal", step.run_id, step.name)
+        case "resolve":
+            way = {"done": ["--done", "RESULT"], "failed": ["--failed", "WHY"]}.get(
+                step.how, ["--retry"]
+            )
+            return command(url, "resolve", step.run_id, step.step, *way)
+        case "resume":
+            more = ["--accept-new-steps"] if step.accept_new_steps else []
+            return command(url, "resume", file, step.run_id, *more, *step.limits)
+        case "rerun":
+            return command(url, "rerun", file, step.run_id)
+        case "worker":
+            return command(url, "worker", file)

@@ -1,0 +1,16 @@
+Procedure {
+  function()
+    Log.debug("d")
+    Log.info("i", {a = 1})
+    Log.warn("w", {list = {1, 2}})
+    Log.error("failed", {state = State.all()})
+    print("printed", 1, true, nil)
+    return "logged"
+  end
+}
+Specifications([[
+Feature: log
+  Scenario: lines
+    When the procedure runs
+    Then the output should be logged
+]])

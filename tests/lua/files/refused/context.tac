@@ -1,0 +1,2 @@
+-- refused: 2: Context is not supported
+c = Context { from = "x" }

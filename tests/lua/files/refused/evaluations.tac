@@ -1,0 +1,2 @@
+-- refused: 2: Evaluations is not supported
+Evaluations({dataset = {}})

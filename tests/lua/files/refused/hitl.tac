@@ -1,0 +1,2 @@
+-- refused: 2: Hitl is not supported
+Hitl { approve = {} }

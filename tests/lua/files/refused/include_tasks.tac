@@ -1,0 +1,2 @@
+-- refused: 2: IncludeTasks is not supported
+IncludeTasks("other.tac")

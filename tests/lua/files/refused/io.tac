@@ -1,0 +1,2 @@
+-- refused: 2: io is not supported
+local f = io.open("/etc/passwd")

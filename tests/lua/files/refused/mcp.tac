@@ -1,0 +1,2 @@
+-- refused: 2: mcp is not supported
+tools = mcp.server("files")

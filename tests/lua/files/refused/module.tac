@@ -1,0 +1,2 @@
+-- refused: 2: Module is not supported
+m = Module { signature = "q -> a" }

@@ -1,0 +1,2 @@
+-- refused: 2: Procedure needs a function
+Procedure { input = {} }

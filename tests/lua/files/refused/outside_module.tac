@@ -1,0 +1,2 @@
+-- refused: 2: is not the name of a module
+local x = require("../../secret")

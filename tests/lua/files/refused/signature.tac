@@ -1,0 +1,2 @@
+-- refused: 2: Signature is not supported
+local s = Signature("question -> answer")

@@ -1,0 +1,4 @@
+-- refused: 3: expected near '='
+Procedure {
+  function( = end
+}

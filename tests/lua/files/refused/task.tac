@@ -1,0 +1,3 @@
+-- refused: 3: Task is not supported
+
+Task { entry = function() end }

@@ -1,0 +1,2 @@
+-- refused: 2: Toolset takes tools=
+t = Toolset { use = "plugin.py" }

@@ -1,0 +1,3 @@
+-- refused: 3: Tool t has no option descripton
+
+t = Tool { descripton = "misspelt", function() end }

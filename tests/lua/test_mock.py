@@ -1,0 +1,73 @@
+"""`holdfast test FILE.tac --mock` executes nothing that has no mock: it is an error that names the tool or agent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import cli
+
+FILE = """
+send = Tool {
+  description = "Send a text.",
+  input = {text = field.string{required = true}},
+  function(args) return {sent = args.text} end
+}
+writer = Agent { provider = "openai", model = "gpt-5", system_prompt = "You write." }
+local done = require("tactus.tools.done")
+Mocks { %(mocks)s }
+Procedure {
+  function()
+    %(body)s
+  end
+}
+Specifications([[
+Feature: mocks
+  Scenario: it runs
+    When the procedure runs
+    Then the procedure should complete successfully
+]])
+"""
+CALLS = {
+    "a tool": ("send", 'return send({text = "hello"})'),
+    "a tool in pcall": ("send", 'return {ok = pcall(send, {text = "hello"})}'),
+    "an agent": ("writer", 'return writer({message = "Write."}).response'),
+    "an agent in pcall": ("writer", 'return {ok = pcall(writer, {message = "Write."})}'),
+}
+
+
+def played(folder: Path, body: str, mocks: str = "") -> dict[str, Any]:
+    path = folder / "file.tac"
+    path.write_text(FILE % {"mocks": mocks, "body": body})
+    result = CliRunner().invoke(cli.cli, ["test", str(path), "--mock", "--json"])
+    (scenario,) = json.loads(result.stdout)["scenarios"]
+    assert result.exit_code == (0 if scenario["ok"] else 1)
+    assert isinstance(scenario, dict)
+    return scenario
+
+
+@pytest.mark.parametrize(("name", "body"), CALLS.values(), ids=CALLS)
+def test_what_has_no_mock_is_an_error_that_names_it(name: str, body: str, tmp_path: Path) -> None:
+    scenario = played(tmp_path, body)
+
+    assert not scenario["ok"]
+    assert f"{name} has no mock; it was not executed" in scenario["problem"]
+
+
+@pytest.mark.parametrize(
+    ("body", "mocks"),
+    [
+        (CALLS["a tool"][1], "send = {returns = {sent = true}}"),
+        (CALLS["an agent"][1], 'writer = {message = "A text."}'),
+        ('return done({reason = "all said"})', ""),
+    ],
+    ids=["a tool", "an agent", "the tool done"],
+)
+def test_what_has_a_mock_or_contacts_nothing_runs(body: str, mocks: str, tmp_path: Path) -> None:
+    scenario = played(tmp_path, body, mocks)
+
+    assert scenario["ok"], scenario

@@ -1,0 +1,185 @@
+"""Attempts to leave the sandbox, or its limits, all refused; and the errors that a file causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast, RunFailed
+from holdfast.lua import load_program
+from holdfast.lua.vm import Limits
+
+SMALL = Limits(instructions=3_000_000, memory=16 << 20, seconds=5.0)
+
+# Each is an expression; it must be false or nil, or raise an error that can be caught.
+CLOSED = """
+io.open("/etc/passwd")
+os.execute
+os.getenv
+os.exit
+os.remove
+os.tmpname
+package.loaded
+python.eval
+collectgarbage("count")
+loadfile("a.tac")
+dofile("a.tac")
+load("return 1")
+loadstring("return 1")
+debug.sethook
+debug.getupvalue
+debug.setupvalue
+debug.getregistry
+debug.getlocal
+debug.setmetatable
+debug.getmetatable
+debug.traceback
+string.dump
+getmetatable("")
+getmetatable("").__index
+getmetatable(state)
+getmetatable(_G)
+getmetatable(Human)
+getmetatable(t)
+debug.getinfo(1).func
+debug.getinfo(print).func
+(""):dump()
+("x").dump
+coroutine.create(print).x
+require("os")
+require("io")
+require("/etc/passwd")
+require("../x")
+require("..")
+require("lib..x")
+_G.io.open
+_ENV.io.open
+rawget(_G, "io")
+rawset(state, "x", 1)
+setmetatable({}, {__gc = function() end})
+setmetatable({}, {__mode = "k"})
+setmetatable(state, {})
+setmetatable(_G, {})
+setmetatable(t, {})
+string.format("%p", {})
+table.move({}, 1, 1 << 60, 2)
+table.concat(setmetatable({}, {__len = function() return 1 << 60 end}))
+table.insert(setmetatable({}, {__len = function() return 1 << 60 end}), 1, 1)
+table.unpack({}, 1, 1 << 60)
+table.sort(setmetatable({}, {__len = function() return 1 << 60 end}))
+t.__class__
+t.last_call.__globals__
+Stage.set.__closure__
+input.__class__
+state.__class__
+tostring(Sleep).x.y
+Json.encode(t)
+Json.encode(function() end)
+Json.decode("[" .. ("["):rep(100000))
+File.read("/etc/passwd")
+File.read("../../etc/passwd")
+File.read("link/passwd")
+File.write("evil.py", "import os")
+File.write("evil.lua", "x")
+File.write("/tmp/evil.txt", "x")
+File.write(".holdfast/x.txt", "x")
+pairs({[{}] = 1, [{}] = 2})
+select(2, pcall(t, {})).__traceback__
+select(2, pcall(Stage.set, "nowhere")).args
+pcall(string.rep)
+state[t]
+(function() state.x = print return 1 end)()
+(function() local c = {} c.c = c state.x = c return 1 end)()
+(function() state.x = "\\255" return 1 end)()
+(function() state.x = 0/0 return 1 end)()
+""".strip().splitlines()
+
+# Each is a body that never ends, or takes all memory, unless a limit ends it.
+ENDLESS = {
+    "loop": "while true do end",
+    "pcall": "while true do pcall(function() while true do end end) end",
+    "xpcall": "xpcall(function() while true do end end, function() while true do end end) while true do end",
+    "coroutine": "coroutine.wrap(function() while true do end end)()",
+    "resume": "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+    "nested": "local function f() coroutine.wrap(function() pcall(f) while true do end end)() end f()",
+    "close": "local c <close> = setmetatable({}, {__close = function() while true do end end}) error('x')",
+    "coroutine.close": """local co = coroutine.create(function()
+        local c <close> = setmetatable({}, {__close = function() while true do end end}) coroutine.yield() end)
+        coroutine.resume(co) coroutine.close(co)""",
+    "index": "local t = setmetatable({}, {__index = function() while true do end end}) return t.x",
+    "tostring": "tostring(setmetatable({}, {__tostring = function() while true do end end}))",
+    "error object": "error(setmetatable({}, {__tostring = function() while true do end end}))",
+    "gsub": "('x'):gsub('x', function() while true do end end)",
+    "sort": "table.sort({3, 2, 1}, function() while true do end end)",
+    "pattern": "return (('a'):rep(30000)):find('.-.-.-.-b')",
+    "pattern of options": "return (('a'):rep(40)):find(('a?'):rep(40) .. ('a'):rep(40))",
+    "goto": "::top:: goto top",
+    "recursion": "local function f() return 1 + f() end while true do pcall(f) end",
+    "string.rep": "return ('x'):rep(1 << 30)",
+    "string.rep caught": "while true do pcall(string.rep, 'x', 1 << 30) end",
+    "doubling": "local s = 'x' while true do s = s .. s end",
+    "table": "local t = {} while true do t[#t + 1] = {} end",
+    "concat": "local t = {} for i = 1, 1000 do t[i] = ('x'):rep(100000) end return table.concat(t)",
+    "closures": "local t = {} while true do t[#t + 1] = function() return t end end",
+    "memory caught": "local t = {} while true do pcall(function() while true do t[#t + 1] = ('x'):rep(9999) end end) end",
+    "format": "local s = ('%99d'):rep(10000) while true do pcall(string.format, s, 1) end",
+}  # fmt: skip
+
+
+def run(folder: Path, body: str) -> object:
+    """The result of a procedure with this body, in a project of its own."""
+    (folder / "link").exists() or (folder / "link").symlink_to("/etc")
+    file = folder / "a.tac"
+    file.write_text(
+        't = Tool { description = "x", risk = "read", input = {}, function() error("no") end }\n'
+        "Procedure { input = {}, function(input)\n" + body + "\nend }\n"
+    )
+    program = load_program(file, limits=SMALL)
+    with Holdfast(folder / "h.db") as hf:
+        return hf.run(program.main, id="r")
+
+
+def test_there_are_enough_attempts() -> None:
+    assert len(CLOSED) + len(ENDLESS) >= 60
+
+
+@pytest.mark.parametrize("attempt", CLOSED)
+def test_what_leads_out_of_the_sandbox_is_refused(attempt: str, tmp_path: Path) -> None:
+    body = (
+        f"local ok, got = pcall(function() return {attempt} end)\nreturn not ok or not got or nil"
+    )
+
+    assert run(tmp_path, body) is True
+    assert not (tmp_path / "evil.py").exists()
+
+
+@pytest.mark.parametrize("body", ENDLESS.values(), ids=ENDLESS)
+def test_what_would_not_end_is_stopped_by_a_limit(body: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed) as caught:
+        run(tmp_path, body)
+
+    assert "LuaLimit" in str(caught.value) or "not enough memory" in str(caught.value)
+
+
+def test_no_call_is_made_after_a_limit(tmp_path: Path) -> None:
+    body = "local c <close> = setmetatable({}, {__close = function() state.late = true end}) while true do end"
+    with pytest.raises(RunFailed):
+        run(tmp_path, body)
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert {} == hf.get("r").state
+
+
+def test_an_error_says_file_line_and_lua_traceback(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed) as caught:
+        run(
+            tmp_path,
+            "local function inner() local x = nil; return x.y end\nlocal v = inner()\nreturn v",
+        )
+
+    said = str(caught.value)
+    assert "a.tac:3: attempt to index a nil value (local 'x')" in said
+    assert "stack traceback" in said
+    assert "a.tac:4: in function" in said
+    assert "holdfast:" not in said
