@@ -580,7 +580,7 @@ def _edits(forked_from: str) -> tuple[str, ...]:
     if not forked_from:
         return edits
     fork = (
-        f"this run is a fork of {forked_from!r} and has an id of its own: if the difference is computed\n"
+        f"this run is a fork of {forked_from!r} and has its own id: if the difference is computed\n"
         "    from run.id (a hash, a part of it), compute it from run.origin_id, the same in every fork"
     )
     return (*edits, fork)

@@ -337,6 +337,15 @@ class Imported(Strict):
     events: int
 
 
+class Server(Strict):
+    command: str
+    args: list[str]
+
+
+class Configured(Strict, rename={"servers": "mcpServers"}):
+    servers: dict[str, Server]
+
+
 class Invites(Strict):
     asked_for: int
     made: int
@@ -350,8 +359,8 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "validate"}
-"""These make a store, or have their own."""
+NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "validate", "mcp"}
+"""These make a store, have their own, or need none."""
 
 
 @dataclass(frozen=True)
@@ -375,6 +384,8 @@ CASES = {
     "start": Verb("start recap -p to=sam --id new", Started, ("start recap --priority high", "not a valid int"),
                   ("start recpa -p to=sam", "agent 'recpa' is not registered")),
     "agents": Verb("agents", Agents, ("agents recap", "unexpected extra argument"), only_looks=True),
+    "mcp": Verb("mcp config --as recap", Configured, ("mcp config", "Missing option '--as'"),
+                ("mcp config emacs --as recap", "unknown client 'emacs'"), only_looks=True),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
     "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
                    ("replay other.py done", "which is not in other.py"), only_looks=True),

@@ -207,7 +207,7 @@ def test_resume_without_a_file_of_an_unfinished_run_asks_for_the_file(shell: She
 def test_the_beginning_can_be_shown_and_compared(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
-    assert "as it was after step 0" in shell("show", "r1", "--step", "0").stdout
+    assert "state after step 0" in shell("show", "r1", "--step", "0").stdout
     changes = {c["path"]: c["after"] for c in shell.json("diff", "r1", "0", "1")["changes"]}
     assert "HELLO" == changes["state.draft"]
 

@@ -305,7 +305,7 @@ def test_seats_of_a_worker_that_died_are_free_when_its_lease_has_ended(
         assert row is not None
         assert store.limits.take_seat("use_gpu", name, run_id=name, epoch=row.epoch, most=2)
 
-    with pytest.raises(RunWaiting, match="room for use_gpu"):
+    with pytest.raises(RunWaiting, match="a free slot of use_gpu"):
         hf.run(computing, id="r", n=7)
     clock.advance(61)
 

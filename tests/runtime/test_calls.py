@@ -299,7 +299,7 @@ def test_the_same_id_with_another_input_is_a_conflict_and_runs_nothing(hf: Holdf
 
     hf.run(main, id="r", n=1)
 
-    with pytest.raises(InputConflict, match="another input"):
+    with pytest.raises(InputConflict, match="a different input"):
         hf.run(main, id="r", n=2)
     assert ran.calls == [1]
 

@@ -948,7 +948,7 @@ def test_a_result_that_cannot_be_stored_is_recorded_as_done_without_result_and_n
     hf = home.open()
     said = hf.run(main, id="r")
 
-    assert said.startswith("ResultUnavailable: it was done, but its result could not be kept")
+    assert said.startswith("ResultUnavailable: it was done, but its result could not be stored")
     call = call_of(hf, "r")
     assert (call.status, bool(call.unavailable), ran) == ("done", True, [1])
 

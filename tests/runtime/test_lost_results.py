@@ -1,4 +1,4 @@
-"""A result that could not be kept is not a dead end: a person says what it was. Where the type tells, it is refused before."""
+"""A result that could not be stored is not a dead end: a person says what it was. Where the type tells, it is refused before."""
 
 from __future__ import annotations
 

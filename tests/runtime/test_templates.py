@@ -71,8 +71,8 @@ def test_what_the_run_knows_is_filled_in(template: str, says: str, home: Any) ->
         ("{state}", "known: state"),
         ("{stage.x}", "known: state"),
         ("{}", "known: state"),
-        ('{"id": 1}', r"write \{\{ and \}\} for braces"),
-        ("{state.count", r"write \{\{ and \}\} for braces"),
+        ('{"id": 1}', r"write \{\{ and \}\} for literal braces"),
+        ("{state.count", r"write \{\{ and \}\} for literal braces"),
         ("{input.__class__}", "known: name, order"),
     ],
 )

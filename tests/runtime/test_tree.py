@@ -358,7 +358,7 @@ def test_a_child_for_which_there_is_no_room_is_left_to_workers(hf: Holdfast, url
     with Holdfast(url) as other:
         there, _ = in_thread(lambda: other.run(limited, id="first", hold=True))
         assert begun.wait(PATIENCE_SECONDS)
-        with pytest.raises(RunWaiting, match="room for limited"):
+        with pytest.raises(RunWaiting, match="a free slot of limited"):
             hf.run(main, id="p")
         assert hf.handle("p~1").status == "pending"
         end.set()

@@ -284,7 +284,7 @@ def test_a_snapshot_with_a_changed_bit_is_not_used(
     """It still reads as a state, of this run and of this place in the log: only its digest can tell."""
     hf = opened.hf
     hf.run(small, id="r", name="sam")
-    monkeypatch.setattr(views, "SNAPSHOT_AFTER", 1)
+    monkeypatch.setattr(views.state, "SNAPSHOT_AFTER", 1)
     truth = hf.get("r")
     kept = opened.store.snapshot("r")
     assert kept is not None and b"sam" in kept.data
@@ -332,7 +332,7 @@ SAYS_DAMAGE = (LogDamaged, StoreUnavailable, SchemaMismatch)
 def fill(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A store with small values, blobs, an artifact, a caller's key, a waiting run and snapshots."""
     with monkeypatch.context() as patch, Holdfast(path) as hf:
-        patch.setattr(views, "SNAPSHOT_AFTER", 1)
+        patch.setattr(views.state, "SNAPSHOT_AFTER", 1)
         for n in range(2):
             hf.run(small, id=f"small-{n}", name=f"sam {n}")
         hf.run(large, id="large")

@@ -21,6 +21,7 @@ from holdfast.store.base import (
     Append,
     Filter,
     NewRun,
+    RegisteredAgent,
     RowChange,
     Schedule,
     Snapshot,
@@ -70,6 +71,8 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
     for which in (Filter(), Filter(status="waiting"), Filter(agent="rare"), Filter(parent="r4")):
         assert store.runs(which, limit=5)
         assert store.runs(which, limit=5, cursor=10**9)
+    store.agents.register([known := RegisteredAgent("busy", "", b"{}", 1)])
+    assert [known] == store.agents.all() and "rare" in store.agents.with_runs()
     schedule = Schedule("s", "busy", "@daily", "UTC", b"{}", 0, "latest", 0, 1)
     store.schedules.put(schedule)
     assert store.schedules.all() == store.schedules.due(["busy"]) == [schedule]

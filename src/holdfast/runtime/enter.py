@@ -53,7 +53,7 @@ def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutin
     done = entry is not None and entry.done is not None and not entry.done.unavailable
     if entry is not None and done and (lines is None or lines.is_alone):
         return _answered(asked, entry)
-    return drive_async_here(branch, proceed(asked, entry))
+    return drive_async_here(branch, proceed(asked, entry), asked.place)
 
 
 async def _answered(asked: Asked, entry: Entry) -> Any:

@@ -338,15 +338,15 @@ class Lines:
         return len(self.members) <= 1 and not (self._hops or self.is_leaving)
 
     @contextlib.contextmanager
-    def call(self) -> Iterator[Line | None]:
-        """The current line is inside a call until the block ends."""
+    def call(self, place: Place) -> Iterator[Line | None]:
+        """The current line is inside the call at this place until the block ends."""
         line = self.current
         if self.is_over and self.suspension is None:
             raise asyncio.CancelledError("the agent's code has ended")
         if line is None or line.in_call:
             yield None  # in a task that the agent did not make
             return
-        if line.cancel_due and line.task is not None and not self._is_recorded_next(line):
+        if line.cancel_due and line.task is not None and not self._is_recorded(place):
             line.cancel_due = False
             if line.task.cancelling():
                 raise asyncio.CancelledError
@@ -357,16 +357,11 @@ class Lines:
             line.in_call = False
             line.runs()
 
-    def _is_recorded_next(self, line: Line) -> bool:
-        """Whether the call that this line is about to make is in the log: then a cancellation came after it had
-        begun. A call has its place by now; one in a thread takes the next."""
-        branch, session = line.branch, self.session
-        if branch is None:
-            return False
-        if not session.knows_all:
-            session.read_all()
-        entries = session.journal.entries
-        return (branch.path, branch.index - 1) in entries or (branch.path, branch.index) in entries
+    def _is_recorded(self, place: Place) -> bool:
+        """Whether the call at this place is in the log: then a cancellation came after it had begun."""
+        if not self.session.knows_all:
+            self.session.read_all()
+        return place in self.session.journal.entries
 
     # ── turns ────────────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from holdfast.core.journal import Place
 from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.branches import CURRENT, Branch, current_branch
 from holdfast.runtime.drivers import drive, drive_async
@@ -41,13 +42,13 @@ def drive_here(branch: Branch, flow: Flow) -> Any:
         raise
 
 
-async def drive_async_here(branch: Branch, flow: Flow) -> Any:
-    """The same on this event loop."""
+async def drive_async_here(branch: Branch, flow: Flow, place: Place | None = None) -> Any:
+    """The same on this event loop. A flow without a place takes the next one when it starts."""
     lines = branch.session.lines
     if lines is None or lines.loop is not asyncio.get_running_loop():
         return await drive_async(flow)
     try:
-        entered = lines.call()
+        entered = lines.call(place or (branch.path, branch.index))
         entered.__enter__()
     except BaseException:  # whatever it is: the flow will not run now
         flow.close()
@@ -65,9 +66,9 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a plain step or tool from an async agent without blocking its loop."""
     branch = current_branch()
     lines = branch.session.lines if branch is not None else None
-    if lines is None:
+    if branch is None or lines is None:
         return await asyncio.to_thread(fn, *args, **kwargs)
-    with lines.call():
+    with lines.call((branch.path, branch.index)):
         return await asyncio.to_thread(fn, *args, **kwargs)
 
 
