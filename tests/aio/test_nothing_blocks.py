@@ -18,6 +18,7 @@ from holdfast import (
     AsyncRun,
     AsyncWorker,
     Holdfast,
+    HoldfastError,
     Options,
     Run,
     RunFailed,
@@ -214,6 +215,12 @@ async def close(hf: AsyncHoldfast) -> None:
         await hf.close()
 
 
+async def import_run(hf: AsyncHoldfast) -> None:
+    lines = await hf.export("done")
+    with pytest.raises(HoldfastError):  # it is there already
+        await hf.import_run(lines)
+
+
 OF_HOLDFAST: dict[str, Case] = {
     "run": runs_of_each_kind,
     "start": start_and_look,
@@ -236,7 +243,13 @@ OF_HOLDFAST: dict[str, Case] = {
     "artifact": lambda hf: hf.artifact("done", "report"),
     "value": value,
     "runs": lambda hf: hf.runs(status="waiting"),
+    "timeline": lambda hf: hf.timeline("done"),
     "verify": lambda hf: hf.verify("done"),
+    "gc": lambda hf: hf.gc(older_than=0, dry_run=True),
+    "export": lambda hf: hf.export("done"),
+    "import_run": import_run,
+    "doctor": lambda hf: hf.doctor(),
+    "check": lambda hf: hf.check(on_loop),
     "replay": lambda hf: hf.replay("done"),
     "approve": lambda hf: hf.approve("approved"),
     "reject": lambda hf: hf.reject("approved"),

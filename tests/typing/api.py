@@ -238,6 +238,15 @@ def looking(hf: Holdfast) -> None:
     hf.value("r", state.state)
     hf.runs(status="waiting", agent="recap", limit=5)
     hf.verify("r")
+    moments = hf.timeline("r", after=3, limit=10)
+    shown: list[str] = [moment.text for moment in moments]
+    collected = hf.gc(older_than=3600, keep=10, dry_run=True)
+    lines: list[str] = list(hf.export("r"))
+    imported = hf.import_run(lines)
+    imported.status.upper()
+    hf.doctor().ok.bit_length()
+    checked = hf.check()
+    print(shown, collected, checked)
     hf.replay("r")
     hf.agents()
     hf.at("r", 6, "during")  # expect-error
@@ -323,6 +332,15 @@ async def looking_async(hf: AsyncHoldfast) -> None:
     await hf.value("r", 1)
     await hf.runs(status="waiting")
     await hf.verify("r")
+    moments = await hf.timeline("r", after=3, limit=10)
+    shown: list[str] = [moment.text for moment in moments]
+    collected = await hf.gc(older_than=3600, keep=10, dry_run=True)
+    lines: list[str] = await hf.export("r")
+    imported = await hf.import_run(lines)
+    imported.status.upper()
+    (await hf.doctor()).ok.bit_length()
+    checked = await hf.check()
+    print(shown, collected, checked)
     await hf.replay("r")
     await hf.agents()
     await hf.get(7)  # expect-error
