@@ -119,7 +119,7 @@ def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
     blocking: Callable[..., Awaitable[Any]], call: str, tmp_path: Path, warnings: Warnings
 ) -> None:
     with Holdfast(
-        tmp_path / "h.db", agents=[blocking, patient], options=Options(lease_seconds=0.6)
+        tmp_path / "h.db", agents=[blocking, patient], options=Options(lease_seconds=4.0)
     ) as hf:
         waiting = hf.start(patient, id="waiting")
         worker = hf.worker(concurrency=2)

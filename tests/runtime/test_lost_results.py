@@ -55,7 +55,11 @@ def test_a_person_says_what_a_lost_result_was_and_the_run_continues(home: Any) -
     assert ["connected"] == made
     assert {"id": 7} == hf.replay("r").result
     call = hf.get("r").call(1)
-    assert ("done", "", True) == (call.status, call.unavailable, "ann" in call.resolved)
+    assert ("done", "", True) == (
+        call.status,
+        call.unavailable,
+        call.resolution is not None and call.resolution.by == "ann",
+    )
 
 
 def test_it_is_found_without_its_step_and_by_name(home: Any) -> None:

@@ -40,7 +40,7 @@ def test_a_signal_brings_its_value(home: Any) -> None:
     hf = home.open()
     waiting = waits(hf, one_signal)
     assert waiting.waiting_for == "the signal 'go'"
-    assert waiting.how == "hf.signal('r', 'go', …)"
+    assert waiting.how == "hf.signal('r', 'go')"
     hf.signal("r", "go", {"n": [1, None]})
 
     assert home.open().run(one_signal, id="r") == {"n": [1, None]}
