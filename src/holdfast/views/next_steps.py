@@ -30,10 +30,14 @@ class OpenRequest:
 def requests(store: Store, state: RunState) -> Iterator[OpenRequest]:
     """The open requests of a run and of its child runs."""
     for member in family(store, state):
-        open_ones = [wait for wait in member.waits if not wait.decided]
-        for wait in open_ones:
-            same = [other for other in open_ones if other.wait == wait.wait]
-            yield OpenRequest(member.id, wait, len(same) > 1)
+        yield from _requests_of(member)
+
+
+def _requests_of(state: RunState) -> Iterator[OpenRequest]:
+    open_ones = [wait for wait in state.waits if not wait.decided]
+    for wait in open_ones:
+        same = [other for other in open_ones if other.wait == wait.wait]
+        yield OpenRequest(state.id, wait, len(same) > 1)
 
 
 def family(store: Store, state: RunState) -> Iterator[RunState]:
@@ -51,11 +55,12 @@ def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
         return []
     if state.status != "waiting":
         return [*_doubts(state), _resume(state)]
-    found = [step for request in requests(store, state) for step in _ways(request)]
+    found: list[NextStep] = []
     for member in family(store, state):
         if member.diverged is not None and member.status == "waiting":
             found += _after_divergence(member.id, adds=member.diverged.adds)
-            continue
+            continue  # its code comes first: a decision would change nothing
+        found += (step for request in _requests_of(member) for step in _ways(request))
         found += _doubts(member)
         if member.status in ("paused", "quarantined"):
             found.append(NextStep("resume", member.id))
