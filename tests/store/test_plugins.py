@@ -67,5 +67,5 @@ def test_a_scheme_that_nobody_provides_or_that_cannot_be_loaded_is_refused(
     monkeypatch.syspath_prepend(str(package))
     with pytest.raises(InvalidInput, match=r"broken:// cannot be loaded from shelf:nothing"):
         Holdfast("broken://here")
-    with pytest.raises(InvalidInput, match="'oracle' is not a kind of store"):
+    with pytest.raises(InvalidInput, match="'oracle' is not a known kind of store"):
         Holdfast("oracle://here")
