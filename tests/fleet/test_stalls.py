@@ -15,10 +15,12 @@ from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, agent, step, to
 from holdfast.runtime import watcher
 from holdfast.runtime.branches import Branch
 from holdfast.runtime.loop_watchdog import Stalls
-from support.waiting import PATIENCE_SECONDS, eventually
+from support.waiting import PATIENCE_SECONDS
 
 SEEN = threading.Event()
-"""Somebody has warned: what blocks need not do so any longer."""
+"""A warning was logged: what blocks need not do so any longer."""
+AWAITS = threading.Event()
+"""The patient run is on the event loop."""
 
 
 def block() -> None:
@@ -45,6 +47,7 @@ def computing() -> str:
 
 @step
 async def awaiting() -> str:
+    AWAITS.set()
     await asyncio.to_thread(block)
     return "awaited"
 
@@ -97,6 +100,7 @@ class Warnings(logging.Handler):
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
     SEEN.clear()
+    AWAITS.clear()
     monkeypatch.setattr(watcher, "LOOK_SECONDS", 0.02)
     made, log = Warnings(), logging.getLogger("holdfast.stall")
     log.addHandler(made)
@@ -125,7 +129,7 @@ def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
         worker = hf.worker(concurrency=2)
         working = threading.Thread(target=worker.run)
         working.start()
-        eventually(lambda: waiting.status == "running", "one run that awaits")
+        assert AWAITS.wait(PATIENCE_SECONDS)
         hf.start(blocking, id="guilty").result(timeout=PATIENCE_SECONDS)
         waiting.result(timeout=PATIENCE_SECONDS)
         worker.stop()

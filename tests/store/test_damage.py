@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Message, Run, agent, control, step, tool, views
-from holdfast.cli import bundle
-from holdfast.cli.admin import damage_of
+from holdfast import Holdfast, Message, Run, agent, bundle, control, step, tool, views
 from holdfast.cli.describe import content
 from holdfast.core.parts import ToolCall
+from holdfast.doctor import damage_of
 from holdfast.errors import (
     ArtifactDamaged,
     HoldfastError,
@@ -183,7 +182,7 @@ def test_verify_doctor_and_export_report_a_damaged_blob_with_its_event(
     assert f"'r' is damaged at event {seq}" in verdict.problem
     assert verdict.problem == damage_of(opened.store, "r")
     with pytest.raises(ArtifactDamaged) as found:
-        bundle.pack(opened.store, "r")
+        list(bundle.export(opened.store, "r"))
     assert ("r", seq) == (found.value.run_id, found.value.seq)
     assert hf.verify("sound").ok
 
@@ -271,10 +270,10 @@ def test_a_run_with_a_large_tool_call_in_a_message_is_exported_whole(
     opened: Opened, tmp_path: Path
 ) -> None:
     opened.hf.run(message_only, id="r")
-    lines = bundle.pack(opened.store, "r")
+    lines = list(bundle.export(opened.store, "r"))
 
     with Holdfast(tmp_path / "other.db") as other:
-        bundle.take_in(other.store, bundle.unpack(lines))
+        bundle.import_run(other.store, bundle.read(lines))
         assert other.verify("r").ok
 
 

@@ -233,4 +233,4 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
         store.close()
     data = {"run": done.run_id, "status": done.status, "events": done.events}
     say(as_json, data, f"{done.run_id}: {text.count(done.events, 'event')}, {done.status}",
-        f"  see it: {command(url, 'show', done.run_id)}")  # fmt: skip
+        f"  to see it: {command(url, 'show', done.run_id)}")  # fmt: skip
