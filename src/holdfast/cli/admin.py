@@ -207,7 +207,7 @@ def _write(output: Path, lines: Iterable[str]) -> int:
                 file.write(f"{line}\n")
                 written += 1
         part.replace(output)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: nothing half-written is left
         if not is_special:
             part.unlink(missing_ok=True)
         raise
