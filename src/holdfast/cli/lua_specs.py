@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare import spec_of
 from holdfast.runtime.mocks import Mock, mocks_of
+from holdfast.testing.builtin_steps import state_should_be, state_should_not_be
 from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
-from holdfast.testing.step_matcher import Outcome, Sentence, sentence
+from holdfast.testing.step_matcher import (
+    Outcome,
+    Sentence,
+    Unmet,
+    json_or_text,
+    sentence,
+    sentences_in,
+)
 
 if TYPE_CHECKING:
     from holdfast.cli.load import Loaded
@@ -22,7 +31,7 @@ def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
     names = vars(loaded.module)
     program: Program = names["__lua__"]
     cast = Cast(loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock)
-    known = [*_own_sentences(program), *known_sentences(names)]
+    known = [*_own_sentences(program), *_OF_THE_LANGUAGE, *known_sentences(names)]
     scenarios: list[Scenario] = []
     for spec in program.declared.specs:
         scenarios += read_spec(spec.text, spec.file, known, first_line=spec.line)
@@ -71,6 +80,28 @@ def _executed(tool: Callable[..., Any]) -> Mock:
     return mock
 
 
+# The language compares a state with what a spec says as text: 5 and "5" are equal. Specs of Python agents do not.
+
+
+@sentence("the state {key} should be {value:value}")
+def _state_should_be(outcome: Outcome, key: str, value: Any) -> None:
+    try:
+        state_should_be(outcome, key, _other_form(value))
+    except Unmet:
+        state_should_be(outcome, key, value)
+
+
+@sentence("the state {key} should not be {value:value}")
+def _state_should_not_be(outcome: Outcome, key: str, value: Any) -> None:
+    state_should_not_be(outcome, key, _other_form(value))
+    state_should_not_be(outcome, key, value)
+
+
+def _other_form(value: Any) -> Any:
+    """What has the same text: 5 for "5", and "5" for 5."""
+    return json_or_text(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _own_sentences(program: Program) -> list[Sentence]:
     return [
         Sentence(step.text, "outcome", _asked(program, step.number, step.text))
@@ -96,3 +127,6 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
             outcome.expect(said, from_lua(result), holds=result is not False)
 
     return ask
+
+
+_OF_THE_LANGUAGE: Final = sentences_in({"be": _state_should_be, "not be": _state_should_not_be})

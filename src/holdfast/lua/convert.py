@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
 
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 1_000_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
 
 READ_MAX: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".lua", ".tac")

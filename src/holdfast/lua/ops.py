@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
 from holdfast.lua.convert import from_lua, text, to_lua
 
 if TYPE_CHECKING:

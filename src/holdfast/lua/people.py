@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidInput
-from holdfast.runtime.requests import Approval
+from holdfast import Approval, InvalidInput
 
 if TYPE_CHECKING:
-    from holdfast.runtime.run import Run
+    from holdfast import Run
 
 
 class People:

@@ -11,18 +11,17 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput, step
 from holdfast.lua.convert import from_lua, kind_of, text
 from holdfast.lua.dialogue import Dialogue
 from holdfast.lua.ops import Ops, said
 from holdfast.lua.people import People
 from holdfast.lua.templates import render
-from holdfast.runtime.decorators import step
 
 if TYPE_CHECKING:
+    from holdfast import Run
     from holdfast.lua.declared import ProcedureDecl
     from holdfast.lua.seam import LoadedFile
-    from holdfast.runtime.run import Run
 
 _WRITES: Final = ("note_progress", "json_encode", "json_decode", "module_source")
 """Operations before which the state need not be written back."""

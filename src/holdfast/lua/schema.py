@@ -1,17 +1,12 @@
-"""Fields: what `input=`, `output=` and `state=` of a Lua table declare, as types of Python and as checks.
-
-`functions_with_fields` is the only place that turns fields into parameters of a Python function.
-"""
+"""Fields: what `input=`, `output=` and `state=` of a Lua table declare, as a `ParamSchema` and as checks."""
 
 from __future__ import annotations
 
-import inspect
-import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput, Parameter, ParamSchema
 from holdfast.lua.convert import from_lua, kind_of, text
 
 TYPES: Final[dict[str, Any]] = {
@@ -37,11 +32,14 @@ class Field:
     description: str = ""
     enum: tuple[Any, ...] = ()
 
-    @property
-    def python_type(self) -> Any:
+    def parameter(self) -> Parameter:
+        """The field as a parameter."""
         kind = Literal[self.enum] if self.enum else TYPES[self.type]
-        kind = kind if self.required or self.default is not None else kind | None
-        return Annotated[kind, self.description] if self.description else kind
+        if self.default is not None:
+            return Parameter(self.name, kind, self.default, self.description)
+        if self.required:
+            return Parameter(self.name, kind, description=self.description)
+        return Parameter(self.name, kind | None, None, self.description)
 
     def fitted(self, value: Any, where: str) -> Any:
         """The value, with an empty table as what the field declares; InvalidInput if it is of another type."""
@@ -135,42 +133,6 @@ def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> 
     }
 
 
-def function_with_fields(
-    fn: Callable[..., Any],
-    name: str,
-    fields: Fields,
-    *,
-    module: str,
-    doc: str = "",
-    first: str = "",
-    is_open: bool = False,
-) -> Callable[..., Any]:
-    """A function that takes these fields by name (and, if it `is_open`, any others). To be replaced by a parameter schema as a value."""
-    kinds = inspect.Parameter
-    parameters = [kinds(first, kinds.POSITIONAL_ONLY)] if first else []
-    annotations: dict[str, Any] = {}
-    for field in fields.values():
-        if not field.name.isidentifier() or keyword.iskeyword(field.name):
-            raise InvalidInput(
-                f"{name}: the field {field.name!r} cannot be a parameter; choose another name"
-            )
-        default = "" if field.name == KEY and field.default is None else field.default
-        empty = (
-            kinds.empty
-            if field.required and field.default is None and field.name != KEY
-            else default
-        )
-        annotations[field.name] = str if field.name == KEY else field.python_type
-        parameters.append(kinds(field.name, kinds.KEYWORD_ONLY, default=empty))
-    if is_open:
-        parameters.append(kinds("values", kinds.VAR_KEYWORD))
-
-    def called(*args: Any, **given: Any) -> Any:
-        return fn(*args, **given)
-
-    called.__name__ = called.__qualname__ = name
-    called.__module__ = module
-    called.__doc__ = doc or None
-    called.__annotations__ = annotations
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return called
+def param_schema(fields: Fields) -> ParamSchema:
+    """The fields as the parameters of an agent or tool. The runtime fills in the key, so it is not among them."""
+    return ParamSchema(tuple(f.parameter() for f in fields.values() if f.name != KEY))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import CallFailed, HoldfastError, InvalidInput, ModelError, OutOfTurns
+from holdfast import CallFailed, HoldfastError, InvalidInput, ModelError, OutOfTurns
 from holdfast.lua.convert import text
 
 MEGABYTE: Final = 1 << 20

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,7 @@ from holdfast.testing.step_matcher import (
     sentences_in,
 )
 
-CLOSE_ONES: Final = 4
+CLOSE_ONES: Final = 3
 
 
 class SpecError(InvalidInput):
@@ -231,13 +232,25 @@ def _block(argument: Any) -> Any:
 
 
 def _unknown(said: str, known: list[Sentence]) -> str:
-    texts = [sentence.text for sentence in known]
-    # Compared by their words: placeholders are ignored.
+    texts = {_as_said(sentence.text, said): sentence.text for sentence in known}
     close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
-    hint = "".join(f"\n    {text}" for text in close)
+    hint = "".join(f"\n    {texts[one]}" for one in close)
     if not hint:
-        return f"unknown sentence: {said}\n  the known ones:" + "".join(f"\n    {x}" for x in texts)
+        return f"unknown sentence: {said}\n  the known ones:" + "".join(
+            f"\n    {x}" for x in texts.values()
+        )
     return f"unknown sentence: {said}\n  the closest known ones:{hint}"
+
+
+def _as_said(pattern: str, said: str) -> str:
+    """A pattern with one of its alternatives, if possible one that was said: `the procedure/agent/run runs` is
+    not like `the agent rns`, but `the agent runs` is."""
+
+    def chosen(alternatives: re.Match[str]) -> str:
+        words = alternatives[0].split("/")
+        return next((word for word in words if word in said.split()), words[0])
+
+    return re.sub(r"[\w-]+(?:/[\w-]+)+", chosen, pattern)
 
 
 def _check_order(scenario: Scenario) -> None:
