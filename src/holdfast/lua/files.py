@@ -32,6 +32,8 @@ class Project:
 
     def read(self, given: str) -> str:
         path = self.path(given)
+        if path.exists() and not path.is_file():
+            raise InvalidInput(f"{given!r} is not a file")
         try:
             if path.stat().st_size > READ_MAX:
                 raise InvalidInput(f"{given!r} is larger than {READ_MAX:,} bytes")

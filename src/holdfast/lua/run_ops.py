@@ -101,7 +101,9 @@ class RunOps(Ops):
         return self._lua(dict(self.run.state.all()))
 
     def state_increment(self, key: Any = None, by: Any = None) -> Any:
-        amount = 1 if by is None else from_lua(by)
+        amount = 1 if by is None else from_lua(by, "State.increment")
+        if isinstance(amount, bool) or not isinstance(amount, int | float):
+            raise InvalidInput("State.increment takes a name and a number")
         self._live.pop(_name(key), None)
         return self._lua(self.run.state.increment(_name(key), amount))
 
@@ -241,6 +243,8 @@ class RunOps(Ops):
     # ── time, chance, files, messages ────────────────────────────────────────────────────
 
     def sleep(self, seconds: Any = None) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise InvalidInput("Sleep takes a number of seconds")
         self.run.sleep(seconds)
 
     def _now(self) -> datetime.datetime:
@@ -269,7 +273,11 @@ class RunOps(Ops):
 
     def messages(self, verb: bytes, *args: Any) -> Any:
         plain = [from_lua(arg, f"MessageHistory.{text(verb)}") for arg in args]
-        return self._lua(getattr(self.dialogue, f"do_{text(verb)}")(*plain))
+        try:
+            result = getattr(self.dialogue, f"do_{text(verb)}")(*plain)
+        except TypeError as error:
+            raise InvalidInput(f"MessageHistory.{text(verb)}: {error}") from None
+        return self._lua(result)
 
 
 def _name(key: Any) -> str:
