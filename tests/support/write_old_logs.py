@@ -31,6 +31,7 @@ from holdfast.core.fold import fold
 from holdfast.core.state import RunState
 from support.old_logs import DONE, SCENARIOS, execute
 from support.postgres import PostgresServer
+from support.waiting import eventually
 
 DEATHS_MAX = 400
 LEASE_SECONDS = 0.3
@@ -50,7 +51,10 @@ def live(url: str, name: str, die_at: int, told: Path) -> bool:
     """Execute a scenario in a process that is killed at its n-th boundary (0: not); whether it was killed."""
     if told.exists():
         DONE[:] = json.loads(told.read_text("utf-8"))["done"]
-        time.sleep(LEASE_SECONDS)  # 0.1 does not see that the owner of a lease is dead
+        free_at = (
+            time.monotonic() + LEASE_SECONDS
+        )  # 0.1 does not see that the owner of a lease is dead
+        eventually(lambda: time.monotonic() > free_at, "the lease has expired")
     pid = os.fork()
     if pid == 0:
         count = 0
