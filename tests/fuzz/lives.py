@@ -36,7 +36,7 @@ STUCK_SECONDS = 4.0
 """With no run of the batch moving for so long, those that wait for nothing are stuck."""
 HUNG_SECONDS = 25.0
 """The same if one executes or is due: a busy machine may take its time."""
-SETTLE_SECONDS = 90.0
+SETTLE_SECONDS = 300.0
 NEVER_QUARANTINE = 10**6
 INSERT = {
     "sqlite": "INSERT INTO fuzz_written VALUES (?, ?)",
