@@ -49,7 +49,7 @@ from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.lineage import Lineage
 from holdfast.runtime.log.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, Append, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow, Store
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -533,18 +533,6 @@ class Session:
     def steps(self) -> int:
         """How many calls have entered the log."""
         return self._steps
-
-    def append_outside(self, event: Event) -> None:
-        """Record an event without owning the run (any more). Conflict if the log has grown meanwhile."""
-        at = self.read_head.seq
-        # The log may be longer than we know, or (if the store lost something) shorter.
-        page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
-        if not page:
-            raise NotFound(f"no run {self.run_id!r}")
-        head, row = log.head_at(page[-1]), self.store.get(self.run_id)
-        epoch = self.epoch if row is None else row.epoch
-        _, records = log.seal(head, [event], epoch=epoch, time=self.store.now())
-        self.store.append(Append(self.run_id, head.seq, records, None, before=head.hash))
 
     # ── ending ───────────────────────────────────────────────────────────────────────────
 
