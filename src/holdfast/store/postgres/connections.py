@@ -217,7 +217,9 @@ class Route:
         if len(self._password) > 2:
             text = text.replace(self._password, "***")
         if "no password supplied" in text:
-            text += ". Set PGPASSWORD, write it to ~/.pgpass, or give it with the URL in HOLDFAST_URL"
+            text += (
+                ". Set PGPASSWORD, write it to ~/.pgpass, or give it with the URL in HOLDFAST_URL"
+            )
         return f"{self.url}: {text}"
 
     def translated(self, error: psycopg.Error) -> StoreError:
