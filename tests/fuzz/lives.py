@@ -25,7 +25,7 @@ from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
 from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError, views
-from holdfast.runtime.branches import CURRENT, Branch
+from holdfast.runtime.log.branches import CURRENT, Branch
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.opening import open_store
 from support.waiting import eventually

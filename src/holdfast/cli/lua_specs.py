@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import InvalidInput
-from holdfast.runtime.declare import spec_of
-from holdfast.runtime.mocks import Mock, mocks_of
+from holdfast.runtime.declare.mocks import Mock, mocks_of
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.testing.builtin_steps import state_should_be, state_should_not_be
 from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
 from holdfast.testing.step_matcher import (

@@ -23,7 +23,7 @@ from holdfast.lua.ops import BodyOps, Ops
 from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, param_schema
 from holdfast.lua.vm import Limits, LuaError, Vm
-from holdfast.runtime.declare import spec_of
+from holdfast.runtime.declare.specs import spec_of
 
 if TYPE_CHECKING:
     from holdfast import Run
