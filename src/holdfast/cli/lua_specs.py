@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare.mocks import Mock, mocks_of
 from holdfast.runtime.declare.specs import spec_of
-from holdfast.testing.builtin_steps import state_should_be, state_should_not_be
+from holdfast.testing.builtin_steps import (
+    output_field_should_be,
+    output_field_should_not_be,
+    state_should_be,
+    state_should_not_be,
+)
 from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
 from holdfast.testing.step_matcher import (
     Outcome,
@@ -80,26 +86,45 @@ def _executed(tool: Callable[..., Any]) -> Mock:
     return mock
 
 
-# The language compares a state with what a spec says as text: 5 and "5" are equal. Specs of Python agents do not.
+# In a .tac file a value is compared as text, and True is true: 5 and "5" are equal. Specs of Python agents are exact.
 
 
 @sentence("the state {key} should be {value:value}")
 def _state_should_be(outcome: Outcome, key: str, value: Any) -> None:
-    try:
-        state_should_be(outcome, key, _other_form(value))
-    except Unmet:
-        state_should_be(outcome, key, value)
+    _one_of(state_should_be, outcome, key, value)
 
 
 @sentence("the state {key} should not be {value:value}")
 def _state_should_not_be(outcome: Outcome, key: str, value: Any) -> None:
-    state_should_not_be(outcome, key, _other_form(value))
-    state_should_not_be(outcome, key, value)
+    for form in _forms(value):
+        state_should_not_be(outcome, key, form)
 
 
-def _other_form(value: Any) -> Any:
-    """What has the same text: 5 for "5", and "5" for 5."""
-    return json_or_text(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+@sentence("the output {field} should be {value:value}")
+def _output_should_be(outcome: Outcome, field: str, value: Any) -> None:
+    _one_of(output_field_should_be, outcome, field, value)
+
+
+@sentence("the output {field} should not be {value:value}")
+def _output_should_not_be(outcome: Outcome, field: str, value: Any) -> None:
+    for form in _forms(value):
+        output_field_should_not_be(outcome, field, form)
+
+
+def _one_of(expects: Callable[..., None], outcome: Outcome, key: str, value: Any) -> None:
+    *others, last = _forms(value)
+    for form in others:
+        with contextlib.suppress(Unmet):
+            return expects(outcome, key, form)
+    return expects(outcome, key, last)
+
+
+def _forms(value: Any) -> list[Any]:
+    """What has the same text: 5 for "5", true for True; the value itself last."""
+    if not isinstance(value, str):
+        return [json.dumps(value, ensure_ascii=False), value]
+    known = {"true": True, "false": False}
+    return [known.get(value.lower(), json_or_text(value)), value]
 
 
 def _own_sentences(program: Program) -> list[Sentence]:
@@ -116,7 +141,7 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
 
     @sentence(said)
     def ask(outcome: Outcome, **values: Any) -> None:
-        vm, fn = program.custom_step(number)
+        vm, fn = program.custom_step(number, outcome.state, outcome.run.stage)
         seen = {"state": outcome.state, "output": outcome.result, "status": outcome.status,
                 "stage": outcome.run.stage, "error": outcome.error}  # fmt: skip
         try:
@@ -129,4 +154,9 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
     return ask
 
 
-_OF_THE_LANGUAGE: Final = sentences_in({"be": _state_should_be, "not be": _state_should_not_be})
+_OF_THE_LANGUAGE: Final = sentences_in(
+    {
+        fn.__name__: fn
+        for fn in (_state_should_be, _state_should_not_be, _output_should_be, _output_should_not_be)
+    }
+)

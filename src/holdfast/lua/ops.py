@@ -1,7 +1,7 @@
 """What the names of the language do: each method is one operation that Lua calls.
 
-`Ops` is for a file that is loaded or a tool's body: what needs a run is refused. `RunOps` is for a procedure, on its
-`Run`. Values are converted here; errors that a file may catch are those of `vm.CATCHABLE`.
+`Ops` is for a file that is loaded, `BodyOps` for a tool's body, `SpecOps` for a step of a spec: what needs a run is
+refused. `RunOps` is for a procedure, on its `Run`. Values are converted here; errors that a file may catch are those of `vm.CATCHABLE`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import InvalidInput
@@ -149,6 +149,26 @@ class BodyOps(Ops):
 
     def file_size(self, name: Any = None) -> int:
         return self.program.project.size(text(name))
+
+
+class SpecOps(Ops):
+    """The operations of a `Step` of a spec: it reads the state of a run that has ended."""
+
+    def __init__(self, program: LoadedFile, state: Mapping[str, Any], stage: str) -> None:
+        super().__init__(program, "in a step of a spec, which only reads")
+        self._state, self._stage = state, stage
+
+    def state_get(self, key: Any = None) -> Any:
+        return self._lua(self._state.get(text(key)))
+
+    def state_all(self) -> Any:
+        return self._lua(dict(self._state))
+
+    def stage_current(self) -> bytes | None:
+        return self._stage.encode() or None
+
+    def stage_is(self, stage: Any = None) -> bool:
+        return self._stage == text(stage)
 
 
 def said(message: bytes, data: Any) -> str:

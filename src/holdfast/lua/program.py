@@ -19,7 +19,7 @@ from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
 from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
 from holdfast.lua.files import Project
-from holdfast.lua.ops import BodyOps, Ops
+from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, param_schema
 from holdfast.lua.vm import Limits, LuaError, Vm
@@ -88,9 +88,9 @@ class Program:
         except LuaError as error:
             raise InvalidInput(f"{self.path} cannot be loaded: {error}") from error
 
-    def custom_step(self, number: int) -> tuple[Vm, Any]:
-        """A function of `Step(…)`, in a state of its own."""
-        vm = self._vm(Ops(self, "in a step of a spec"))
+    def custom_step(self, number: int, state: Mapping[str, Any], stage: str) -> tuple[Vm, Any]:
+        """A function of `Step(…)`, in a Lua state of its own, where it can read the run's state and stage."""
+        vm = self._vm(SpecOps(self, state, stage))
         steps = [d for d in vm.language[b"declarations"].values() if d[b"kind"] == b"Step"]
         return vm, steps[number][b"spec"][b"fn"]
 
@@ -217,6 +217,7 @@ class Program:
         names.update(self._tools)
         names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
         names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
+        names["MOCKS"] = dict(self.declared.mocks)
         names["__lua__"] = self
         return made
 

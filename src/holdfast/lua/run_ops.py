@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,9 +157,11 @@ class RunOps(Ops):
 
     def system_alert(self, options: Any = None) -> None:
         given = from_lua(options, "System.alert")
-        if not isinstance(given, dict) or "message" not in given:
-            raise InvalidInput("System.alert takes a table with message=")
-        self.run.log(f"alert: {given['message']}", level=str(given.get("level", "warn")))
+        if not isinstance(given, dict) or not isinstance(given.get("message"), str):
+            raise InvalidInput("System.alert takes a table with message=, a text")
+        message, level = given.pop("message"), str(given.pop("level", "warn"))
+        shown = f" {json.dumps(given, ensure_ascii=False)}" if given else ""
+        self.run.log(f"alert: {message}{shown}", level=level)
 
     def note_progress(self, iterations: int, stopped: bool, reason: Any, success: bool) -> None:
         now = (iterations, stopped, reason, success)
@@ -214,7 +217,7 @@ class RunOps(Ops):
             raise InvalidInput(f"Human.{verb} takes a table with message=")
         if isinstance(given.get("message"), str):
             given["message"] = self.template(given["message"])
-        return self._lua(getattr(self._people, verb)(given))
+        return self._lua(self._people.ask(verb, given))
 
     def human_approve(self, options: Any) -> Any:
         return self._ask("approve", options)

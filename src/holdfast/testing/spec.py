@@ -82,6 +82,8 @@ class Cast:
     names: dict[str, Any]
     mocks: Mocks = field(default_factory=dict)
     strict: bool = False
+    input: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of every scenario that does not give its own."""
 
     @property
     def tools(self) -> frozenset[str]:
@@ -293,8 +295,8 @@ def play_of(scenario: Scenario, cast: Cast) -> Play:
     """What the scenario's Given and When say, as a play."""
     agent = cast.chosen
     play = Play(
-        agent=agent or _nobody, mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
-    )
+        agent=agent or _nobody, input=dict(cast.input), mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
+    )  # fmt: skip
     for line in scenario.setup:
         try:
             line(play)
