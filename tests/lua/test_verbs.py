@@ -37,8 +37,8 @@ Procedure {
 Specifications([[
 Feature: Payment
   Scenario: it pays once
+    Given the approval is granted
     When the procedure runs
-    And somebody approves
     Then the procedure should complete successfully
     And the pay tool should be called exactly 1 time
     And the pay tool should be called with amount=7
