@@ -11,6 +11,7 @@ import math
 from typing import Any, Final
 
 from holdfast import InvalidInput
+from holdfast.core import values
 
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 1_000_000
@@ -41,7 +42,10 @@ def to_lua(runtime: Any, value: Any) -> Any:
         for number, item in enumerate(value, 1):
             table[number] = to_lua(runtime, item)
         return table
-    raise NotPlain(f"a {type(value).__name__} has no form in Lua")
+    lowered = values.lower(value, typed=True)  # what a Python tool returned: a record, a date
+    if type(lowered) is type(value):
+        raise NotPlain(f"a {type(value).__name__} has no form in Lua")
+    return to_lua(runtime, lowered)
 
 
 def _key(key: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from holdfast import InvalidInput, Parameter, ParamSchema
+from holdfast.core.params import readable_type
 from holdfast.lua.convert import from_lua, kind_of, text
 
 TYPES: Final[dict[str, Any]] = {
@@ -31,10 +33,16 @@ class Field:
     default: Any = None
     description: str = ""
     enum: tuple[Any, ...] = ()
+    items: str = ""
+    """The type of an array's elements; empty if any."""
 
     def parameter(self) -> Parameter:
         """The field as a parameter."""
-        kind = Literal[self.enum] if self.enum else TYPES[self.type]
+        kind = TYPES[self.type]
+        if self.enum:
+            kind = readable_type(Literal[self.enum])
+        elif self.items:
+            kind = types.GenericAlias(list, (TYPES[self.items],))
         if self.default is not None:
             return Parameter(self.name, kind, self.default, self.description)
         if self.required:
@@ -47,12 +55,13 @@ class Field:
             return {}
         if value is None and not self.required:
             return value
-        expected = TYPES[self.type]
-        is_right = isinstance(value, expected) and (
-            self.type == "boolean" or not isinstance(value, bool)
-        )
-        if not is_right:
+        if not _is_a(value, self.type):
             raise InvalidInput(f"{where}{self.name} must be a {self.type}, not {_shown(value)}")
+        for number, item in enumerate(value if self.items else (), 1):
+            if not _is_a(item, self.items):
+                raise InvalidInput(
+                    f"{where}{self.name}[{number}] must be a {self.items}, not {_shown(item)}"
+                )
         if self.enum and value not in self.enum:
             choices = ", ".join(map(repr, self.enum))
             raise InvalidInput(f"{where}{self.name} must be one of {choices}, not {value!r}")
@@ -60,6 +69,10 @@ class Field:
 
 
 Fields = Mapping[str, Field]
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    return isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
 def _shown(value: Any) -> str:
@@ -104,13 +117,23 @@ def _field(name: str, given: Any, where: str) -> Field:
         raise InvalidInput(f"{where} has the type {kind!r}; known are {', '.join(TYPES)}")
     made = Field(
         name, kind, bool(options.get("required", False)), None, str(options.get("description", "")),
-        tuple(options.get("enum", ())),
+        tuple(options.get("enum", ())), _items(options.get("items"), kind, where),
     )  # fmt: skip
     default = options.get("default")
     if default is None:
         return made
     fitted = made.fitted(default, f"{where}: the default of ")
-    return Field(name, kind, made.required, fitted, made.description, made.enum)
+    return replace(made, default=fitted)
+
+
+def _items(given: Any, kind: str, where: str) -> str:
+    """`items = "string"` or `items = field.string{}`."""
+    if given is None:
+        return ""
+    found = given.get("type") if isinstance(given, dict) else given
+    if kind != "array" or found not in TYPES:
+        raise InvalidInput(f"{where}: items is the type of an array's elements: {', '.join(TYPES)}")
+    return str(found)
 
 
 def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> dict[str, Any]:
