@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from httpx2 import Response
+from starlette.testclient import TestClient
+
 from holdfast import Run, agent, step, tool
+from holdfast.api.operations import Operation
 from holdfast.control.roles import ROLES
 from holdfast.web.credentials import Credential, digest_of
 
@@ -52,3 +56,21 @@ def patient(run: Run) -> Any:
 
 
 AGENTS = [job, mail, quiz, patient]
+
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "start": {"agent": "job"},
+    "answer": {"value": "a"},
+    "signal": {"name": "go"},
+    "resolve": {"how": "retry"},
+    "fork": {"step": 1},
+    "gc": {"keep": 100},
+}
+"""Bodies that are valid."""
+QUERIES = {"at": {"step": 0}, "diff": {"a": 0, "b": 0}}
+
+
+def call(client: TestClient, op: Operation, body: Any, headers: dict[str, str]) -> Response:
+    """One request of an operation; its parts name things that do not exist."""
+    url = op.url(**dict.fromkeys(op.parameters, "none"))
+    return client.request(op.method, url, json=body, params=QUERIES.get(op.verb), headers=headers)

@@ -26,6 +26,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Store
 from holdfast.web import pages, signin
+from holdfast.web.api import routes as api
 from holdfast.web.context import DEFAULT_LIMITS, LOOPBACK, Limits, Server, TrustedProxy
 from holdfast.web.credentials import Credential, Credentials, default_file
 from holdfast.web.guard import Guard
@@ -64,6 +65,7 @@ def app_of(server: Server) -> Starlette:
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, name="healthz"),
         *signin.routes(server),
+        *api.routes(server),
         *pages.routes(server),
     ]
     handlers: Any = {HoldfastError: _refused, HTTPException: _http_error, Exception: _broken}
