@@ -283,6 +283,13 @@ class UndoRequested(Event, frozen=True, omit_defaults=True):
     why: str = ""
 
 
+class UndoStarted(Event, frozen=True, omit_defaults=True):
+    """A limit has ended the run, and what it did is being undone. After a crash it ends for the same reason."""
+
+    reason: str
+    message: str = ""
+
+
 # ── calls: what the code asked for ───────────────────────────────────────────────────────────
 
 
