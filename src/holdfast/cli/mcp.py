@@ -123,19 +123,19 @@ def _serve_stdio(url: str | None, who: Identity) -> None:
 
 
 def _serve_http(
-    url: str | None, where: str, known: Sequence[Token], hosts: Sequence[str], *, as_json: bool
+    url: str | None, where: str, tokens: Sequence[Token], hosts: Sequence[str], *, as_json: bool
 ) -> None:
-    from holdfast.mcp.http import LOOPBACK, PATH, Credential, McpApp, is_loopback, serve
+    from holdfast.mcp.http import LOOPBACK, PATH, Credential, McpApp, is_loopback, known, serve
 
     host, port = _place(where)
     if not is_loopback(host) and not hosts:
         raise InvalidInput(
             f"other machines can reach {host}: give the names under which they do with --allow-host"
         )
-    credentials = [Credential.of(x.token, x.who) for x in known]
+    accepted = known([Credential.of(x.token, x.who) for x in tokens])
     with existing_store(url) as store:
-        app = McpApp(store, credentials, hosts=(*LOOPBACK, *hosts))
-        names, address = [x.who.name for x in known], f"http://{host}:{port}{PATH}"
+        app = McpApp(store, accepted, hosts=(*LOOPBACK, *hosts))
+        names, address = [x.who.name for x in tokens], f"http://{host}:{port}{PATH}"
         said = text.as_json_line({"url": address, "agents": names})
         click.echo(said if as_json else f"MCP for {', '.join(names)} at {address}", err=True)
         serve(app, host, port)
