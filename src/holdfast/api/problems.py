@@ -122,8 +122,8 @@ def _by_status(status: int) -> type[errors.HoldfastError]:
     """For problems that are not errors of Holdfast's own, such as a body that is too large."""
     if status in (401, 403, 421):
         return errors.AccessDenied
-    if status == 404:
-        return errors.NotFound
+    if status in (404, 412):
+        return errors.NotFound if status == 404 else errors.Conflict
     if status in (408, 429, 502, 503, 504):
         return errors.StoreUnavailable
     return errors.InvalidInput if 400 <= status < 500 else errors.StoreError

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -74,7 +76,7 @@ def serve(
     link = f"{address}login/{server.sessions.link(_local_name(), 'admin')}" if is_local else ""
     said = {"url": address, "link": link, "read_only": read_only, "mcp": f"{address}mcp" if has_mcp else ""}  # fmt: skip
     click.echo(text.as_json_line(said) if as_json else _greeting(address, link), err=True)
-    with _worker(files, url):
+    with _until_stopped(), _worker(files, url):
         if opens and link:
             click.launch(link)
         listen(app, listening)
@@ -146,15 +148,40 @@ def _mcp(server: Server) -> RunningApp:
 
 @contextmanager
 def _worker(files: tuple[str, ...], url: str | None) -> Iterator[None]:
-    """A worker in a process of its own for each file: viewers and agents do not slow each other down."""
-    where = ["--db", url] if url else []
-    command = [sys.executable, "-m", "holdfast.cli", "worker"]
-    started: list[subprocess.Popen[Any]] = []
-    try:
-        started += [subprocess.Popen([*command, name, *where]) for name in files]  # noqa: S603  (our own program)
+    """A worker in a process of its own: viewers and agents do not slow each other down."""
+    if not files:
         yield
-    finally:
-        for process in started:
+        return
+    where = ["--db", url] if url else []
+    command = [sys.executable, "-m", "holdfast.cli", "worker", *files, *where]
+    with subprocess.Popen(command) as process:  # noqa: S603  (our own program)
+        is_stopping = threading.Event()
+        threading.Thread(target=_report_end, args=(process, is_stopping), daemon=True).start()
+        try:
+            yield
+        finally:
+            is_stopping.set()
             process.terminate()
-        for process in started:
-            process.wait()
+
+
+def _report_end(process: subprocess.Popen[bytes], is_stopping: threading.Event) -> None:
+    """A worker that ends by itself is reported; the server goes on."""
+    code = process.wait()
+    if not is_stopping.is_set():
+        click.echo(f"the worker ended with exit code {code}; the server continues", err=True)
+
+
+@contextmanager
+def _until_stopped() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the server, and what was started with it. (uvicorn raises both again when it has ended.)"""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)

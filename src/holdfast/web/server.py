@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from holdfast.errors import InvalidInput
 
@@ -31,8 +31,8 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         peer = self.client[0] if self.client else ""
-        same = sum(1 for one in self.connections if one.client and one.client[0] == peer)
-        if same > CONNECTIONS_PER_PEER:
+        peers = [getattr(one, "client", None) for one in self.connections]
+        if sum(found is not None and found[0] == peer for found in peers) > CONNECTIONS_PER_PEER:
             transport.close()
             return
         self._watch()
@@ -43,16 +43,19 @@ class GuardedProtocol(H11Protocol):
 
     def _watch(self) -> None:
         """While a request is awaited or incomplete, there is a deadline; while one is answered, there is none."""
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        if is_answering:
+        if self._is_answering():
             self._forget()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
         self._deadline = None
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._is_answering():
             self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None until the first request
+        return cycle is not None and not cycle.response_complete
 
     def _forget(self) -> None:
         if self._deadline is not None:
