@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from fuzz.dying import signal_and_die
 from holdfast import (
+    AgentState,
     AsyncRun,
     Budget,
     Holdfast,
@@ -25,6 +26,7 @@ from holdfast import (
     RunWaiting,
     agent,
     control,
+    loop,
     step,
     tool,
 )
@@ -33,6 +35,7 @@ from holdfast.core.values import decode
 from support.waiting import eventually
 from support.workers import STORES, url_of
 
+IS_SLOW = False
 SHORT = Options(patience_seconds=0.05)
 
 
@@ -294,6 +297,37 @@ def test_an_outer_timeout_that_fires_while_an_inner_one_is_recorded_is_recorded_
         assert hf.replay("r").reached_end
 
 
+@agent
+async def slow_on_its_way(run: AsyncRun) -> str:
+    came = ""
+    try:
+        async with asyncio.timeout(0.3):
+            begun = time.monotonic()
+            if IS_SLOW:
+                eventually(lambda: time.monotonic() > begun + 0.5, "half a second")
+            try:
+                async with asyncio.timeout(0.1):
+                    await run.sleep(0.9)
+            except TimeoutError:
+                came = "inner"
+    except TimeoutError:
+        came = "outer"
+    await afterwards(1 if came == "inner" else 2)
+    return came
+
+
+def test_of_two_timeouts_the_same_one_fires_on_replay(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live, the code was slow between the two, so that the outer one fired first."""
+    monkeypatch.setitem(globals(), "IS_SLOW", True)
+    with Holdfast(url, options=Options(patience_seconds=1.0)) as hf:
+        came = hf.run(slow_on_its_way, id="r")
+        monkeypatch.setitem(globals(), "IS_SLOW", False)
+
+        assert ("outer", True) == (came, hf.replay("r").reached_end)
+
+
 @tool(undo=lambda result, idempotency_key: undoing())
 def reserve(idempotency_key: str = "") -> str:
     return "reserved"
@@ -332,3 +366,21 @@ def test_a_run_whose_undo_was_interrupted_still_ends_for_the_reason_it_was_undon
         with pytest.raises(RunFailed) as failed:
             hf.resume("r")
         assert failed.value.reason == "budget"
+
+
+@loop(max_iterations=9)
+async def counting(run: AsyncRun, state: AgentState) -> AgentState:
+    seen = str(run.state.get("outside", ""))
+    after = state.with_note(f"seen in {state.iteration}", seen)
+    return after if state.iteration < 3 else after.to_done(seen)
+
+
+def test_an_async_loop_sees_a_patch_in_the_same_iteration_on_replay(url: str) -> None:
+    """Its iterations make no call, so that nothing else shows it what came from outside."""
+    with Holdfast(url, agents=[counting]) as hf:
+        hf.start(counting, "goal", id="r")
+        hf.patch("r", {"outside": 1})
+        hf.run(counting, "goal", id="r")
+
+        again = hf.replay("r")
+        assert (True, None) == (again.reached_end, again.diverged)

@@ -26,7 +26,8 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from holdfast.core import events as e
 from holdfast.core.events import Event
@@ -126,6 +127,18 @@ class Turn:
         self.lines.drop(self)
 
 
+class TimeoutName(NamedTuple):
+    """Which of the timeouts that a line has entered: a replay knows it by this."""
+
+    entered_at: int
+    """How many calls and waits the line had made."""
+    number: int
+    """How many timeouts it had entered since the last of them."""
+
+
+NO_NAME: Final = TimeoutName(-1, 0)
+
+
 class Line(Coroutine[Any, Any, Any]):
     """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
 
@@ -136,6 +149,7 @@ class Line(Coroutine[Any, Any, Any]):
         "cancel_due",
         "cancelled_before",
         "in_call",
+        "last_timeout",
         "lines",
         "state",
         "task",
@@ -151,6 +165,8 @@ class Line(Coroutine[Any, Any, Any]):
         self.cancelled_before: int | None = None
         """By a recorded timeout, before its call or wait at this position."""
         self.task: asyncio.Task[Any] | None = None
+        self.last_timeout = TimeoutName(0, 0)
+        """The timeout that its code has entered last."""
         self.branch: LineBranch | None = None
         self._finished: BaseException | None = None
 
@@ -291,7 +307,8 @@ class Lines:
         self._outcomes: deque[Turn] = deque()
         self._held: list[Turn] = []
         self._parked: dict[Place, asyncio.Future[None]] = {}
-        self._timed_out: list[tuple[Line, object]] = []
+        self._timeouts: WeakKeyDictionary[asyncio.Timeout, TimeoutName] = WeakKeyDictionary()
+        self._timed_out: list[tuple[Line, asyncio.Timeout]] = []
         """Lines that a timeout of the code is about to cancel, each with the timeout."""
         self._hops = 0
         self._is_ticking = False
@@ -564,12 +581,7 @@ class Lines:
                 self._grant(first)
             return  # it is on its way
         if self._timed_out:
-            line, _ = self._timed_out.pop(0)
-            assert line.branch is not None
-            fired = e.TimeoutFired(index=line.branch.index, branch=line.branch.path,
-                                   within_us=self.session.store.now() - self._began_at)  # fmt: skip
-            self.session.hold(fired)
-            self._cancel_line(line)
+            self._time_out_first()
             return
         if self._parked or self.has_unwound:
             self._leave_if_quiet()
@@ -610,7 +622,14 @@ class Lines:
 
     # ── timeouts of the code ─────────────────────────────────────────────────────────────
 
-    def time_out(self, line: Line, timeout: object) -> bool:
+    def enter_timeout(self, line: Line, timeout: asyncio.Timeout) -> None:
+        """The code of a line enters a timeout."""
+        index = 0 if line.branch is None else line.branch.index
+        last = line.last_timeout
+        number = last.number + 1 if last.entered_at == index else 1
+        line.last_timeout = self._timeouts[timeout] = TimeoutName(index, number)
+
+    def time_out(self, line: Line, timeout: asyncio.Timeout) -> bool:
         """A timeout of the agent's code has fired."""
         assert line.task is not None
         if self.is_over or self.session.is_ending or self.session.stopped is not None:
@@ -619,11 +638,26 @@ class Lines:
         self.settle(0)
         return True
 
-    def forget_timeout(self, timeout: object) -> bool:
+    def forget_timeout(self, timeout: asyncio.Timeout) -> bool:
         """The code is past a timeout that has fired: whether its line had not been told of it yet."""
         left = [x for x in self._timed_out if x[1] is not timeout]
         is_known, self._timed_out = len(left) < len(self._timed_out), left
         return is_known
+
+    def _time_out_first(self) -> None:
+        """Record the first of the timeouts that have fired, and cancel its line."""
+        line, timeout = self._timed_out.pop(0)
+        assert line.branch is not None
+        name = self._timeouts.get(timeout, NO_NAME)
+        fired = e.TimeoutFired(
+            index=line.branch.index,
+            branch=line.branch.path,
+            within_us=self.session.store.now() - self._began_at,
+            entered_at=name.entered_at,
+            number=name.number,
+        )
+        self.session.hold(fired)
+        self._cancel_line(line)
 
     def _time_out_again(self, recorded: tuple[int, Place], asked: Turn | None) -> bool:
         """If the next in the log is a timeout, and it has fired again, cancel its line.
@@ -634,7 +668,7 @@ class Lines:
         entry = journal.entries[place]
         found = self._timed_out if asked is not None and asked.is_cut else []
         if entry.timeout is not None:
-            found = [x for x in self._timed_out if x[0].branch and x[0].branch.path == place[0]]
+            found = [x for x in self._timed_out if self._is_same(x, entry.timeout)]
         if not found:
             return False
         line, _ = fired = found[0]
@@ -645,6 +679,14 @@ class Lines:
         self._timed_out.remove(fired)
         self._cancel_line(line)
         return True
+
+    def _is_same(self, fired: tuple[Line, asyncio.Timeout], recorded: e.TimeoutFired) -> bool:
+        """Whether a timeout that has fired is the one that is recorded. Version 0.1 recorded only its branch."""
+        line, timeout = fired
+        if line.branch is None or line.branch.path != recorded.branch:
+            return False
+        name = TimeoutName(recorded.entered_at, recorded.number)
+        return name == NO_NAME or self._timeouts.get(timeout, NO_NAME) == name
 
     def _cancel_line(self, line: Line) -> None:
         assert line.task is not None

@@ -123,6 +123,12 @@ class LineTask(asyncio.Task[Any]):
 
     line: Line | None = None
 
+    def cancelling(self) -> int:
+        timeout = _timeout_in(asyncio.Timeout.__aenter__)
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            self.line.lines.enter_timeout(self.line, timeout)
+        return super().cancelling()
+
     def cancel(self, msg: Any | None = None) -> bool:
         timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
         if timeout is not None and self.line is not None and current_branch() is not None:
@@ -138,10 +144,13 @@ class LineTask(asyncio.Task[Any]):
         return super().uncancel()
 
 
-def _timeout_in(method: Any) -> object | None:
+def _timeout_in(method: Any) -> asyncio.Timeout | None:
     """The `asyncio.timeout` that calls the function that asks this, if this method of it does."""
     caller = sys._getframe(2)
-    return caller.f_locals["self"] if caller.f_code is method.__code__ else None
+    if caller.f_code is not method.__code__:
+        return None
+    found: asyncio.Timeout = caller.f_locals["self"]
+    return found
 
 
 class _BranchingFactory:
