@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast import Budget, Holdfast, RunWaiting
+from holdfast import Budget, Holdfast, RunWaiting, control
 from holdfast.client import Client
 from holdfast.core.patch import StatePatch
 from holdfast.errors import (
@@ -195,14 +196,15 @@ def test_a_call_in_doubt_is_resolved(hf: Holdfast, outside: Any, way: dict[str, 
 def test_a_patch_is_bound_to_a_version_and_a_key(hf: Holdfast, outside: Any) -> None:
     suspend(hf, patient, "p")
     seq = outside.get("p").seq
-    assert outside.patch("p", {"a": 1}, delete=["asked"], expected=seq, key="k")
-    assert not outside.patch("p", {"a": 1}, delete=["asked"], expected=seq, key="k")
+    patch = partial(control.patch, hf.store) if outside is hf else outside.patch
+    assert patch("p", {"a": 1}, delete=["asked"], expected=seq, key="k")
+    assert not patch("p", {"a": 1}, delete=["asked"], expected=seq, key="k")
     with pytest.raises(Conflict, match="expected the log to end"):
-        outside.patch("p", {"a": 2}, expected=seq)
-    outside.patch("p", [{"op": "add", "path": "/state/b", "value": [1]}])
-    outside.patch("p", StatePatch(facts={"x": 1}, flags=["odd"]))  # type: ignore[arg-type]
+        patch("p", {"a": 2}, expected=seq)
+    patch("p", [{"op": "add", "path": "/state/b", "value": [1]}])
+    patch("p", StatePatch(facts={"x": 1}, flags=["odd"]))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
-        outside.patch("p", [{"op": "remove", "path": "/state/nothing"}])
+        patch("p", [{"op": "remove", "path": "/state/nothing"}])
     state = outside.get("p")
     assert {"a": 1, "b": [1]} == state.state
     assert (["x"], ("odd",)) == ([fact.key for fact in state.facts], state.flags)

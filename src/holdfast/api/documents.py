@@ -229,6 +229,12 @@ class EventList(Struct, frozen=True):
     """Whether the run has ended and this is the end of its log."""
 
 
+class LogEnd(Struct, frozen=True):
+    """Where a log ends now."""
+
+    seq: int
+
+
 class TimelineItem(Struct, frozen=True):
     """One event in words. `tone` is a colour, or null."""
 

@@ -75,6 +75,8 @@ OPERATIONS: Final = (
     Operation("get", "GET", _RUN, "The state of a run now.", RunState, problems=("no-such-run",)),
     Operation("row", "GET", _RUN + "/row", "What is known of a run without its log.", RunRow,
               problems=("no-such-run",), permission="get"),
+    Operation("head", "GET", _RUN + "/head", "Where the log of a run ends.", d.LogEnd, problems=("no-such-run",),
+              permission="events"),
     Operation("at", "GET", _RUN + "/state", "The state before or after a step; step 0 is the beginning.", RunState,
               d.StepQuery, problems=("no-such-run", "not-found")),
     Operation("diff", "GET", _RUN + "/diff", "What changed between the ends of two steps.", d.ChangeList, d.DiffQuery,

@@ -94,7 +94,7 @@ class AsyncClient:
         """Close the connections. Runs are not touched."""
         await self._http.aclose()
 
-    async def _do(self, call: Call[T]) -> T:
+    async def do(self, call: Call[T]) -> T:
         """Make a request; what it returns, or the error that the server answers with."""
         attempt = 0
         while True:
@@ -135,22 +135,22 @@ class AsyncClient:
         call = calls.start(
             agent, input, id=id, priority=priority, deadline=deadline, budget=budget, why=why
         )
-        return AsyncRun(self, (await self._do(call)).run.id)
+        return AsyncRun(self, (await self.do(call)).run.id)
 
     async def handle(self, run_id: str) -> AsyncRun[Any]:
         """A handle on a run that exists."""
-        await self._do(calls.row(run_id))
+        await self.do(calls.row(run_id))
         return AsyncRun(self, run_id)
 
     async def resume(self, run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,
                deadline: float | None = None, budget: Budget | None = None) -> Any:  # fmt: skip
         """Let a failed or paused run continue; a worker executes it. With `wait`, its result is returned."""
-        await self._do(calls.resume(run_id, deadline, budget, accept_new_steps, why))
+        await self.do(calls.resume(run_id, deadline, budget, accept_new_steps, why))
         return await self.result(run_id) if wait else None
 
     async def rerun(self, run_id: str, *, wait: bool = False, why: str = "") -> Any:
         """Start the run's code from its first line again, with the state kept; a worker executes it."""
-        await self._do(calls.simple("rerun", run_id, why))
+        await self.do(calls.simple("rerun", run_id, why))
         return await self.result(run_id) if wait else None
 
     async def result(self, run_id: str, *, timeout: float | None = None) -> Any:
@@ -162,7 +162,7 @@ class AsyncClient:
                 if end is None
                 else min(calls.WAIT_SECONDS, end - time.monotonic())
             )
-            found = await self._do(calls.outcome(run_id, left))
+            found = await self.do(calls.outcome(run_id, left))
             if found.has_ended:
                 return await self.value(run_id, calls.result_of(found))
             if left <= 0:
@@ -172,25 +172,25 @@ class AsyncClient:
 
     async def whoami(self) -> Whoami:
         """Who this token is, and what it may do."""
-        return await self._do(calls.whoami())
+        return await self.do(calls.whoami())
 
     async def get(self, run_id: str) -> RunState:
         """The state now."""
-        return await self._do(calls.get(run_id))
+        return await self.do(calls.get(run_id))
 
     async def row(self, run_id: str) -> RunRow:
         """What is known of a run without its log."""
-        return await self._do(calls.row(run_id))
+        return await self.do(calls.row(run_id))
 
     async def at(
         self, run_id: str, step: int, when: Literal["before", "after"] = "after"
     ) -> RunState:
         """The state before or after a step. Step 0 is the beginning."""
-        return await self._do(calls.at(run_id, step, when))
+        return await self.do(calls.at(run_id, step, when))
 
     async def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
         """What changed in what the agent knew between the ends of two steps."""
-        return await self._do(calls.diff(run_id, step_a, step_b))
+        return await self.do(calls.diff(run_id, step_a, step_b))
 
     async def events(
         self, run_id: str, *, after: int = -1, limit: int | None = None
@@ -198,7 +198,7 @@ class AsyncClient:
         """The run's log after a seq, at most `limit` events: each record with its event."""
         found: list[tuple[Record, Event]] = []
         while limit is None or len(found) < limit:
-            page = await self._do(
+            page = await self.do(
                 calls.events(run_id, after, None if limit is None else limit - len(found))
             )
             found += page.events
@@ -214,7 +214,7 @@ class AsyncClient:
         found: list[views.Moment] = []
         while limit is None or len(found) < limit:
             left = None if limit is None else limit - len(found)
-            page, after = await self._do(calls.timeline(run_id, after, left))
+            page, after = await self.do(calls.timeline(run_id, after, left))
             found += page
             if not page:
                 break
@@ -248,57 +248,57 @@ class AsyncClient:
 
     async def artifact(self, run_id: str, name: str) -> bytes:
         """The bytes of an artifact, by its name (the newest of that name) or its id."""
-        return await self._do(calls.artifact(run_id, name))
+        return await self.do(calls.artifact(run_id, name))
 
     async def value(self, run_id: str, value: Any) -> Any:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
         hashes = dict.fromkeys(calls.large_values(value))
-        blobs = {hash_: await self._do(calls.blob(run_id, hash_)) for hash_ in hashes}
+        blobs = {hash_: await self.do(calls.blob(run_id, hash_)) for hash_ in hashes}
         return calls.filled(value, blobs)
 
     async def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
-        return await self._do(calls.runs(status, agent, parent, limit, cursor))
+        return await self.do(calls.runs(status, agent, parent, limit, cursor))
 
     async def inbox(self, *, agent: str = "", limit: int = 50) -> list[views.InboxItem]:
         """Runs that are waiting for people, with their requests and calls in doubt."""
-        return await self._do(calls.inbox(agent, limit))
+        return await self.do(calls.inbox(agent, limit))
 
     async def agents(self) -> list[views.AgentInfo]:
         """The agents that the store knows."""
-        return await self._do(calls.agents())
+        return await self.do(calls.agents())
 
     async def schedules(self) -> list[Schedule]:
         """All schedules, by id."""
-        return await self._do(calls.schedules())
+        return await self.do(calls.schedules())
 
     async def unschedule(self, schedule_id: str) -> None:
         """Delete a schedule. Runs that it has started are not touched."""
-        await self._do(calls.unschedule(schedule_id))
+        await self.do(calls.unschedule(schedule_id))
 
     async def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain."""
-        return await self._do(calls.verify(run_id))
+        return await self.do(calls.verify(run_id))
 
     # ── the store ────────────────────────────────────────────────────────────────────────
 
     async def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
-        return await self._do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
+        return await self.do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
 
     async def export(self, run_id: str) -> list[str]:
         """A run as lines of JSON: its log and its artifacts."""
-        return await self._do(calls.export(run_id))
+        return await self.do(calls.export(run_id))
 
     async def import_run(self, lines: Iterable[str]) -> bundle.Imported:
         """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
-        return await self._do(calls.import_run(lines))
+        return await self.do(calls.import_run(lines))
 
     async def doctor(self) -> Diagnosis:
         """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
-        return await self._do(calls.doctor())
+        return await self.do(calls.doctor())
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
@@ -306,28 +306,28 @@ class AsyncClient:
         self, run_id: str, request: str = "", *, why: str = "", digest: str = ""
     ) -> None:
         """Approve what the run asks for."""
-        await self._do(calls.approve(run_id, request, why, digest))
+        await self.do(calls.approve(run_id, request, why, digest))
 
     async def reject(
         self, run_id: str, request: str = "", *, why: str = "", digest: str = ""
     ) -> None:
         """Reject what the run asks for."""
-        await self._do(calls.reject(run_id, request, why, digest))
+        await self.do(calls.reject(run_id, request, why, digest))
 
     async def answer(self, run_id: str, value: Any, request: str = "", *, why: str = "") -> None:
         """Answer the question that the run asks."""
-        await self._do(calls.answer(run_id, value, request, why))
+        await self.do(calls.answer(run_id, value, request, why))
 
     async def signal(
         self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = ""
     ) -> None:
         """Send a signal. It is kept if nobody is waiting for it yet; the same `signal_id` counts once."""
-        await self._do(calls.signal(run_id, name, value, signal_id, why))
+        await self.do(calls.signal(run_id, name, value, signal_id, why))
 
     async def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
                 retry: bool = False, why: str = "") -> None:  # fmt: skip
         """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
-        await self._do(calls.resolve(run_id, call, done=done, failed=failed, retry=retry, why=why))
+        await self.do(calls.resolve(run_id, call, done=done, failed=failed, retry=retry, why=why))
 
     async def patch(self, run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: int | None = None,
               key: str = "", why: str = "") -> bool:  # fmt: skip
@@ -337,23 +337,23 @@ class AsyncClient:
             raise InvalidInput(
                 "delete=… works with new values of run.state, not with another kind of patch"
             )
-        return await self._do(
+        return await self.do(
             calls.patch(run_id, changes, delete=delete, expected=expected, key=key, why=why)
         )
 
     async def pause(self, run_id: str, *, why: str = "") -> None:
         """Stop the run at its next call, until somebody resumes it."""
-        await self._do(calls.simple("pause", run_id, why))
+        await self.do(calls.simple("pause", run_id, why))
 
     async def cancel(self, run_id: str, *, why: str = "") -> None:
         """End the run and its child runs, each at its next call."""
-        await self._do(calls.simple("cancel", run_id, why))
+        await self.do(calls.simple("cancel", run_id, why))
 
     async def undo(self, run_id: str, *, why: str = "") -> None:
         """Undo what the run did, newest first; a worker executes it."""
-        await self._do(calls.simple("undo", run_id, why))
+        await self.do(calls.simple("undo", run_id, why))
 
     async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
              why: str = "") -> AsyncRun[Any]:  # fmt: skip
         """A new run that starts with this one's first steps, and continues on its own from there."""
-        return AsyncRun(self, await self._do(calls.fork(run_id, step, id, state, why)))
+        return AsyncRun(self, await self.do(calls.fork(run_id, step, id, state, why)))

@@ -242,6 +242,18 @@ def events(run_id: str, after: int, limit: int | None, wait: float = 0) -> Call[
     return _of_run("events", run_id, read, after=after, limit=most, **more)
 
 
+def records(run_id: str, after: int, limit: int) -> Call[list[Record]]:
+    def read(data: bytes) -> list[Record]:
+        return [_record(item) for item in msgspec.json.decode(data, type=d.EventList).items]
+
+    return _of_run("events", run_id, read, after=after, limit=min(limit, PAGE))
+
+
+def head(run_id: str) -> Call[int]:
+    read = _reads(d.LogEnd)
+    return _of_run("head", run_id, lambda data: read(data).seq)
+
+
 def timeline(run_id: str, after: int, limit: int | None) -> Call[tuple[list[views.Moment], int]]:
     def read(data: bytes) -> tuple[list[views.Moment], int]:
         page = msgspec.json.decode(data, type=d.TimelineList)
@@ -332,7 +344,7 @@ def _acts(verb: str, run_id: str, body: msgspec.Struct) -> Call[None]:
 
 
 def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int, deadline: float | None,
-          budget: Budget | None, why: str) -> Call[d.Started]:  # fmt: skip
+          budget: Budget | None, why: str, version: str | None = None) -> Call[d.Started]:  # fmt: skip
     """The id is made here if none is given, so that a request whose answer was lost can be made again."""
     if not isinstance(agent, str):
         raise InvalidInput(
@@ -341,7 +353,7 @@ def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int
     run_id = f"{agent[:150]}-{uuid.uuid4().hex[:12]}" if id is None else check_run_id(id)
     lowered = values.lower(dict(input), typed=True)
     body = d.Start(agent=agent, input=lowered, id=run_id, priority=priority, deadline=deadline,
-                   budget=_budget(budget), why=why)  # fmt: skip
+                   budget=_budget(budget), version=version, why=why)  # fmt: skip
     return Call(operation("start"), _reads(d.Started), body=_body(body))
 
 

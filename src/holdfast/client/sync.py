@@ -92,7 +92,7 @@ class Client:
         """Close the connections. Runs are not touched."""
         self._http.close()
 
-    def _do(self, call: Call[T]) -> T:
+    def do(self, call: Call[T]) -> T:
         """Make a request; what it returns, or the error that the server answers with."""
         attempt = 0
         while True:
@@ -133,22 +133,31 @@ class Client:
         call = calls.start(
             agent, input, id=id, priority=priority, deadline=deadline, budget=budget, why=why
         )
-        return ClientRun(self, (self._do(call)).run.id)
+        return ClientRun(self, (self.do(call)).run.id)
+
+    def start_row(
+        self, agent: str, input: Mapping[str, Any], *, id: str | None, version: str | None, priority: int, why: str
+    ) -> RunRow:  # fmt: skip
+        """For the command line: the same with a version, and the run's row."""
+        call = calls.start(
+            agent, input, id=id, version=version, priority=priority, deadline=None, budget=None, why=why
+        )  # fmt: skip
+        return self.do(call).run
 
     def handle(self, run_id: str) -> ClientRun[Any]:
         """A handle on a run that exists."""
-        self._do(calls.row(run_id))
+        self.do(calls.row(run_id))
         return ClientRun(self, run_id)
 
     def resume(self, run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,
                deadline: float | None = None, budget: Budget | None = None) -> Any:  # fmt: skip
         """Let a failed or paused run continue; a worker executes it. With `wait`, its result is returned."""
-        self._do(calls.resume(run_id, deadline, budget, accept_new_steps, why))
+        self.do(calls.resume(run_id, deadline, budget, accept_new_steps, why))
         return self.result(run_id) if wait else None
 
     def rerun(self, run_id: str, *, wait: bool = False, why: str = "") -> Any:
         """Start the run's code from its first line again, with the state kept; a worker executes it."""
-        self._do(calls.simple("rerun", run_id, why))
+        self.do(calls.simple("rerun", run_id, why))
         return self.result(run_id) if wait else None
 
     def result(self, run_id: str, *, timeout: float | None = None) -> Any:
@@ -160,7 +169,7 @@ class Client:
                 if end is None
                 else min(calls.WAIT_SECONDS, end - time.monotonic())
             )
-            found = self._do(calls.outcome(run_id, left))
+            found = self.do(calls.outcome(run_id, left))
             if found.has_ended:
                 return self.value(run_id, calls.result_of(found))
             if left <= 0:
@@ -170,23 +179,23 @@ class Client:
 
     def whoami(self) -> Whoami:
         """Who this token is, and what it may do."""
-        return self._do(calls.whoami())
+        return self.do(calls.whoami())
 
     def get(self, run_id: str) -> RunState:
         """The state now."""
-        return self._do(calls.get(run_id))
+        return self.do(calls.get(run_id))
 
     def row(self, run_id: str) -> RunRow:
         """What is known of a run without its log."""
-        return self._do(calls.row(run_id))
+        return self.do(calls.row(run_id))
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
         """The state before or after a step. Step 0 is the beginning."""
-        return self._do(calls.at(run_id, step, when))
+        return self.do(calls.at(run_id, step, when))
 
     def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
         """What changed in what the agent knew between the ends of two steps."""
-        return self._do(calls.diff(run_id, step_a, step_b))
+        return self.do(calls.diff(run_id, step_a, step_b))
 
     def events(
         self, run_id: str, *, after: int = -1, limit: int | None = None
@@ -194,7 +203,7 @@ class Client:
         """The run's log after a seq, at most `limit` events: each record with its event."""
         found: list[tuple[Record, Event]] = []
         while limit is None or len(found) < limit:
-            page = self._do(
+            page = self.do(
                 calls.events(run_id, after, None if limit is None else limit - len(found))
             )
             found += page.events
@@ -210,7 +219,7 @@ class Client:
         found: list[views.Moment] = []
         while limit is None or len(found) < limit:
             left = None if limit is None else limit - len(found)
-            page, after = self._do(calls.timeline(run_id, after, left))
+            page, after = self.do(calls.timeline(run_id, after, left))
             found += page
             if not page:
                 break
@@ -244,82 +253,82 @@ class Client:
 
     def artifact(self, run_id: str, name: str) -> bytes:
         """The bytes of an artifact, by its name (the newest of that name) or its id."""
-        return self._do(calls.artifact(run_id, name))
+        return self.do(calls.artifact(run_id, name))
 
     def value(self, run_id: str, value: Any) -> Any:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
         hashes = dict.fromkeys(calls.large_values(value))
-        blobs = {hash_: self._do(calls.blob(run_id, hash_)) for hash_ in hashes}
+        blobs = {hash_: self.do(calls.blob(run_id, hash_)) for hash_ in hashes}
         return calls.filled(value, blobs)
 
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
-        return self._do(calls.runs(status, agent, parent, limit, cursor))
+        return self.do(calls.runs(status, agent, parent, limit, cursor))
 
     def inbox(self, *, agent: str = "", limit: int = 50) -> list[views.InboxItem]:
         """Runs that are waiting for people, with their requests and calls in doubt."""
-        return self._do(calls.inbox(agent, limit))
+        return self.do(calls.inbox(agent, limit))
 
     def agents(self) -> list[views.AgentInfo]:
         """The agents that the store knows."""
-        return self._do(calls.agents())
+        return self.do(calls.agents())
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by id."""
-        return self._do(calls.schedules())
+        return self.do(calls.schedules())
 
     def unschedule(self, schedule_id: str) -> None:
         """Delete a schedule. Runs that it has started are not touched."""
-        self._do(calls.unschedule(schedule_id))
+        self.do(calls.unschedule(schedule_id))
 
     def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain."""
-        return self._do(calls.verify(run_id))
+        return self.do(calls.verify(run_id))
 
     # ── the store ────────────────────────────────────────────────────────────────────────
 
     def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
-        return self._do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
+        return self.do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
 
     def export(self, run_id: str) -> list[str]:
         """A run as lines of JSON: its log and its artifacts."""
-        return self._do(calls.export(run_id))
+        return self.do(calls.export(run_id))
 
     def import_run(self, lines: Iterable[str]) -> bundle.Imported:
         """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
-        return self._do(calls.import_run(lines))
+        return self.do(calls.import_run(lines))
 
     def doctor(self) -> Diagnosis:
         """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
-        return self._do(calls.doctor())
+        return self.do(calls.doctor())
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
     def approve(self, run_id: str, request: str = "", *, why: str = "", digest: str = "") -> None:
         """Approve what the run asks for."""
-        self._do(calls.approve(run_id, request, why, digest))
+        self.do(calls.approve(run_id, request, why, digest))
 
     def reject(self, run_id: str, request: str = "", *, why: str = "", digest: str = "") -> None:
         """Reject what the run asks for."""
-        self._do(calls.reject(run_id, request, why, digest))
+        self.do(calls.reject(run_id, request, why, digest))
 
     def answer(self, run_id: str, value: Any, request: str = "", *, why: str = "") -> None:
         """Answer the question that the run asks."""
-        self._do(calls.answer(run_id, value, request, why))
+        self.do(calls.answer(run_id, value, request, why))
 
     def signal(
         self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = ""
     ) -> None:
         """Send a signal. It is kept if nobody is waiting for it yet; the same `signal_id` counts once."""
-        self._do(calls.signal(run_id, name, value, signal_id, why))
+        self.do(calls.signal(run_id, name, value, signal_id, why))
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
                 retry: bool = False, why: str = "") -> None:  # fmt: skip
         """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
-        self._do(calls.resolve(run_id, call, done=done, failed=failed, retry=retry, why=why))
+        self.do(calls.resolve(run_id, call, done=done, failed=failed, retry=retry, why=why))
 
     def patch(self, run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: int | None = None,
               key: str = "", why: str = "") -> bool:  # fmt: skip
@@ -329,23 +338,23 @@ class Client:
             raise InvalidInput(
                 "delete=… works with new values of run.state, not with another kind of patch"
             )
-        return self._do(
+        return self.do(
             calls.patch(run_id, changes, delete=delete, expected=expected, key=key, why=why)
         )
 
     def pause(self, run_id: str, *, why: str = "") -> None:
         """Stop the run at its next call, until somebody resumes it."""
-        self._do(calls.simple("pause", run_id, why))
+        self.do(calls.simple("pause", run_id, why))
 
     def cancel(self, run_id: str, *, why: str = "") -> None:
         """End the run and its child runs, each at its next call."""
-        self._do(calls.simple("cancel", run_id, why))
+        self.do(calls.simple("cancel", run_id, why))
 
     def undo(self, run_id: str, *, why: str = "") -> None:
         """Undo what the run did, newest first; a worker executes it."""
-        self._do(calls.simple("undo", run_id, why))
+        self.do(calls.simple("undo", run_id, why))
 
     def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
              why: str = "") -> ClientRun[Any]:  # fmt: skip
         """A new run that starts with this one's first steps, and continues on its own from there."""
-        return ClientRun(self, self._do(calls.fork(run_id, step, id, state, why)))
+        return ClientRun(self, self.do(calls.fork(run_id, step, id, state, why)))

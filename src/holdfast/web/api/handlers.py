@@ -23,7 +23,15 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.doctor import examine
-from holdfast.errors import ArtifactDamaged, Conflict, InputConflict, InvalidInput, NotFound, NotNow
+from holdfast.errors import (
+    ArtifactDamaged,
+    Conflict,
+    InputConflict,
+    InvalidInput,
+    NoSuchRun,
+    NotFound,
+    NotNow,
+)
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.web.auth import Principal
@@ -138,6 +146,13 @@ def _shown(store: Store, run_id: str) -> RunRow:
     """The row with the status that people see."""
     found = views.row_of(store, run_id)
     return views.shown(found, store.now())
+
+
+def head(store: Store, ask: Ask) -> d.LogEnd:
+    found = store.heads([ask.run_id])
+    if ask.run_id not in found:
+        raise NoSuchRun(ask.run_id)
+    return d.LogEnd(found[ask.run_id])
 
 
 def at(store: Store, ask: Ask) -> RunState:
@@ -421,7 +436,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     **{
         handler.__name__: handler
         for handler in (
-            whoami, runs, get, row, at, diff, calls, events, timeline, result, verify, export, artifact, blob, inbox,
+            whoami, runs, get, row, head, at, diff, calls, events, timeline, result, verify, export, artifact, blob, inbox,
             agents, schedules, doctor, approve, reject, answer, resolve, start, signal, patch, pause, cancel, undo,
             resume, rerun, fork, gc, unschedule,
         )
