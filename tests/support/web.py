@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from holdfast import InDoubt, Run, agent, step, tool
 from holdfast.api.operations import Operation
-from holdfast.client import AsyncClient, AsyncRun
+from holdfast.client import AsyncClient, AsyncRemoteRun
 from holdfast.control.roles import ROLES
 from holdfast.web.credentials import Credential, digest_of
 from holdfast.web.server import bind, config
@@ -154,7 +154,7 @@ class Blocking:
             if name == "stream":
                 return iter(self._runner.run(self._collected(found)))
             done = self._runner.run(found)
-            return BlockingRun(self, done.id) if isinstance(done, AsyncRun) else done
+            return BlockingRun(self, done.id) if isinstance(done, AsyncRemoteRun) else done
 
         return call
 

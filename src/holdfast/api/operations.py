@@ -89,7 +89,7 @@ OPERATIONS: Final = (
               d.TimelineQuery, problems=("no-such-run",)),
     Operation("stream", "GET", _RUN + "/stream", "The events of a run, old and new, until it has ended.",
               d.RecordedEvent, d.StreamQuery, media="events", problems=("no-such-run",)),
-    Operation("result", "GET", _RUN + "/result", "How a run ended; with `wait`, the server waits for that.", Outcome,
+    Operation("result", "GET", _RUN + "/result", "How a run ended; with `wait`, answered when it has.", Outcome,
               d.WaitQuery, problems=("no-such-run",)),
     Operation("verify", "GET", _RUN + "/verify", "Check a run's log against its hash chain.", Verdict,
               problems=("no-such-run",)),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import text
-from holdfast.cli.common import json_option, python_files, store_option, who
+from holdfast.cli.common import json_option, python_files, say, store_option, who
 from holdfast.cli.token import credentials_of, credentials_option
 from holdfast.control.roles import ROLES
 from holdfast.errors import InvalidInput
@@ -43,13 +43,16 @@ PORT = 8350
               help="The address of that proxy; may be repeated.")  # fmt: skip
 @click.option("--proxy-role", type=click.Choice(ROLES),
               help="The role of the proxy's users without a credential; default: they are refused.")  # fmt: skip
+@click.option(
+    "--check", "only_checks", is_flag=True, help="Check the options and the store, and exit."
+)
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @credentials_option
 @store_option
 @json_option
 def serve(
     host: str, port: int, files: tuple[str, ...], read_only: bool, hosts: tuple[str, ...], header: str | None,
-    proxies: tuple[str, ...], proxy_role: str | None, opens: bool, file: Path | None, url: str | None, as_json: bool,
+    proxies: tuple[str, ...], proxy_role: str | None, only_checks: bool, opens: bool, file: Path | None, url: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Serve the pages and the HTTP API, until stopped.
 
@@ -67,6 +70,15 @@ def serve(
     if not is_local:
         _refuse_open_server(host, known, proxy, hosts)
     open_store(url).close()  # a wrong URL is reported now, and the file exists for the worker
+    if only_checks:
+        names = [one.name for one in known.all()]
+        said = {"host": host, "port": port, "credentials": names, "read_only": read_only}
+        say(
+            as_json,
+            said,
+            f"ready to serve {host}:{port}; credentials: {', '.join(names) or 'none'}",
+        )
+        return
     listening = bind(host, port)
     allowed = tuple(name.lower() for name in (*LOOPBACK, *hosts))
     server = Server(url, known, read_only=read_only, hosts=allowed, proxy=proxy)
@@ -165,7 +177,7 @@ def _worker(files: tuple[str, ...], url: str | None) -> Iterator[None]:
 
 
 def _report_end(process: subprocess.Popen[bytes], is_stopping: threading.Event) -> None:
-    """A worker that ends by itself is reported; the server goes on."""
+    """A worker that ends by itself is reported; the server continues."""
     code = process.wait()
     if not is_stopping.is_set():
         click.echo(f"the worker ended with exit code {code}; the server continues", err=True)

@@ -14,7 +14,7 @@ there is no `worker`, `drive`, `replay` or `check`. Who decides is whose token i
 Needs the extra `client`.
 """
 
-from holdfast.client.aio import AsyncClient, AsyncRun
-from holdfast.client.sync import Client, ClientRun
+from holdfast.client.aio import AsyncClient, AsyncRemoteRun
+from holdfast.client.sync import Client, RemoteRun
 
-__all__ = ["AsyncClient", "AsyncRun", "Client", "ClientRun"]
+__all__ = ["AsyncClient", "AsyncRemoteRun", "Client", "RemoteRun"]

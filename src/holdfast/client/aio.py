@@ -28,7 +28,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class AsyncRun(Generic[R_co]):
+class AsyncRemoteRun(Generic[R_co]):
     """A run on the server."""
 
     def __init__(self, client: AsyncClient, run_id: str) -> None:
@@ -130,17 +130,17 @@ class AsyncClient:
         return await made.result(timeout=timeout)
 
     async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
-              budget: Budget | None = None, why: str = "", **input: Any) -> AsyncRun[Any]:  # fmt: skip
+              budget: Budget | None = None, why: str = "", **input: Any) -> AsyncRemoteRun[Any]:  # fmt: skip
         """Create a run of a registered agent and leave the work to workers. Run ids are idempotent."""
         call = calls.start(
             agent, input, id=id, priority=priority, deadline=deadline, budget=budget, why=why
         )
-        return AsyncRun(self, (await self.do(call)).run.id)
+        return AsyncRemoteRun(self, (await self.do(call)).run.id)
 
-    async def handle(self, run_id: str) -> AsyncRun[Any]:
+    async def handle(self, run_id: str) -> AsyncRemoteRun[Any]:
         """A handle on a run that exists."""
         await self.do(calls.row(run_id))
-        return AsyncRun(self, run_id)
+        return AsyncRemoteRun(self, run_id)
 
     async def resume(self, run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,
                deadline: float | None = None, budget: Budget | None = None) -> Any:  # fmt: skip
@@ -253,7 +253,7 @@ class AsyncClient:
     async def value(self, run_id: str, value: Any) -> Any:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
         hashes = dict.fromkeys(calls.large_values(value))
-        blobs = {hash_: await self.do(calls.blob(run_id, hash_)) for hash_ in hashes}
+        blobs = {hash_: await self.do(calls.large_value(run_id, hash_)) for hash_ in hashes}
         return calls.filled(value, blobs)
 
     async def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
@@ -321,7 +321,7 @@ class AsyncClient:
     async def signal(
         self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = ""
     ) -> None:
-        """Send a signal. It is kept if nobody is waiting for it yet; the same `signal_id` counts once."""
+        """Send a signal. It is kept until the run is waiting for it; the same `signal_id` counts once."""
         await self.do(calls.signal(run_id, name, value, signal_id, why))
 
     async def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
@@ -342,7 +342,7 @@ class AsyncClient:
         )
 
     async def pause(self, run_id: str, *, why: str = "") -> None:
-        """Stop the run at its next call, until somebody resumes it."""
+        """Stop the run at its next call, until it is resumed."""
         await self.do(calls.simple("pause", run_id, why))
 
     async def cancel(self, run_id: str, *, why: str = "") -> None:
@@ -354,6 +354,6 @@ class AsyncClient:
         await self.do(calls.simple("undo", run_id, why))
 
     async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             why: str = "") -> AsyncRun[Any]:  # fmt: skip
+             why: str = "") -> AsyncRemoteRun[Any]:  # fmt: skip
         """A new run that starts with this one's first steps, and continues on its own from there."""
-        return AsyncRun(self, await self.do(calls.fork(run_id, step, id, state, why)))
+        return AsyncRemoteRun(self, await self.do(calls.fork(run_id, step, id, state, why)))

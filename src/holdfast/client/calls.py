@@ -23,6 +23,7 @@ from holdfast.core.policy import Budget
 from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.errors import (
+    ArtifactDamaged,
     BudgetExceeded,
     DeadlineExceeded,
     HoldfastError,
@@ -283,8 +284,15 @@ def artifact(run_id: str, name: str) -> Call[bytes]:
     return Call(operation("artifact"), bytes, {"run_id": check_run_id(run_id), "name": name})
 
 
-def blob(run_id: str, hash_: str) -> Call[bytes]:
-    return Call(operation("blob"), bytes, {"run_id": check_run_id(run_id), "hash": hash_})
+def large_value(run_id: str, hash_: str) -> Call[bytes]:
+    """The bytes of a value that is stored outside the log, compared with their digest."""
+
+    def read(data: bytes) -> bytes:
+        if values.digest(data) != hash_:
+            raise ArtifactDamaged(run_id, -1, hash_, missing=False)
+        return data
+
+    return Call(operation("blob"), read, {"run_id": check_run_id(run_id), "hash": hash_})
 
 
 def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -> Call[list[RunRow]]:  # fmt: skip

@@ -82,7 +82,7 @@ class RemoteStore:
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
         try:
-            return self.client_of_server.do(calls.blob(run_id, hash))
+            return self.client_of_server.do(calls.large_value(run_id, hash))
         except NotFound:
             return None
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class ClientRun(Generic[R_co]):
+class RemoteRun(Generic[R_co]):
     """A run on the server."""
 
     def __init__(self, client: Client, run_id: str) -> None:
@@ -128,12 +128,12 @@ class Client:
         return made.result(timeout=timeout)
 
     def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
-              budget: Budget | None = None, why: str = "", **input: Any) -> ClientRun[Any]:  # fmt: skip
+              budget: Budget | None = None, why: str = "", **input: Any) -> RemoteRun[Any]:  # fmt: skip
         """Create a run of a registered agent and leave the work to workers. Run ids are idempotent."""
         call = calls.start(
             agent, input, id=id, priority=priority, deadline=deadline, budget=budget, why=why
         )
-        return ClientRun(self, (self.do(call)).run.id)
+        return RemoteRun(self, (self.do(call)).run.id)
 
     def start_row(
         self, agent: str, input: Mapping[str, Any], *, id: str | None, version: str | None, priority: int, why: str
@@ -144,10 +144,10 @@ class Client:
         )  # fmt: skip
         return self.do(call).run
 
-    def handle(self, run_id: str) -> ClientRun[Any]:
+    def handle(self, run_id: str) -> RemoteRun[Any]:
         """A handle on a run that exists."""
         self.do(calls.row(run_id))
-        return ClientRun(self, run_id)
+        return RemoteRun(self, run_id)
 
     def resume(self, run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,
                deadline: float | None = None, budget: Budget | None = None) -> Any:  # fmt: skip
@@ -258,7 +258,7 @@ class Client:
     def value(self, run_id: str, value: Any) -> Any:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
         hashes = dict.fromkeys(calls.large_values(value))
-        blobs = {hash_: self.do(calls.blob(run_id, hash_)) for hash_ in hashes}
+        blobs = {hash_: self.do(calls.large_value(run_id, hash_)) for hash_ in hashes}
         return calls.filled(value, blobs)
 
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
@@ -322,7 +322,7 @@ class Client:
     def signal(
         self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = ""
     ) -> None:
-        """Send a signal. It is kept if nobody is waiting for it yet; the same `signal_id` counts once."""
+        """Send a signal. It is kept until the run is waiting for it; the same `signal_id` counts once."""
         self.do(calls.signal(run_id, name, value, signal_id, why))
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
@@ -343,7 +343,7 @@ class Client:
         )
 
     def pause(self, run_id: str, *, why: str = "") -> None:
-        """Stop the run at its next call, until somebody resumes it."""
+        """Stop the run at its next call, until it is resumed."""
         self.do(calls.simple("pause", run_id, why))
 
     def cancel(self, run_id: str, *, why: str = "") -> None:
@@ -355,6 +355,6 @@ class Client:
         self.do(calls.simple("undo", run_id, why))
 
     def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             why: str = "") -> ClientRun[Any]:  # fmt: skip
+             why: str = "") -> RemoteRun[Any]:  # fmt: skip
         """A new run that starts with this one's first steps, and continues on its own from there."""
-        return ClientRun(self, self.do(calls.fork(run_id, step, id, state, why)))
+        return RemoteRun(self, self.do(calls.fork(run_id, step, id, state, why)))

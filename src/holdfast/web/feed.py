@@ -1,7 +1,6 @@
 """Watches logs for all viewers of a server: one query per look, however many viewers there are.
 
-A look asks for the ends of all watched logs. It happens sooner after something has changed, and not at all while there
-is no viewer. A viewer that cannot keep up misses nothing: it reads from where it is.
+A look asks for the ends of all watched logs. It happens sooner after something has changed, and not at all without viewers. A viewer that cannot keep up misses nothing: it reads from where it is.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a handler returns besides a plain result: a status of its own, and headers."""
+    """What a handler returns if its result needs more: a status of its own, and headers."""
 
     value: Any
     status: int | None = None
@@ -427,7 +427,7 @@ def gc(store: Store, ask: Ask) -> garbage.Collected:
 def unschedule(store: Store, ask: Ask) -> d.Deleted:
     name = ask.path["schedule_id"]
     if not store.schedules.delete(name):
-        raise NotFound(f"there is no schedule {name[:200]!r}; `holdfast schedules` lists them")
+        raise NotFound(f"unknown schedule {name[:200]!r}; `holdfast schedules` lists them")
     return d.Deleted(name)
 
 
