@@ -32,6 +32,9 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core.values import decode
+from holdfast.errors import Abandon, LeaseLost
+from holdfast.runtime.log.branches import current_branch
+from holdfast.store.sqlite import SQLiteStore
 from support.waiting import eventually
 from support.workers import STORES, url_of
 
@@ -384,3 +387,47 @@ def test_an_async_loop_sees_a_patch_in_the_same_iteration_on_replay(url: str) ->
 
         again = hf.replay("r")
         assert (True, None) == (again.reached_end, again.diverged)
+
+
+@loop(max_iterations=9)
+def answering(run: Run, state: AgentState) -> AgentState:
+    if state.iteration == 2:
+        CLOCK.append(1_000_000)  # an hour or so earlier than before
+        return state.to_done("answer")
+    return state.with_note("n", state.iteration)
+
+
+CLOCK: list[int] = []
+
+
+def test_a_loop_replays_although_the_clock_ran_backwards_before_its_last_iteration(
+    tmp_path: Path,
+) -> None:
+    CLOCK[:] = [9_000_000_000]
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: CLOCK[-1])) as hf:
+        hf.run(answering, "goal", id="r")
+
+        assert hf.replay("r").diverged is None
+
+
+@agent
+async def cancelled_and_going_on(run: AsyncRun) -> None:
+    await afterwards(1)
+    if IS_SLOW:
+        branch = current_branch()
+        assert branch is not None
+        branch.session.stop(Abandon(LeaseLost(run.id, 1, 2)))
+    await afterwards(3 if IS_SLOW else 2)
+    await run.wait_for("go")
+
+
+def test_a_run_that_lost_its_lease_is_not_recorded_as_diverged_whatever_its_code_does_then(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Holdfast(url, options=SHORT) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(cancelled_and_going_on, id="r")
+        monkeypatch.setitem(globals(), "IS_SLOW", True)
+        with pytest.raises(LeaseLost):
+            hf.run(cancelled_and_going_on, id="r")
+        assert "code" not in [waiting.kind for waiting in hf.get("r").waiting]

@@ -59,11 +59,13 @@ def resolve(store: Store, run_id: str, call: int | str | None, *, by: str, why: 
         control.resolve(store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why)
 
 
-def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence[str], by: str, why: str) -> None:  # fmt: skip
+def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence[str], expected: int | None,
+          key: str, by: str, why: str) -> bool:  # fmt: skip
     if client := client_of(store):
-        client.patch(run_id, changes, delete=delete, why=why)
-    else:
-        control.patch(store, run_id, changes, delete=delete, by=by, why=why)
+        return client.patch(run_id, changes, delete=delete, expected=expected, key=key, why=why)
+    return control.patch(
+        store, run_id, changes, delete=delete, expected=expected, key=key, by=by, why=why
+    )
 
 
 def pause(store: Store, run_id: str, *, by: str, why: str) -> None:

@@ -18,9 +18,8 @@ from holdfast.cli.common import existing_store, json_option, store_option
 from holdfast.errors import InvalidInput
 from holdfast.mcp import clients
 from holdfast.mcp.reach import Identity
-from holdfast.store.opening import sqlite_file, without_password
+from holdfast.store.opening import MASK, sqlite_file, without_password
 
-MASKED: Final = "***"
 TOKEN: Final = "HOLDFAST_MCP_TOKEN"  # noqa: S105  (the name of a variable)
 
 
@@ -207,8 +206,8 @@ def config(
         click.echo(text.as_json(clients.configuration(found, words)))
         return
     click.echo(clients.text(found, words))
-    if MASKED in words[-1]:
-        click.echo(f"\nReplace {MASKED} with the password of the database.", err=True)
+    if MASK in words[-1]:
+        click.echo(f"\nReplace {MASK} with the password of the database.", err=True)
 
 
 def _program() -> str:
