@@ -391,9 +391,9 @@ class AsyncHoldfast:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
-    async def get(self, run_id: str) -> RunState:
-        """The state now."""
-        return await self._read(Holdfast.get, run_id)
+    async def get(self, run_id: str, *, brief: bool = False) -> RunState:
+        """The state now; with `brief` without most calls that are over, see `Holdfast.get`."""
+        return await self._read(Holdfast.get, run_id, brief=brief)
 
     async def at(
         self, run_id: str, step: int, when: Literal["before", "after"] = "after"
@@ -406,16 +406,16 @@ class AsyncHoldfast:
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
     async def events(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[tuple[Record, Event]]:
-        """The run's log after a seq, at most `limit` events: each record with its event."""
-        return await self._read(Holdfast.events, run_id, after=after, limit=limit)
+        """The run's log after a seq, at most `limit` events; or its `last` events. Each record with its event."""
+        return await self._read(Holdfast.events, run_id, after=after, limit=limit, last=last)
 
     async def timeline(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[views.Moment]:
-        """The run's events as sentences."""
-        return await self._read(Holdfast.timeline, run_id, after=after, limit=limit)
+        """The run's events as sentences; which ones is as for `events`."""
+        return await self._read(Holdfast.timeline, run_id, after=after, limit=limit, last=last)
 
     async def stream(
         self, run_id: str, *, after: int = -1

@@ -335,9 +335,13 @@ class Holdfast:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
-    def get(self, run_id: str) -> RunState:
-        """The state now."""
-        return views.get(self.store, run_id)
+    def get(self, run_id: str, *, brief: bool = False) -> RunState:
+        """The state now, for which the whole log is read.
+
+        With `brief`, of the calls that are over only the last 100 are there that succeeded, and the last 100 that
+        failed, were retried or were in doubt; `left_out` counts the others. Then of a long log only the end is read.
+        """
+        return views.brief(self.store, run_id) if brief else views.get(self.store, run_id)
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
         """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
@@ -348,16 +352,16 @@ class Holdfast:
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[tuple[Record, Event]]:
-        """The run's log after a seq, at most `limit` events: each record with its event."""
-        return list(views.events(self.store, run_id, after=after, limit=limit))
+        """The run's log after a seq, at most `limit` events; or its `last` events. Each record with its event."""
+        return list(views.events(self.store, run_id, after=after, limit=limit, last=last))
 
     def timeline(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[views.Moment]:
-        """The run's events as sentences."""
-        return list(views.timeline(self.store, run_id, after=after, limit=limit))
+        """The run's events as sentences; which ones is as for `events`."""
+        return list(views.timeline(self.store, run_id, after=after, limit=limit, last=last))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. Blocks while there are none."""

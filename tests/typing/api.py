@@ -229,12 +229,14 @@ def running(url: str) -> None:
 def looking(hf: Holdfast) -> None:
     state: RunState = hf.at("r", 6, "before")
     assert_type(hf.get("r"), RunState)
+    assert_type(hf.get("r", brief=True), RunState)
     assert_type(state.state, dict[str, Any])
     assert_type(hf.artifact("r", "report"), bytes)
     for record, event in hf.stream("r", after=3):
         print(record.kind, event)
     hf.diff("r", 1, 2)
     hf.events("r", after=3)
+    hf.events("r", last=10)
     hf.value("r", state.state)
     hf.runs(status="waiting", agent="recap", limit=5)
     hf.verify("r")
@@ -323,12 +325,14 @@ async def running_async(url: str) -> None:
 
 async def looking_async(hf: AsyncHoldfast) -> None:
     assert_type(await hf.get("r"), RunState)
+    assert_type(await hf.get("r", brief=True), RunState)
     assert_type(await hf.at("r", 6, "before"), RunState)
     assert_type(await hf.artifact("r", "report"), bytes)
     async for record, event in hf.stream("r", after=3):
         print(record.kind, event)
     await hf.diff("r", 1, 2)
     await hf.events("r", after=3)
+    await hf.events("r", last=10)
     await hf.value("r", 1)
     await hf.runs(status="waiting")
     await hf.verify("r")

@@ -107,6 +107,7 @@ class Draft:
     plan: list[PlanStep]
     steps: int
     child_steps: int
+    left_out: int
     decisions: list[Decision]
     facts: list[Fact]
     questions: list[str]

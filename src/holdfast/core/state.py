@@ -180,6 +180,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     child_steps: int = 0
     """How many calls its child runs (and theirs) had made when they ended."""
     calls: tuple[Call, ...] = ()
+    left_out: int = 0
+    """How many calls that are over are not in `calls`; 0 unless this is a brief state."""
     waits: tuple[Waiting, ...] = ()
     decisions: tuple[Decision, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -225,7 +227,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def committed(self) -> int:
         """How many calls are over, one way or the other."""
-        return sum(call.status in ("done", "failed") for call in self.calls)
+        return self.left_out + sum(call.status in ("done", "failed") for call in self.calls)
 
     @property
     def in_doubt(self) -> tuple[Call, ...]:

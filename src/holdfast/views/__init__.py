@@ -4,6 +4,7 @@
 """
 
 from holdfast.core.plain import to_plain
+from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
 from holdfast.views.listing import (
     SHOWN_STATUSES,
@@ -14,10 +15,20 @@ from holdfast.views.listing import (
     standing,
     unwatched,
 )
-from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
+from holdfast.views.log import Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
+from holdfast.views.state import (
+    artifact,
+    at,
+    brief,
+    changes,
+    diff,
+    folded,
+    get,
+    pending,
+    with_owner,
+)
 from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
 
@@ -36,6 +47,7 @@ __all__ = [
     "agents",
     "artifact",
     "at",
+    "brief",
     "changes",
     "check",
     "compare",
