@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Message, Run, agent, bundle, control, step, tool, views
+from holdfast import Holdfast, Message, Run, agent, bundle, control, step, tool
 from holdfast.cli.describe import content
 from holdfast.core.parts import ToolCall
 from holdfast.doctor import damage_of

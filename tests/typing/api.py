@@ -27,6 +27,7 @@ from holdfast import (
     Handle,
     Holdfast,
     HoldfastError,
+    Item,
     LLMAgent,
     Message,
     OpenAIModel,
@@ -256,6 +257,19 @@ def looking(hf: Holdfast) -> None:
     hf.gett("r")  # expect-error
 
 
+def integrating(hf: Holdfast) -> None:
+    assert_type(hf.record("graph", id="t", thread=7), Handle[Any])
+    assert_type(hf.put_item("t", "graph.checkpoints", "1", {"v": 1}, by="graph"), bool)
+    found = hf.item("t", "graph.checkpoints", "1")
+    assert_type(found, Item | None)
+    assert_type(hf.items("t", "graph.checkpoints", prefix="1", after=3, limit=1), list[Item])
+    assert_type(hf.delete_item("t", "graph.checkpoints", "1"), bool)
+    hf.finish("t", {"answer": 7})
+    hf.delete("t")
+    print(found.key)  # expect-error
+    hf.record("graph")  # expect-error
+
+
 def deciding(hf: Holdfast) -> None:
     hf.approve("r", by="ann")
     hf.reject("r", why="no")
@@ -349,6 +363,17 @@ async def looking_async(hf: AsyncHoldfast) -> None:
     await hf.agents()
     await hf.get(7)  # expect-error
     await hf.runs(state="waiting")  # expect-error
+
+
+async def integrating_async(hf: AsyncHoldfast) -> None:
+    assert_type(await hf.record("graph", id="t", thread=7), AsyncHandle[Any])
+    assert_type(await hf.put_item("t", "graph.checkpoints", "1", b"bytes"), bool)
+    assert_type(await hf.item("t", "graph.checkpoints", "1"), Item | None)
+    assert_type(await hf.items("t", "graph.checkpoints", prefix="1", limit=1), list[Item])
+    assert_type(await hf.delete_item("t", "graph.checkpoints", "1"), bool)
+    await hf.finish("t", {"answer": 7})
+    await hf.delete("t")
+    await hf.put_item("t", "k", 1)  # expect-error
 
 
 async def deciding_async(hf: AsyncHoldfast) -> None:

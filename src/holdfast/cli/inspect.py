@@ -283,6 +283,7 @@ def _knowledge(state: RunState) -> None:
         f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
         for a in (*state.artifacts, *memory.artifacts)
     ])  # fmt: skip
+    _section("items", [f"{text.visible(name)}: {count:,}" for name, count in state.items.items()])
     _section(
         "last shown to a model", [] if state.context is None else [text.compact(state.context)]
     )

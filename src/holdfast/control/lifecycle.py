@@ -12,6 +12,7 @@ from holdfast.control.act import (
     what_is_open,
     whole_state,
 )
+from holdfast.control.items import is_recorded
 from holdfast.core import events as e
 from holdfast.core import still_open
 from holdfast.core.state import Call, RunState
@@ -124,6 +125,8 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         refuse_ended(row)
         if state.cancel_requested:
             return Act()
+        if is_recorded(store, row):  # no worker would carry it out
+            return Act([asked, e.RunCancelled(by=by, why=why)], RowChange("cancelled"))
         if row.status in ("paused", "quarantined"):
             reopened = e.RunReopened(by=by, why="to cancel it")
             return Act([asked, reopened], RowChange("pending", store.now()))

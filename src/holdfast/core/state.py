@@ -195,6 +195,10 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[Line, ...] = ()
     signals: tuple[Signal, ...] = ()
     usage: Usage = Usage()
+    items: dict[str, int] = {}
+    """How many items integrations keep in it, by collection."""
+    is_recorded: bool = False
+    """Another program executes it; Holdfast only records it."""
     budget: dict[str, float] = {}
     deadline_at: int | None = None
     waiting_for: str = ""

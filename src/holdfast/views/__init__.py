@@ -6,6 +6,7 @@
 from holdfast.core.plain import to_plain
 from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
+from holdfast.views.items import item, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
@@ -57,6 +58,8 @@ __all__ = [
     "family",
     "folded",
     "get",
+    "item",
+    "items",
     "next_steps",
     "pending",
     "position",

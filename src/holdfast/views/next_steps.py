@@ -51,7 +51,7 @@ def family(store: Store, state: RunState) -> Iterator[RunState]:
 def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
     """What people can do so that a run continues; empty if it has ended or is being executed."""
     state = brief(store, run) if isinstance(run, str) else run
-    if state.status in ("completed", "cancelled", "running"):
+    if state.status in ("completed", "cancelled", "running") or state.is_recorded:
         return []
     if state.status != "waiting":
         return [*_doubts(state), _resume(state)]
