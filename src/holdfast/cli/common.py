@@ -16,9 +16,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli import text
-from holdfast.errors import HoldfastError, NotFound, NotNow
+from holdfast.errors import HoldfastError, NoSuchRun, NotFound, NotNow
 from holdfast.store.base import Filter, Store
 from holdfast.store.opening import exists, open_store, sqlite_file
+from holdfast.words.advice import command
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,6 +83,9 @@ def existing_store(url: str | None) -> Iterator[Store]:
     store = open_store(url)
     try:
         yield store
+    except NoSuchRun as error:
+        error.for_command_line(command(url, "list"))
+        raise
     finally:
         store.close()
 

@@ -126,7 +126,7 @@ def put_item(
 
 
 def delete_item(store: Store, run_id: str, collection: str, key: str, *, by: str = "") -> bool:
-    """Let a key have no value any more; whether it had one. Earlier values stay in the log."""
+    """Delete the value of a key; whether it had one. Earlier values stay in the log."""
     return _put(store, run_id, collection, key, None, None, is_bytes=False, by=by)
 
 

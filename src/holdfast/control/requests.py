@@ -10,12 +10,12 @@ from typing import Any
 from holdfast.control.act import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
-from holdfast.core.advice import decision_calls
 from holdfast.core.events import Event
 from holdfast.core.items import version_key
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.base import RESERVED, RunRow, Store
+from holdfast.words.waiting import decision_calls
 
 
 def signal(

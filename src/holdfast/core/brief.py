@@ -1,7 +1,7 @@
 """The brief state of a run: everything but the many calls that are over.
 
-A run may have made a million calls. Whoever looks at it wants to know what it knows now, what is open, and how the
-last calls went. A brief state keeps all calls that are not over, the last `KEPT` that simply succeeded and the last
+A run may have made a million calls. A person who looks at it wants to know its state, what is open, and how the last
+calls went. A brief state keeps all calls that are not over, the last `KEPT` that simply succeeded and the last
 `KEPT` that did not (they failed, were tried more than once, or were in doubt). `RunState.left_out` counts the others.
 Its size does not grow with the number of calls, so neither does its snapshot.
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.advice import request_id
 from holdfast.core.agent_state import AgentState
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
+from holdfast.core.requests import request_id
 from holdfast.waiting import WaitingFor
 
 

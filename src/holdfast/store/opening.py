@@ -113,6 +113,15 @@ def _mode(path: str, test: Callable[[int], bool]) -> bool:
         ) from None
 
 
+def is_default(url: str) -> bool:
+    """Whether a command finds this store without being told where it is."""
+    given = os.environ.get("HOLDFAST_URL", "")
+    if given in (url, without_password(url)):
+        return True
+    here, default = sqlite_file(url), sqlite_file(given or None)
+    return here is not None and default is not None and here.absolute() == default.absolute()
+
+
 def without_password(url: str) -> str:
     """The same for people to read."""
     return _PASSWORD.sub(lambda m: f"{m['user']}:***@" if m["user"] else f"{m['key']}***", url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.requests import DECIDED_BY_PEOPLE, OpenRequest, ambiguous, request_id
 from holdfast.errors import RunBusy, RunWaiting, Suspend
 from holdfast.waiting import WaitingFor
 
@@ -84,6 +85,18 @@ def calls(run_id: str, x: WaitingFor, *, several: bool = False) -> list[str]:
             return [f"hf.resume({run})", f"hf.rerun({run})"]
         case _:
             return []
+
+
+def decision_calls(run_id: str, requests: Sequence[OpenRequest]) -> list[str]:
+    """For each request the calls that decide it, with its id where several of its kind are open."""
+    named = ambiguous(requests)
+    found = []
+    for request in requests:
+        if request.wait in DECIDED_BY_PEOPLE:
+            wanted = WaitingFor(request.wait, request.name, request_id=request_id(request))
+            decide = calls(run_id, wanted, several=request.wait in named)
+            found.append(f"{' or '.join(decide)}   # {request.name}")
+    return found
 
 
 def how_to_continue(run_id: str, waits: Sequence[WaitingFor], *, several: bool = False) -> str:
