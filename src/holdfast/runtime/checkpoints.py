@@ -66,7 +66,8 @@ def end_iteration(
         event = replace(event, forks=branch.forked)
     wanted = _is_snapshot_due(session)
     if not over and (wanted or is_due(session, iteration=True, changed=changed)):
-        yield from commit(session, [event])
+        seq: int = yield from commit(session, [event])
+        session.show(seq)  # as on replay: what came from outside is seen from here on
         if wanted and session.journal.forgets:
             yield Invoke(session, save, {"session": session}, branch, False)
     else:

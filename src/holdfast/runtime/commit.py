@@ -75,8 +75,8 @@ def commit(
     evidence: Asked | None = None,
     is_outcome: bool = False,
 ) -> Flow:
-    """Make events durable, with everything noted before them. Returns when they are; an outcome, when it is
-    the next to be handed to the code.
+    """Make events durable, with everything noted before them. Returns the seq of the last one when they are; of
+    an outcome, when it is the next to be handed to the code.
 
     If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
     it is the gate, so that nothing starts after a cancellation.
@@ -103,7 +103,7 @@ def commit(
             yield HandOver(session, batch.seq, turn)
         elif is_outcome or session.lines is None:
             session.show(batch.seq)
-        return
+        return batch.seq
     yield from _refuse(session, error, events, evidence)
 
 

@@ -201,7 +201,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     if signal.reason in ("cancelled", *REASONS):
         yield from _end_children(session, signal)
     if spec.on_failure == "undo" or journal.is_undone:
-        yield from _undo(session, spec)
+        yield from _undo(session, spec, signal)
     if signal.reason == "cancelled" or journal.undo is not None:
         asked = journal.undo or journal.cancel
         by, why = (asked.by, asked.why) if asked else ("", "")
@@ -216,11 +216,14 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
 
 
-def _undo(session: Session, spec: AgentSpec) -> Flow:
+def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow:
     """Undo what the run did, also calls that its code did not come to in this process."""
     session.waits.clear()
     learn_names(session, spec.fn)
-    yield from compensate(session)
+    because = None
+    if signal is not None and signal.reason in REASONS and not session.journal.is_undone:
+        because = e.UndoStarted(signal.reason, signal.message)
+    yield from compensate(session, because)
 
 
 def _end_children(session: Session, signal: Stop) -> Flow:

@@ -36,12 +36,14 @@ def _gate_own(session: Session) -> None:
         raise session.stop(undone())
     if journal.paused is not None:
         raise session.stop(suspended(session.run_id, WaitingFor("resume")))
+    if journal.undo_started is not None:
+        raise session.stop(Stop(journal.undo_started.reason, journal.undo_started.message))
     if created is not None:
         if is_overdue(session):
             raise session.stop(overdue())
         if created.budget:
             check_budget(session, created.budget)
-    if journal.undoing:  # after its failure, which is the reason unless a limit was
+    if journal.undoing:  # after a failure of its code, or in a log of version 0.1
         raise session.stop(undone())
 
 

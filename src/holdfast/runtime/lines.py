@@ -26,7 +26,8 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from holdfast.core import events as e
 from holdfast.core.events import Event
@@ -126,10 +127,33 @@ class Turn:
         self.lines.drop(self)
 
 
+class TimeoutName(NamedTuple):
+    """Which of the timeouts that a line has entered: a replay knows it by this."""
+
+    entered_at: int
+    """How many calls and waits the line had made."""
+    number: int
+    """How many timeouts it had entered since the last of them."""
+
+
+NO_NAME: Final = TimeoutName(-1, 0)
+
+
 class Line(Coroutine[Any, Any, Any]):
     """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
 
-    __slots__ = ("_coro", "_finished", "branch", "cancel_due", "in_call", "lines", "state", "task")
+    __slots__ = (
+        "_coro",
+        "_finished",
+        "branch",
+        "cancel_due",
+        "cancelled_before",
+        "in_call",
+        "last_timeout",
+        "lines",
+        "state",
+        "task",
+    )
 
     def __init__(self, lines: Lines, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro, self.lines = coro, lines
@@ -138,7 +162,11 @@ class Line(Coroutine[Any, Any, Any]):
         """Whether it is inside a call or wait of Holdfast: then no code of the agent runs in it."""
         self.cancel_due = False
         """It was cancelled while an outcome was on its way to it: it hears of that at its next await."""
+        self.cancelled_before: int | None = None
+        """By a recorded timeout, before its call or wait at this position."""
         self.task: asyncio.Task[Any] | None = None
+        self.last_timeout = TimeoutName(0, 0)
+        """The timeout that its code has entered last."""
         self.branch: LineBranch | None = None
         self._finished: BaseException | None = None
 
@@ -231,7 +259,7 @@ class Line(Coroutine[Any, Any, Any]):
 
     def _deliver_cancellation(self) -> None:
         """As asyncio does: a task that is to be cancelled is so at its next await."""
-        self.cancel_due = False
+        self.cancel_due, self.cancelled_before = False, None
         if self.task is not None and self.task.cancelling():
             self.task.uncancel()
             self.task.cancel()
@@ -279,8 +307,9 @@ class Lines:
         self._outcomes: deque[Turn] = deque()
         self._held: list[Turn] = []
         self._parked: dict[Place, asyncio.Future[None]] = {}
-        self._timed_out: list[Line] = []
-        """Lines that a timeout of the code is about to cancel."""
+        self._timeouts: WeakKeyDictionary[asyncio.Timeout, TimeoutName] = WeakKeyDictionary()
+        self._timed_out: list[tuple[Line, asyncio.Timeout]] = []
+        """Lines that a timeout of the code is about to cancel, each with the timeout."""
         self._hops = 0
         self._is_ticking = False
         self._patience: asyncio.TimerHandle | None = None
@@ -346,10 +375,12 @@ class Lines:
         if line is None or line.in_call:
             yield None  # in a task that the agent did not make
             return
-        if line.cancel_due and line.task is not None and not self._is_recorded(place):
-            line.cancel_due = False
+        if line.cancel_due and line.task is not None and self._was_cancelled_before(line, place):
+            line.cancel_due, line.cancelled_before = False, None
             if line.task.cancelling():
                 raise asyncio.CancelledError
+        if not line.cancel_due:
+            line.cancelled_before = None
         line.in_call = True
         try:
             yield line
@@ -357,11 +388,14 @@ class Lines:
             line.in_call = False
             line.runs()
 
-    def _is_recorded(self, place: Place) -> bool:
-        """Whether the call at this place is in the log: then a cancellation came after it had begun."""
+    def _was_cancelled_before(self, line: Line, place: Place) -> bool:
+        """Whether a cancellation came before the call at this place had begun. A recorded timeout says so. Otherwise
+        it came later if the call is in the log."""
+        if line.cancelled_before is not None and line.branch and line.branch.path == place[0]:
+            return place[1] >= line.cancelled_before
         if not self.session.knows_all:
             self.session.read_all()
-        return place in self.session.journal.entries
+        return place not in self.session.journal.entries
 
     # ── turns ────────────────────────────────────────────────────────────────────────────
 
@@ -547,12 +581,7 @@ class Lines:
                 self._grant(first)
             return  # it is on its way
         if self._timed_out:
-            line = self._timed_out.pop(0)
-            assert line.branch is not None
-            fired = e.TimeoutFired(index=line.branch.index, branch=line.branch.path,
-                                   within_us=self.session.store.now() - self._began_at)  # fmt: skip
-            self.session.hold(fired)
-            self._cancel_line(line)
+            self._time_out_first()
             return
         if self._parked or self.has_unwound:
             self._leave_if_quiet()
@@ -593,21 +622,42 @@ class Lines:
 
     # ── timeouts of the code ─────────────────────────────────────────────────────────────
 
-    def time_out(self, line: Line) -> bool:
+    def enter_timeout(self, line: Line, timeout: asyncio.Timeout) -> None:
+        """The code of a line enters a timeout."""
+        index = 0 if line.branch is None else line.branch.index
+        last = line.last_timeout
+        number = last.number + 1 if last.entered_at == index else 1
+        line.last_timeout = self._timeouts[timeout] = TimeoutName(index, number)
+
+    def time_out(self, line: Line, timeout: asyncio.Timeout) -> bool:
         """A timeout of the agent's code has fired."""
         assert line.task is not None
         if self.is_over or self.session.is_ending or self.session.stopped is not None:
             return asyncio.Task.cancel(line.task)
-        self._timed_out.append(line)
+        self._timed_out.append((line, timeout))
         self.settle(0)
         return True
 
-    def forget_timeout(self, line: Line) -> bool:
-        """The code is past a timeout that has fired: whether the line had not been told yet."""
-        if line not in self._timed_out:
-            return False
-        self._timed_out.remove(line)
-        return True
+    def forget_timeout(self, timeout: asyncio.Timeout) -> bool:
+        """The code is past a timeout that has fired: whether its line had not been told of it yet."""
+        left = [x for x in self._timed_out if x[1] is not timeout]
+        is_known, self._timed_out = len(left) < len(self._timed_out), left
+        return is_known
+
+    def _time_out_first(self) -> None:
+        """Record the first of the timeouts that have fired, and cancel its line."""
+        line, timeout = self._timed_out.pop(0)
+        assert line.branch is not None
+        name = self._timeouts.get(timeout, NO_NAME)
+        fired = e.TimeoutFired(
+            index=line.branch.index,
+            branch=line.branch.path,
+            within_us=self.session.store.now() - self._began_at,
+            entered_at=name.entered_at,
+            number=name.number,
+        )
+        self.session.hold(fired)
+        self._cancel_line(line)
 
     def _time_out_again(self, recorded: tuple[int, Place], asked: Turn | None) -> bool:
         """If the next in the log is a timeout, and it has fired again, cancel its line.
@@ -615,19 +665,28 @@ class Lines:
         A log that was written before timeouts were recorded has only what the code gave up.
         """
         journal, (_, place) = self.session.journal, recorded
-        if journal.entries[place].timeout is not None:
-            found = [x for x in self._timed_out if x.branch and x.branch.path == place[0]]
-        else:
-            found = self._timed_out if asked is not None and asked.is_cut else []
+        entry = journal.entries[place]
+        found = self._timed_out if asked is not None and asked.is_cut else []
+        if entry.timeout is not None:
+            found = [x for x in self._timed_out if self._is_same(x, entry.timeout)]
         if not found:
             return False
-        if journal.entries[place].timeout is not None:
-            self.session.show(journal.entries[place].seq)
+        line, _ = fired = found[0]
+        if entry.timeout is not None:
+            self.session.show(entry.seq)
             journal.forget(*place)
-        line = found[0]
-        self._timed_out.remove(line)
+            line.cancelled_before = entry.timeout.index
+        self._timed_out.remove(fired)
         self._cancel_line(line)
         return True
+
+    def _is_same(self, fired: tuple[Line, asyncio.Timeout], recorded: e.TimeoutFired) -> bool:
+        """Whether a timeout that has fired is the one that is recorded. Version 0.1 recorded only its branch."""
+        line, timeout = fired
+        if line.branch is None or line.branch.path != recorded.branch:
+            return False
+        name = TimeoutName(recorded.entered_at, recorded.number)
+        return name == NO_NAME or self._timeouts.get(timeout, NO_NAME) == name
 
     def _cancel_line(self, line: Line) -> None:
         assert line.task is not None

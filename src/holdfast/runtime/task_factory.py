@@ -123,22 +123,34 @@ class LineTask(asyncio.Task[Any]):
 
     line: Line | None = None
 
+    def cancelling(self) -> int:
+        timeout = _timeout_in(asyncio.Timeout.__aenter__)
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            self.line.lines.enter_timeout(self.line, timeout)
+        return super().cancelling()
+
     def cancel(self, msg: Any | None = None) -> bool:
-        is_timeout = self.line is not None and _is_called_by(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
-        if is_timeout and self.line is not None and current_branch() is not None:
-            return self.line.lines.time_out(self.line)  # else it was set in the body of a call
+        timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            return self.line.lines.time_out(
+                self.line, timeout
+            )  # else it was set in the body of a call
         return super().cancel(msg)
 
     def uncancel(self) -> int:
-        line = self.line if _is_called_by(asyncio.Timeout.__aexit__) else None
-        if line is not None and line.lines.forget_timeout(line):
+        timeout = _timeout_in(asyncio.Timeout.__aexit__)
+        if timeout is not None and self.line and self.line.lines.forget_timeout(timeout):
             return self.cancelling()
         return super().uncancel()
 
 
-def _is_called_by(method: Any) -> bool:
-    """Whether the caller of the function that asks this is that method."""
-    return sys._getframe(2).f_code is method.__code__
+def _timeout_in(method: Any) -> asyncio.Timeout | None:
+    """The `asyncio.timeout` that calls the function that asks this, if this method of it does."""
+    caller = sys._getframe(2)
+    if caller.f_code is not method.__code__:
+        return None
+    found: asyncio.Timeout = caller.f_locals["self"]
+    return found
 
 
 class _BranchingFactory:

@@ -33,8 +33,8 @@ from holdfast.words.waiting import suspended
 BRANCH = "undo"
 
 
-def compensate(session: Session) -> Flow:
-    """Undo every finished call that says how, in reverse order."""
+def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow:
+    """Undo every finished call that says how, in reverse order. `because` is recorded with the first of them."""
     session.read_all()
     known = fold(RunState(), session.store.read(session.run_id))
     doubtful = [
@@ -50,6 +50,8 @@ def compensate(session: Session) -> Flow:
     branch = Branch(session, BRANCH)
     done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
+    if done and because is not None:
+        session.announce(because)
     yield from _learn_calls(session, {c.name for c in done if not c.child})
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec, args = _undo_call(session, finished)
