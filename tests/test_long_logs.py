@@ -91,6 +91,19 @@ def opened(
         yield counting
 
 
+def test_a_process_that_has_executed_a_long_run_leaves_a_snapshot(
+    opened: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So not even the first look reads all of it."""
+    hf = opened.hf
+    monkeypatch.setattr("holdfast.runtime.engine.LONG_LOG", STEPS)
+    with pytest.raises(RunWaiting):
+        hf.resume("r")
+
+    assert opened.reads(lambda: hf.get("r", brief=True)) <= 10
+    assert hf.get("r", brief=True).left_out == STEPS - 100
+
+
 def test_after_the_first_look_a_brief_state_reads_only_what_is_new(opened: Counting) -> None:
     hf = opened.hf
     first = hf.get("r", brief=True)

@@ -184,12 +184,11 @@ def failing(run: Run) -> None:
 @agent(deadline=0.001)
 def late(run: Run) -> None:
     while True:
-        run.now()
+        pay(1)
 
 
 @agent(budget=Budget(max_steps=1))
 def costly(run: Run) -> None:
-    run.uuid()
     pay(1)
     pay(2)
 

@@ -191,7 +191,8 @@ async def inside_async(run: AsyncRun) -> None:
     await run.wait_for("go", timeout=3)
     await run.ask("Which?")
     await run.checkpoint()
-    await run.map(draft, ["a"])  # expect-error
+    assert_type(await run.map(draft, ["a"]), list[list[str]])
+    await run.map(think, [7])  # expect-error
 
 
 # ── outside, sync ────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.requests import DECIDED_BY_PEOPLE, OpenRequest, ambiguous, request_id
-from holdfast.errors import RunBusy, RunWaiting, Suspend
+from holdfast.errors import Diverged, RunBusy, RunWaiting, Suspend
 from holdfast.waiting import WaitingFor
 
 BY_ITSELF = "a worker resumes it when it is due"
@@ -118,6 +118,12 @@ def run_waiting(run_id: str, *waits: WaitingFor, several: bool = False) -> RunWa
     """The error for a run that cannot continue here and now."""
     how = how_to_continue(run_id, waits, several=several)
     return RunWaiting(run_id, phrases(waits), how, waits=waits)
+
+
+def waiting_for_code(diverged: Diverged) -> WaitingFor:
+    """What a run is waiting for whose code has diverged."""
+    place = "" if diverged.place is None else "{}#{}".format(*diverged.place)
+    return WaitingFor("code", request_id=place, reason=diverged.where)
 
 
 def run_busy(run_id: str, owner: str, how: str) -> RunBusy:
