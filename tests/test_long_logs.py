@@ -96,7 +96,7 @@ def test_a_process_that_has_executed_a_long_run_leaves_a_snapshot(
 ) -> None:
     """So not even the first look reads all of it."""
     hf = opened.hf
-    monkeypatch.setattr("holdfast.runtime.engine.LONG_LOG", STEPS)
+    monkeypatch.setattr("holdfast.runtime.exec.engine.LONG_LOG", STEPS)
     with pytest.raises(RunWaiting):
         hf.resume("r")
 

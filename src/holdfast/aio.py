@@ -38,13 +38,13 @@ from holdfast.execution import (
     start_by_name,
 )
 from holdfast.gc import Collected
-from holdfast.runtime.agent_types import AnyAgent, BoundAgent
-from holdfast.runtime.declare import run_request
-from holdfast.runtime.dry_run import Replayed
-from holdfast.runtime.engine import Options
-from holdfast.runtime.threads import in_thread
-from holdfast.runtime.uninterrupted import uninterrupted, until_done
-from holdfast.runtime.worker import Report, Worker
+from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.specs import run_request
+from holdfast.runtime.exec.dry_run import Replayed
+from holdfast.runtime.exec.engine import Options
+from holdfast.runtime.exec.threads import in_thread
+from holdfast.runtime.exec.uninterrupted import uninterrupted, until_done
+from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 
 P = ParamSpec("P")

@@ -34,13 +34,13 @@ from holdfast.execution import (
     start_by_name,
 )
 from holdfast.gc import Collected, gc
-from holdfast.runtime.agent_types import AnyAgent, BoundAgent
-from holdfast.runtime.declare import AgentSpec, agent_spec, run_request
-from holdfast.runtime.dry_run import Replayed, replay
-from holdfast.runtime.engine import Engine, Options
-from holdfast.runtime.registration import register
-from holdfast.runtime.schedules import define as define_schedule
-from holdfast.runtime.worker import Report, Worker
+from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.registration import register
+from holdfast.runtime.declare.specs import AgentSpec, agent_spec, run_request
+from holdfast.runtime.exec.dry_run import Replayed, replay
+from holdfast.runtime.exec.engine import Engine, Options
+from holdfast.runtime.exec.schedules import define as define_schedule
+from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store

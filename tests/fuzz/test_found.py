@@ -32,6 +32,7 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core.values import decode
+from holdfast.store.sqlite import SQLiteStore
 from support.waiting import eventually
 from support.workers import STORES, url_of
 
@@ -384,3 +385,24 @@ def test_an_async_loop_sees_a_patch_in_the_same_iteration_on_replay(url: str) ->
 
         again = hf.replay("r")
         assert (True, None) == (again.reached_end, again.diverged)
+
+
+@loop(max_iterations=9)
+def answering(run: Run, state: AgentState) -> AgentState:
+    if state.iteration == 2:
+        CLOCK.append(1_000_000)  # an hour or so earlier than before
+        return state.to_done("answer")
+    return state.with_note("n", state.iteration)
+
+
+CLOCK: list[int] = []
+
+
+def test_a_loop_replays_although_the_clock_ran_backwards_before_its_last_iteration(
+    tmp_path: Path,
+) -> None:
+    CLOCK[:] = [9_000_000_000]
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: CLOCK[-1])) as hf:
+        hf.run(answering, "goal", id="r")
+
+        assert hf.replay("r").diverged is None
