@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from holdfast.control.items import is_recorded
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
@@ -125,14 +126,17 @@ def _acts(call: Call) -> bool:
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
-    if not request(store, run_id, asked):
-        act(store, run_id, _refuse)
+
+    def end_recorded(_: RunState, row: RunRow) -> Act:
+        refuse_ended(row)
+        if not is_recorded(store, row):
+            return Act()
+        # No worker would carry it out.
+        return Act([asked, e.RunCancelled(by=by, why=why)], RowChange("cancelled"))
+
+    act(store, run_id, end_recorded)
+    request(store, run_id, asked)
     cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
-
-
-def _refuse(_: RunState, row: RunRow) -> Act:
-    refuse_ended(row)
-    return Act()
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -142,7 +146,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
-            end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
+            end = "" if row.status in TERMINAL_STATUSES else f"; hf.cancel({run_id!r}) ends it"
             raise NotNow(
                 f"run {run_id!r} has nothing to undo: none of its completed calls declares undo (@tool(undo=…)), "
                 f"or it is already undone{end}"
