@@ -16,12 +16,13 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, Refused, text
+from holdfast.cli import INTERRUPTED, Refused, acts, text
 from holdfast.cli.common import (
     Decider,
     decision_options,
     existing_store,
     file_argument,
+    is_server,
     json_option,
     known_runs,
     python_files,
@@ -183,7 +184,7 @@ class Job:
 
     def _interrupted(self) -> NoReturn:
         store = self.hf.store
-        state = views.get(store, self.run_id) if store.get(self.run_id) is not None else None
+        state = views.brief(store, self.run_id) if store.get(self.run_id) is not None else None
         how = next_commands(store, state, self.url, self.file) if state is not None else []
         if self.as_json:
             self._json(state.status if state is not None else "not created", how=how)
@@ -199,7 +200,7 @@ class Job:
         raise click.exceptions.Exit(INTERRUPTED)
 
     def _waits(self, waiting: RunWaiting) -> NoReturn:
-        state = views.get(self.hf.store, self.run_id)
+        state = views.brief(self.hf.store, self.run_id)
         steps = views.next_steps(self.hf.store, state)
         how = [advice(step, self.url, self.file) for step in steps] or [waiting.how]
         if self.as_json:
@@ -217,7 +218,7 @@ class Job:
         raise click.exceptions.Exit(1)
 
     def _failed(self, failed: RunFailed) -> NoReturn:
-        state = views.get(self.hf.store, self.run_id)
+        state = views.brief(self.hf.store, self.run_id)
         was_cancelled = isinstance(failed, RunCancelled)  # its message says so by itself
         error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
@@ -240,7 +241,7 @@ class Job:
 
     def _diverged(self, diverged: Diverged) -> NoReturn:
         """The code does not match the log: both sides, and the commands with which the run goes on."""
-        state = views.get(self.hf.store, self.run_id)
+        state = views.brief(self.hf.store, self.run_id)
         how = next_commands(self.hf.store, state, self.url, self.file)
         lines = [
             f"{diverged.what} To continue:",
@@ -266,7 +267,7 @@ def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str =
 
 def _print_result(store: Store, run_id: str, as_json: bool) -> None:
     """The result of a run that is completed; the agent's code is not needed for that."""
-    state = views.get(store, run_id)
+    state = views.brief(store, run_id)
     result = content(store, run_id, state.result)
     if as_json:
         click.echo(_as_json(run_id, state.status, result=result))
@@ -295,6 +296,11 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float
 
     Parameters are converted to the types that the agent declares. After Ctrl-C the run can be resumed.
     """
+    if is_server(url):
+        raise InvalidInput(
+            "`holdfast run` executes an agent here, which needs the URL of a database; on a server, start it by name: "
+            "holdfast start NAME"
+        )
     loaded = load(target)
     agent = loaded.chosen()
     spec = agent_spec(agent)
@@ -345,6 +351,16 @@ def resume(target: str, run_id: str | None, lease: float, wait: bool, override: 
         row = views.row_of(store, run_id)
         if row.status == "completed" and not accept_new_steps:
             _print_result(store, run_id, as_json)
+            return
+        if is_server(url):
+            acts.resume(
+                store, run_id, accept_new_steps=accept_new_steps, limits=Limits(deadline, budget)
+            )
+            say(
+                as_json,
+                {"run": run_id, "did": "resumed"},
+                f"{run_id}: resumed; a worker will execute it",
+            )
             return
         if not target:
             how = command(url, "resume", "FILE", run_id)

@@ -4,20 +4,35 @@
 """
 
 from holdfast.core.plain import to_plain
+from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
+from holdfast.views.inbox import InboxItem, InboxPage, inbox
+from holdfast.views.items import item, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
     Watch,
     every_run,
     runs,
+    shown,
     standing,
     unwatched,
 )
-from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
+from holdfast.views.log import Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
+from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
+from holdfast.views.state import (
+    artifact,
+    at,
+    brief,
+    changes,
+    diff,
+    folded,
+    get,
+    pending,
+    with_owner,
+)
 from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
 
@@ -26,8 +41,11 @@ __all__ = [
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "InboxItem",
+    "InboxPage",
     "Moment",
     "OpenRequest",
+    "Outcome",
     "Position",
     "RunPage",
     "Through",
@@ -36,6 +54,7 @@ __all__ = [
     "agents",
     "artifact",
     "at",
+    "brief",
     "changes",
     "check",
     "compare",
@@ -45,7 +64,11 @@ __all__ = [
     "family",
     "folded",
     "get",
+    "inbox",
+    "item",
+    "items",
     "next_steps",
+    "outcome",
     "pending",
     "position",
     "ranges",
@@ -53,6 +76,7 @@ __all__ = [
     "requests",
     "row_of",
     "runs",
+    "shown",
     "standing",
     "timeline",
     "to_plain",
