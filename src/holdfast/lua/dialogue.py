@@ -38,7 +38,7 @@ class Dialogue:
         return [(n, m) for n, m in enumerate(self.run.messages.all()) if n not in self._hidden]
 
     def of_agent(self, agent: str) -> list[Message]:
-        """What an agent is shown: its own messages and those of nobody; of its instructions, the newest."""
+        """What an agent is shown: its own messages and those that belong to no agent; of its instructions, the newest."""
         shown = [(n, m) for n, m in self.visible() if _agent_of(m) in ("", agent)]
         own = [n for n, m in shown if m.role == Role.SYSTEM and _agent_of(m) == agent]
         return [m for n, m in shown if n not in own[:-1]]

@@ -62,7 +62,7 @@ class Project:
     def size(self, given: str) -> int:
         path = self.path(given)
         if not path.is_file():
-            raise InvalidInput(f"there is no file {given!r}")
+            raise InvalidInput(f"file {given!r} not found")
         return path.stat().st_size
 
     def module(self, name: str) -> tuple[bytes, str]:
@@ -76,7 +76,7 @@ class Project:
             if Path(given).suffix in SUFFIXES and self.path(given).is_file():
                 return self.read(given).encode(), given
         raise InvalidInput(
-            f"require: there is no module {name!r} in the project (looked for {below}.lua and {below}.tac)"
+            f"require: module {name!r} not found in the project (looked for {below}.lua and {below}.tac)"
         )
 
 

@@ -42,13 +42,13 @@ class People:
         return getattr(self, verb)(options)
 
     def approve(self, options: dict[str, Any]) -> bool:
-        """Whether a person approved; `default` (false) if nobody decided within `timeout`."""
+        """Whether a person approved; `default` (false) if it was not decided within `timeout`."""
         asked = Approval(_message(options, "approve"), show=options.get("context"))
         decided = self._run.wait_any(asked, timeout=options.get("timeout"))
         return bool(options.get("default", False)) if decided is None else bool(decided[1])
 
     def input(self, options: dict[str, Any]) -> Any:
-        """A person's answer; `default` if nobody answered within `timeout`."""
+        """A person's answer; `default` if it was not answered within `timeout`."""
         if "options" in options:
             return self.select(options)
         message, hint = _message(options, "input"), options.get("placeholder")
@@ -102,7 +102,7 @@ class People:
         return {item["id"]: self.input({"message": item["id"], **item}) for item in items}
 
     def notify(self, options: dict[str, Any]) -> None:
-        """A line for people who look at the run. Nobody is waited for."""
+        """A line in the run's log for people. The run does not wait."""
         shown = (
             f" {json.dumps(options['context'], ensure_ascii=False)}" if "context" in options else ""
         )

@@ -125,7 +125,7 @@ class Program:
         """A child run of another procedure of the file."""
         if name not in self.procedures:
             known = ", ".join(self.procedures)
-            raise InvalidInput(f"there is no procedure {name!r}; the file has {known}")
+            raise InvalidInput(f"unknown procedure {name!r}; the file has {known}")
         decl = self.declared.procedures[name]
         return self.procedures[name](**fitted(decl.fields, args, name, others=decl.is_open))
 
@@ -134,7 +134,7 @@ class Program:
     def tool(self, name: str) -> Callable[..., Any]:
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
-            raise InvalidInput(f"there is no tool {name!r}; the file has {known}")
+            raise InvalidInput(f"unknown tool {name!r}; the file has {known}")
         return self._tools[name]
 
     def agent(self, name: str) -> AgentDecl:
@@ -155,7 +155,7 @@ class Program:
         if name not in self._host:
             known = ", ".join(self._host) or "none"
             raise InvalidInput(
-                f"there is no Python tool {name!r} here (given: {known}); give it with procedure(FILE, tools=[…])"
+                f"Python tool {name!r} was not given (given: {known}); give it with procedure(FILE, tools=[…])"
             )
         return self._host[name]
 

@@ -101,8 +101,8 @@ class Vm:
             py[name.encode()] = self._guarded(op)
         for name, op in own.items():
             py[name.encode()] = op
-        slow = self._own("patterns.lua")
-        self.sandbox = self._own("sandbox.lua", py, slow)
+        slow, stable = self._own("patterns.lua"), self._own("stable.lua")
+        self.sandbox = self._own("sandbox.lua", py, slow, stable)
         self.language = self._own("language.lua", self.sandbox)
         self._call = self.sandbox[b"call"]
 
