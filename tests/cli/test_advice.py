@@ -1,6 +1,5 @@
 """Every command that errors and `show` print works as printed, on a store that is not the default."""
 
-import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Budget, Holdfast, Run, RunCancelled, RunFailed, RunWaiting, agent, tool
-from support.shell import HOLDFAST, environment
+from support.shell import HOLDFAST, commands, environment
 
 AGENTS = """
 from holdfast import Budget, Run, agent, step, tool
@@ -134,11 +133,6 @@ def holdfast(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProc
         text=True,
         stdin=subprocess.DEVNULL,
     )
-
-
-def commands(text: str) -> list[str]:
-    """The commands in what was printed, each on a line of its own, perhaps after a label."""
-    return re.findall(r"(?:^|: | {2})(holdfast (?:[a-z]+) .*)$", text, re.MULTILINE)
 
 
 def as_typed(line: str) -> list[str]:

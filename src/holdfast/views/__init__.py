@@ -6,6 +6,7 @@
 from holdfast.core.plain import to_plain
 from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
+from holdfast.views.inbox import InboxItem, InboxPage, inbox
 from holdfast.views.items import item, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
@@ -13,11 +14,13 @@ from holdfast.views.listing import (
     Watch,
     every_run,
     runs,
+    shown,
     standing,
     unwatched,
 )
 from holdfast.views.log import Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
+from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
 from holdfast.views.state import (
     artifact,
@@ -38,8 +41,11 @@ __all__ = [
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "InboxItem",
+    "InboxPage",
     "Moment",
     "OpenRequest",
+    "Outcome",
     "Position",
     "RunPage",
     "Through",
@@ -58,9 +64,11 @@ __all__ = [
     "family",
     "folded",
     "get",
+    "inbox",
     "item",
     "items",
     "next_steps",
+    "outcome",
     "pending",
     "position",
     "ranges",
@@ -68,6 +76,7 @@ __all__ = [
     "requests",
     "row_of",
     "runs",
+    "shown",
     "standing",
     "timeline",
     "to_plain",
