@@ -407,14 +407,14 @@ MUTANTS = (
     ),
     Mutant(
         "a decision is written behind another event than it was made upon",
-        "control/act.py::act",
+        "store/outside.py::act",
         "key, before=head.hash)",
         "key)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a run that ended while somebody decided is written to",
-        "control/act.py::act",
+        "store/outside.py::act",
         "        records = reads(store, run_id)\n        row = store.get(run_id)",
         "        row = store.get(run_id)\n        records = reads(store, run_id)",
         ("tests/runtime/test_decisions.py",),

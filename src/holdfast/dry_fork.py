@@ -17,7 +17,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from holdfast import views
-from holdfast.control.act import everything
 from holdfast.control.fork import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
@@ -46,6 +45,7 @@ from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import NewRun, RunRow, Store
+from holdfast.store.outside import everything
 from holdfast.store.sqlite import SQLiteStore
 
 FOREVER: Final = 1e9

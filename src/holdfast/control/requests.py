@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.control.act import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
@@ -16,6 +15,7 @@ from holdfast.core.events import Event
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.base import RESERVED, RunRow, Store
+from holdfast.store.outside import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 
 
 def signal(

@@ -6,6 +6,7 @@ that nothing starts after a cancellation (`writer.py`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,7 +20,6 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
-    Conflict,
     HoldfastError,
     KeyTaken,
     LeaseLost,
@@ -44,6 +44,7 @@ from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Commit
 from holdfast.store.base import RowChange
+from holdfast.store.outside import Act, act
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
@@ -157,14 +158,9 @@ def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
         error=receipt.error if isinstance(receipt, e.CallFailed) else None,
     )
     inside = Inside(asked.spec.name, asked.spec.effect, session.run_id)
-    for _ in range(5):
-        try:
-            yield Invoke(session, session.append_outside, {"event": said}, inside, False)
-        except Conflict:
-            continue
-        except HoldfastError:
-            return
-        return
+    what = {"store": session.store, "run_id": session.run_id, "decide": lambda *_: Act([said])}
+    with contextlib.suppress(HoldfastError):
+        yield Invoke(session, act, what, inside, False)
 
 
 def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow:

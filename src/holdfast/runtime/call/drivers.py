@@ -363,8 +363,13 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     if session.boundary is not None:
         session.point("before commit ", effect.label)
     lines = _lines(session)
-    if lines is not None and lines.is_leaving:
-        await lines.stay()
+    while lines is not None and lines.is_leaving:
+        try:
+            await lines.stay()
+        except asyncio.CancelledError as cut:
+            if session.is_ending:
+                raise
+            cancelled.append(cut)
     loop, here = asyncio.get_running_loop(), threading.get_ident()
 
     def submit(work: Append) -> Any:

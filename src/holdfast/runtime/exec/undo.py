@@ -14,19 +14,20 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
-from holdfast.core import log
 from holdfast.core.fold import fold
+from holdfast.core.log import Record
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Abandon, Conflict, NotFound
+from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.flow import call
 from holdfast.runtime.declare.params import Params
 from holdfast.runtime.declare.specs import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
-from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
+from holdfast.store.outside import Act, act, everything
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
@@ -71,25 +72,25 @@ def _learn_calls(session: Session, names: set[str]) -> Flow:
 
 def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
     """Ask a child run to undo what it did. Its row; None if there is nothing (more) to undo."""
-    while (row := store.get(run_id)) is not None:
-        records = list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+    records: list[Record] = []
+    needed = False
+
+    def reads(store: Store, run_id: str) -> list[Record]:
+        records[:] = everything(store, run_id)
+        return records
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        nonlocal needed
         ended = row.status in TERMINAL_STATUSES
-        if not ended and any(r.kind == e.UndoRequested.kind for r in records):
-            return row
-        calls = fold(RunState(), records).calls
-        if ended and not any(c.undoable and not c.undone for c in calls):
-            return None
-        last = records[-1]
-        _, sealed = log.seal(
-            log.Head(last.seq, last.hash, last.time),
-            [e.UndoRequested(why="its parent is undone")],
-            epoch=last.epoch,
-            time=store.now(),
-        )
-        change = RowChange("pending", store.now())
-        with contextlib.suppress(Conflict):  # another process wrote in between: read again
-            store.append(Append(run_id, last.seq, sealed, None, change))
-    return None
+        needed = not ended or any(c.undoable and not c.undone for c in state.calls)
+        if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
+            return Act()
+        asked = e.UndoRequested(why="its parent is undone")
+        return Act([asked], RowChange("pending", store.now()))
+
+    with contextlib.suppress(NoSuchRun):
+        act(store, run_id, decide, reads)
+    return store.get(run_id) if needed else None
 
 
 def _did_something(call: Call) -> bool:

@@ -49,7 +49,7 @@ from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.lineage import Lineage
 from holdfast.runtime.log.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, Append, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow, Store
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -534,18 +534,6 @@ class Session:
         """How many calls have entered the log."""
         return self._steps
 
-    def append_outside(self, event: Event) -> None:
-        """Record an event without owning the run (any more). Conflict if the log has grown meanwhile."""
-        at = self.read_head.seq
-        # The log may be longer than we know, or (if the store lost something) shorter.
-        page = self.store.read(self.run_id, after=at - 1) or self.store.read(self.run_id)
-        if not page:
-            raise NotFound(f"no run {self.run_id!r}")
-        head, row = log.head_at(page[-1]), self.store.get(self.run_id)
-        epoch = self.epoch if row is None else row.epoch
-        _, records = log.seal(head, [event], epoch=epoch, time=self.store.now())
-        self.store.append(Append(self.run_id, head.seq, records, None, before=head.hash))
-
     # ── ending ───────────────────────────────────────────────────────────────────────────
 
     def check_alive(self) -> None:
@@ -590,7 +578,10 @@ class Session:
     def diverged(
         self, where: str | Place, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
-        """The code asks for something other than the log contains at this place."""
+        """The code asks for something other than the log contains at this place. If the run has been stopped, that is
+        why: code that continues although it was cancelled (after a timeout of its own) may do anything."""
+        if self.stopped is not None:
+            return self.stopped
         place = None if isinstance(where, str) else where
         created = self.journal.created
         forked_from = "" if created is None else created.forked_from

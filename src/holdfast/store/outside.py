@@ -1,7 +1,10 @@
-"""One external append: decide on a run as it is now, and record the decision if it still is.
+"""The one way to write to a run's log from outside its session: decide on the run as it is now, and record the
+decision if it still is. People do this (`control`), and so do runs with their children and with what they lost.
 
 What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far
 back as anything is open. So it costs no more the longer the run has lived.
+
+Not here: what is decided.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ def everything(store: Store, run_id: str) -> list[Record]:
 
 
 def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:
-    """Decide on a run as it is now, and record the decision if it still is."""
+    """Decide on a run as it is now, and record the decision if it still is. NoSuchRun if there is none."""
     while True:
         records = reads(store, run_id)
         row = store.get(run_id)  # after the log: so it is not older than what was read there
