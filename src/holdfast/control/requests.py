@@ -10,12 +10,13 @@ from typing import Any
 from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
-from holdfast.core.advice import decision_calls
 from holdfast.core.events import Event
+from holdfast.core.items import version_key
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.base import RESERVED, RunRow, Store
 from holdfast.store.outside import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
+from holdfast.words.waiting import decision_calls
 
 
 def signal(
@@ -52,8 +53,13 @@ def _signal_key(run_id: str, signal_id: str) -> str:
 
 
 def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
-    """For a log that is written at once: the keys of the signals in it, with their places."""
-    found = {_signal_key(run_id, x.id): seq for seq, x in events if isinstance(x, e.SignalReceived)}
+    """For a log that is written at once: the keys of the signals and items in it, with their places."""
+    found: dict[str, int] = {}
+    for seq, x in events:
+        if isinstance(x, e.SignalReceived):
+            found[_signal_key(run_id, x.id)] = seq
+        elif isinstance(x, e.ItemPut):
+            found[RESERVED + version_key(run_id, x.collection, x.key, x.number)] = seq
     return list(found.items())
 
 

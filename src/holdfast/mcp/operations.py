@@ -282,7 +282,7 @@ def due(
         for row in page.rows:
             if row.status in TERMINAL_STATUSES or row.is_live(now):
                 continue
-            state = views.get(store, row.id)
+            state = views.brief(store, row.id)
             if wanted(state):
                 found.append((row, state))
         cursor, scanned = page.next, scanned + len(page.rows)
