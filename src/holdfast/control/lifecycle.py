@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-from holdfast.control.items import is_recorded
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
@@ -122,17 +121,14 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
-
-    def end_recorded(_: RunState, row: RunRow) -> Act:
-        refuse_ended(row)
-        if not is_recorded(store, row):
-            return Act()
-        # No worker would carry it out.
-        return Act([asked, e.RunCancelled(by=by, why=why)], RowChange("cancelled"))
-
-    act(store, run_id, end_recorded)
-    request(store, run_id, asked)
+    if not request(store, run_id, asked):
+        act(store, run_id, _refuse)
     cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
+
+
+def _refuse(_: RunState, row: RunRow) -> Act:
+    refuse_ended(row)
+    return Act()
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
