@@ -366,7 +366,8 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     if session.boundary is not None:
         session.point("before commit ", effect.label)
     lines = _lines(session)
-    while lines is not None and lines.is_leaving:
+    # The suspension itself is written by no line: it does not wait.
+    while lines is not None and lines.is_leaving and lines.current is not None:
         try:
             await lines.stay()
         except asyncio.CancelledError as cut:
