@@ -113,6 +113,10 @@ def _mode(path: str, test: Callable[[int], bool]) -> bool:
         ) from None
 
 
+MASK: Final = "***"
+"""Shown instead of a password. The command line asks for the password where a URL has this one."""
+
+
 def is_default(url: str) -> bool:
     """Whether a command finds this store without being told where it is."""
     given = os.environ.get("HOLDFAST_URL", "")
@@ -120,10 +124,6 @@ def is_default(url: str) -> bool:
         return True
     here, default = sqlite_file(url), sqlite_file(given or None)
     return here is not None and default is not None and here.absolute() == default.absolute()
-
-
-MASK: Final = "***"
-"""Shown instead of a password. The command line asks for the password where a URL has this one."""
 
 
 def without_password(url: str) -> str:
