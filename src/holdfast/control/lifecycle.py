@@ -7,7 +7,7 @@ import contextlib
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import RunState
 from holdfast.errors import KeyTaken, NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
@@ -106,7 +106,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
-        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and _acts(c)]
+        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and c.may_be_in_doubt]
         if doubt:
             first = doubt[0]
             raise NotNow(
@@ -116,10 +116,6 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
     act(store, run_id, decide, what_is_open)
-
-
-def _acts(call: Call) -> bool:
-    return call.effect not in ("repeatable", "child", "transactional")
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
