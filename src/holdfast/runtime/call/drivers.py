@@ -14,24 +14,24 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from holdfast.errors import NotDurable, StoreError, StoreUnavailable
-from holdfast.runtime.call.effects import (
+from holdfast.runtime.call.operations import (
     Begin,
     CutOff,
-    Effect,
     Flow,
     HandOver,
     Invoke,
+    Operation,
     Park,
     Pause,
     Refused,
     Replay,
-    StoreEffect,
     TimeUp,
+    Write,
 )
 from holdfast.runtime.lines.lines import Line, Lines
 from holdfast.runtime.log.branches import CURRENT, Inside, current_branch
@@ -39,10 +39,11 @@ from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, BatchState
 from holdfast.store.base import Append
 
+T = TypeVar("T")
 ANSWER_SECONDS: Final = 0.002
 
 
-def drive(flow: Flow) -> Any:
+def drive(flow: Flow[T]) -> T:
     """Run a flow to its end on this thread."""
     answer: Any = None
     error: BaseException | None = None
@@ -50,11 +51,12 @@ def drive(flow: Flow) -> Any:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
-            return stop.value
+            value: T = stop.value
+            return value
         answer = error = None
         try:
             match effect:
-                case StoreEffect():
+                case Write():
                     answer = persist(effect)
                 case Invoke():
                     answer = invoke(effect)
@@ -64,7 +66,7 @@ def drive(flow: Flow) -> Any:
             error = raised
 
 
-async def drive_async(flow: Flow) -> Any:
+async def drive_async(flow: Flow[T]) -> T:
     """Run a flow to its end on this event loop.
 
     A cancellation during a commit reaches the flow before its next effect: so a tool whose
@@ -81,7 +83,8 @@ async def drive_async(flow: Flow) -> Any:
         except StopIteration as stop:
             if cancelled or cut is not None:
                 _deliver_later(cancelled)
-            return stop.value
+            value: T = stop.value
+            return value
         except BaseException as raised:  # the code gets it; a cancellation follows it
             if cancelled or (cut is not None and raised is not cut.cancelled):
                 _deliver_later(cancelled, raising=True)
@@ -91,7 +94,7 @@ async def drive_async(flow: Flow) -> Any:
         answer = error = None
         try:
             match effect:
-                case StoreEffect():
+                case Write():
                     answer = await persist_async(effect, cancelled)
                 case HandOver():
                     await _hand_over(effect)
@@ -103,7 +106,7 @@ async def drive_async(flow: Flow) -> Any:
             error = raised
 
 
-def _is_held(effect: Effect) -> bool:
+def _is_held(effect: Operation) -> bool:
     """Whether a cancellation does not end this: a recorded outcome is given to the code all the same, and a call in
     doubt holds its line until a person has decided."""
     return isinstance(effect, Replay) or (
@@ -147,7 +150,7 @@ def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
     return None  # a thread hands over what it has, and starts what it likes
 
 
-def persist(effect: StoreEffect) -> Batch:
+def persist(effect: Write) -> Batch:
     """Commit a batch and wait until it is durable; Refused if it was not written."""
     session, writer = effect.session, effect.session.writer
     if session.boundary is not None:
@@ -357,13 +360,14 @@ class _Uncancelled(asyncio.Future[None]):
         return False
 
 
-async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
+async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) -> Batch:
     """See `persist`. By the time its caller hears of a cancellation, the batch is resolved."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
         session.point("before commit ", effect.label)
     lines = _lines(session)
-    while lines is not None and lines.is_leaving:
+    # The suspension itself is written by no line: it does not wait.
+    while lines is not None and lines.is_leaving and lines.current is not None:
         try:
             await lines.stay()
         except asyncio.CancelledError as cut:

@@ -12,14 +12,14 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.core.requests import ambiguous
 from holdfast.errors import Suspend, Woken
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import decision_calls
 
 
-def suspend(session: Session, signal: Suspend | None = None) -> Flow:
+def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | None]:
     """Suspend the run; returns the signal that says what it is waiting for.
 
     None if a line that is still in memory can continue instead. A run whose code has unwound with `signal` is

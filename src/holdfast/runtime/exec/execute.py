@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.journal import Entry, Place, is_main
 from holdfast.core.log import Blob, root_of
@@ -33,12 +34,12 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.gate import cancellation, gate, is_overdue
+from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import whole
-from holdfast.runtime.declare.specs import CHILD, AgentSpec
+from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.runtime.exec.undo import compensate, learn_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
@@ -48,7 +49,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
 
 
-def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
+def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow[Any]:
     """Run the agent until it ends or must wait. Returns its result, or raises what became of it."""
     created = session.journal.created
     assert created is not None
@@ -79,7 +80,7 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
 
 def run_body(
     session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
-) -> Flow:
+) -> Flow[Any]:
     """The agent's code itself; its result."""
     if spec.body is not None:
         return (yield from spec.body(session, spec, run, root, kwargs))
@@ -131,7 +132,7 @@ def gate_end(session: Session) -> None:
         gate(session)
 
 
-def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow:
+def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow[Any]:
     try:
         data = spec.result.encode(raw)
         result = spec.result.decode(data)
@@ -153,7 +154,7 @@ def _settle(
     waiting_for: str = "",
     blobs: list[Blob] | None = None,
     recheck: Callable[[Session], None] | None = None,
-) -> Flow:
+) -> Flow[None]:
     """The event, the new status and the end of the lease, in one transaction."""
     created = session.journal.created
     parent = created.parent if created is not None else ""
@@ -163,7 +164,7 @@ def _settle(
     session.settled = True
 
 
-def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
     """Settle a run whose code did not return. Taking back what it did may have to wait, or fail."""
     try:
         yield from _unwound(session, spec, error)
@@ -175,7 +176,7 @@ def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) ->
         yield from _settle_failure(session, undo)
 
 
-def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
     match error:
         case Suspend():
             yield from _suspended(session, error)
@@ -187,7 +188,7 @@ def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
             yield from _failed(session, spec, error)
 
 
-def _suspended(session: Session, signal: Suspend) -> Flow:
+def _suspended(session: Session, signal: Suspend) -> Flow[None]:
     """The run waits; an async one has been suspended before its code was unwound."""
     session.stopped = None
     if not session.settled:
@@ -195,7 +196,7 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how, waits=signal.waits)
 
 
-def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
+def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
     session.stopped, session.ending = None, True
     journal = session.journal
     if signal.reason in ("cancelled", *REASONS):
@@ -216,7 +217,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
 
 
-def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow:
+def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow[None]:
     """Undo what the run did, also calls that its code did not come to in this process."""
     session.waits.clear()
     learn_names(session, spec.fn)
@@ -226,7 +227,7 @@ def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow
     yield from compensate(session, because)
 
 
-def _end_children(session: Session, signal: Stop) -> Flow:
+def _end_children(session: Session, signal: Stop) -> Flow[None]:
     """Before a run is cancelled, or fails by a limit, its open children end for the same reason."""
     end_children = session.setting.end_children
     if end_children is None:
@@ -234,7 +235,7 @@ def _end_children(session: Session, signal: Stop) -> Flow:
     asked = session.journal.cancel
     if asked is None or signal.reason in REASONS:
         asked = e.CancelRequested(why=signal.message, reason=signal.reason)
-    inside = Inside("end_children", CHILD, session.run_id)
+    inside = Inside("end_children", Effect.CHILD, session.run_id)
     args = (session.run_id, asked)
     try:
         yield Invoke(session, end_children, {}, inside, False, args=args)
@@ -260,7 +261,7 @@ def outcome_error(
     return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
 
 
-def _abandoned(session: Session, cause: HoldfastError) -> Flow:
+def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:
     """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
         session.stopped = None
@@ -285,7 +286,7 @@ def _both_sides(cause: HoldfastError) -> e.Divergence | None:
     return e.Divergence(cause.where, cause.recorded, cause.attempted, cause.adds)
 
 
-def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
+def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow[None]:
     session.check_alive()
     _check_main_asked(session, error)
     if spec.on_failure == "undo" or session.journal.is_undone:
@@ -293,7 +294,7 @@ def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
     yield from _settle_failure(session, error)
 
 
-def _settle_failure(session: Session, error: Exception) -> Flow:
+def _settle_failure(session: Session, error: Exception) -> Flow[None]:
     step, *also = failed_steps(error) or [0]
     info = error_info(error, session.secrets)
     yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")

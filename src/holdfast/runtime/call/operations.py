@@ -7,7 +7,7 @@ does anything. (Structs, because several are made for every call, and C makes th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,11 +23,13 @@ from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session, place_name
 from holdfast.runtime.log.writer import Batch, Commit
 
-Flow = Generator["Effect", Any, Any]
-Never = Generator["Effect", Any, NoReturn]
+T = TypeVar("T")
+Flow: TypeAlias = Generator["Operation", Any, T]
+"""A flow that returns a T. Each operation says what it returns; where a flow yields one, its answer has that type."""
+Never: TypeAlias = Generator["Operation", Any, NoReturn]
 
 
-class StoreEffect(msgspec.Struct, eq=False):
+class Write(msgspec.Struct, eq=False):
     """Make events durable; returns their batch. Refused if they were not written."""
 
     session: Session
@@ -102,10 +104,10 @@ class HandOver(msgspec.Struct, eq=False):
     turn: Turn | None
 
 
-Effect = StoreEffect | Invoke | Pause | Park | Begin | Replay | HandOver
+Operation = Write | Invoke | Pause | Park | Begin | Replay | HandOver
 
 
-class Asked(msgspec.Struct, eq=False):
+class CallRequest(msgspec.Struct, eq=False):
     """One call as it was asked for: who, where, with what."""
 
     spec: CallSpec
