@@ -251,7 +251,9 @@ local function refuse(name, instead)
   local function refused() fail(name .. " is not supported; " .. instead) end
   G[name] = protect({}, { __call = refused, __index = refused, __newindex = refused })
 end
-refuse("Evaluations", "test with Specifications, or evaluate recorded runs from Python")
+for _, name in ipairs({ "Evaluation", "Evaluations" }) do
+  refuse(name, "test with Specifications, or evaluate recorded runs from Python")
+end
 refuse("Hitl", "use Human.approve, Human.input or Human.review")
 refuse("Signature", "declare output= in the Agent")
 refuse("Module", "declare an Agent, or a Python tool (see docs/lua.md)")

@@ -8,6 +8,7 @@ Procedure {
     for _, verb in ipairs({"wait_any", "wait_all", "inject", "is_complete", "all_complete"}) do
       refused("Procedure." .. verb, Procedure[verb])
     end
+    refused("Evaluation", function() Evaluation({runs = 3}) end)
     refused("load", function() load("return 1") end)
     refused("loadstring", function() loadstring("return 1") end)
     refused("loadfile", function() loadfile("x.lua") end)
