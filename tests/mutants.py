@@ -682,6 +682,43 @@ MUTANTS = (
         ("tests/mcp_server/test_http.py::test_no_method_or_path_answers_without_a_token",),
     ),
     Mutant(
+        "mcp: another credential ends a session's subscriptions",
+        "mcp/http.py::_connection_of",
+        "{caller.credential} ",
+        "",
+        (
+            "tests/mcp_server/test_http.py::test_another_credential_cannot_end_the_subscriptions_of_a_session",
+        ),
+    ),
+    Mutant(
+        "an answer that is sent again answers the next question",
+        "control/requests.py::answer",
+        "[] if blob is None else [blob], claimed)",
+        "[] if blob is None else [blob])",
+        ("tests/mcp_server/test_tools.py",),
+    ),
+    Mutant(
+        "a process that slept past its lease records an intent",
+        "runtime/call/intent.py::record_intent",
+        "session.check_lease()",
+        "pass",
+        ("tests/fleet/test_suspended_machine.py",),
+    ),
+    Mutant(
+        "a constraint behind a NewType is not seen",
+        "core/values.py::_parts",
+        '("__supertype__", "__value__")',
+        '("__value__",)',
+        ("tests/runtime/test_annotations.py",),
+    ),
+    Mutant(
+        "a masked password is taken for the password",
+        "cli/common.py::_with_password",
+        "not has_masked_password(url)",
+        "True",
+        ("tests/cli/test_store_passwords.py",),
+    ),
+    Mutant(
         "a patch is written over a newer version",
         "control/patch.py::patch",
         "state.seq != expected",
