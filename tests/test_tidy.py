@@ -35,11 +35,12 @@ FLOORS = (
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"lua"},  # a front end: files become agents, which the interfaces load
-    {"web", "mcp"},
+    {"api"},  # the HTTP API as data, for the server and its client
+    {"web", "mcp", "client"},
     {"cli"},  # starts the other interfaces
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = {"lua", "web", "mcp", "cli"}
+WINDOWS = {"lua", "api", "web", "mcp", "client", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.

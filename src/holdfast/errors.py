@@ -10,6 +10,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
 │   └── NoSuchRun                    the store has no run of this id
+├── AccessDenied                     no valid credential, or its role does not allow it
 ├── NotNow                           the run's status does not allow it
 │   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
 │   └── AlreadyDecided               another decision came first
@@ -178,6 +179,10 @@ class NoSuchRun(NotFound):
         super().__init__(
             f"no run {run_id!r} in this store; `holdfast list` (hf.runs()) lists all runs"
         )
+
+
+class AccessDenied(HoldfastError):
+    """A server got no valid credential, or one whose role does not allow this. Nothing has happened."""
 
 
 class NotNow(HoldfastError):
