@@ -15,9 +15,20 @@ from holdfast.views.listing import (
     unwatched,
 )
 from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
-from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
+from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
+from holdfast.views.state import (
+    artifact,
+    at,
+    changes,
+    diff,
+    folded,
+    get,
+    known,
+    pending,
+    with_dialogue,
+    with_owner,
+)
 from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
 
@@ -45,6 +56,7 @@ __all__ = [
     "family",
     "folded",
     "get",
+    "known",
     "next_steps",
     "pending",
     "position",
@@ -57,7 +69,9 @@ __all__ = [
     "timeline",
     "to_plain",
     "unwatched",
+    "used_budget",
     "value",
     "verify",
+    "with_dialogue",
     "with_owner",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.core.log import root_of
-from holdfast.core.policy import budget_use
+from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
 from holdfast.views.state import get
@@ -80,15 +80,20 @@ def _higher_limits(state: RunState) -> tuple[str, ...]:
         return ("--deadline", "60")
     if reason != "budget":
         return ()
-    used = budget_use(
+    used = used_budget(state)
+    over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+    return tuple(
+        word for name in over for word in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")
+    )
+
+
+def used_budget(state: RunState) -> BudgetUse:
+    """What a run has used of its budget, its child runs included."""
+    return budget_use(
         state.budget,
         steps=state.steps + state.child_steps,
         elapsed_us=state.updated_at - state.created_at,
         usage=state.usage,
-    )
-    over = [name for name in used.limits if not used.left[name]] or list(used.limits)
-    return tuple(
-        word for name in over for word in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")
     )
 
 

@@ -6,9 +6,9 @@ no payloads but the arguments that name a row. Not here: how it is drawn (`web/p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Value
@@ -174,7 +174,9 @@ class Spans:
     def _failed(self, seq: int, time: int, x: e.CallFailed) -> None:
         row = self._call(seq, x)
         kind = "cut" if x.cut else "failed"
-        self._finished(row, kind, time, x.duration_us, x.attempt, f"{x.error.type}: {x.error.message}")
+        self._finished(
+            row, kind, time, x.duration_us, x.attempt, f"{x.error.type}: {x.error.message}"
+        )
         row.status = "cancelled" if x.cut else "failed"
         if x.retry_at is not None:
             row.status = "retrying"
@@ -205,9 +207,14 @@ class Spans:
     def _doubted(self, _seq: int, time: int, x: e.CallDoubted) -> None:
         row = self._open.get((x.branch, x.index))
         if row is not None:
-            self._lose(row, time)
             row.status = "in_doubt"
-            row.spans.append(Span("doubt", row.spans[-1].end or time if row.spans else time, text=x.because))
+            if x.error is not None and row.spans and row.spans[-1].end is None:
+                row.spans[-1].kind, row.spans[-1].text = "doubt", x.because
+                return
+            self._lose(row, time)
+            row.spans.append(
+                Span("doubt", row.spans[-1].end or time if row.spans else time, text=x.because)
+            )
 
     def _resolved(self, _seq: int, time: int, x: e.CallResolved) -> None:
         row = self._open.get((x.branch, x.index))
@@ -233,7 +240,9 @@ class Spans:
         if row is not None and not row.step:
             self._close(row, time)
             row.status = "done"
-        said = "answered" if isinstance(x, e.AnswerGiven) else "approved" if x.approved else "rejected"
+        said = (
+            "answered" if isinstance(x, e.AnswerGiven) else "approved" if x.approved else "rejected"
+        )
         self.marks.append(Mark(seq, time, "person", f"{said} by {x.by}" if x.by else said))
 
     # ── the run ──────────────────────────────────────────────────────────────────────────
@@ -249,7 +258,9 @@ class Spans:
             self._close(row, time)
             row.is_past = True
         self._open.clear()
-        self.marks.append(Mark(seq, time, "person", f"started over by {x.by}" if x.by else "started over"))
+        self.marks.append(
+            Mark(seq, time, "person", f"started over by {x.by}" if x.by else "started over")
+        )
 
     def _ended(self, _seq: int, time: int, _x: Event) -> None:
         """What the code was still waiting for does not come any more."""
@@ -269,7 +280,7 @@ class Spans:
 
 _LEAVES: Final = (e.RunSuspended, e.RunCompleted, e.RunFailed, e.RunCancelled, e.RunQuarantined)
 
-_TAKE: Final = {
+_TAKE: Final[dict[type[Event], Callable[[Spans, int, int, Any], None]]] = {
     e.RunCreated: Spans._created,
     e.LimitsChanged: Spans._limits,
     e.CallStarted: Spans._started,

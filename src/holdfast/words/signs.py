@@ -53,7 +53,7 @@ SPAN_SIGNS: Final[dict[str, Sign]] = {
     "answer": Sign("wait", "?", "waiting for an answer"),
     "signal": Sign("wait", "✉", "waiting for a signal"),
     "timer": Sign("wait", "◷", "sleeping"),
-    "child": Sign("busy", "⧉", "child run"),
+    "child": Sign("busy", "↳", "child run"),
 }
 """By what is drawn in a row of a timeline."""
 
