@@ -41,11 +41,15 @@ def _requests_of(state: RunState) -> Iterator[OpenRequest]:
 
 
 def family(store: Store, state: RunState) -> Iterator[RunState]:
-    """A run, and the child runs below it that have not ended."""
-    yield state
-    for call in state.calls:
-        if call.child and call.status not in ("done", "failed") and store.get(call.child):
-            yield from family(store, get(store, call.child))
+    """A run, and the child runs below it that have not ended. A log from elsewhere may name its own run as a child."""
+    seen, left = {state.id}, [state]
+    while left:
+        member = left.pop(0)
+        yield member
+        open_ones = [c for c in member.calls if c.child and c.status not in ("done", "failed")]
+        new = [c.child for c in open_ones if c.child not in seen and store.get(c.child)]
+        seen.update(new)
+        left[:0] = [get(store, child) for child in dict.fromkeys(new)]
 
 
 def next_steps(store: Store, run: str | RunState) -> list[NextStep]:

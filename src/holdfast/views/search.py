@@ -92,9 +92,9 @@ def search(store: Store, text: str, *, limit: int = 50, cursor: int | None = Non
         if looked >= READ_MAX:
             return Found(found, cursor, stopped=True)
         shown = standing(row, now)
-        row = row if shown == row.status else replace(row, status=shown)
-        if all(_matches(row, term) != term.excludes for term in rest):
-            found.append(row)
+        seen = row if shown == row.status else replace(row, status=shown)
+        if all(_matches(seen, term) != term.excludes for term in rest):
+            found.append(seen)
         cursor = row.cursor
     return Found(found, None)
 
