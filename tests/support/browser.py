@@ -115,7 +115,7 @@ def tab(browser: Browser, base: str, role: str = "admin", **context: Any) -> Ite
         opened.note()
     finally:
         opened.close()
-    assert [] == opened.complaints
+    assert not opened.complaints, opened.complaints
 
 
 def picture(page: Page, name: str) -> None:

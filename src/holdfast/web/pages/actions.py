@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast import control, views
+from holdfast.api.problems import problem_of
 from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
-from holdfast.errors import Conflict, InvalidInput, NotFound
+from holdfast.errors import Conflict, InvalidInput, NotFound, NotNow
 from holdfast.store.base import Store
 from holdfast.views.position import ranges
 from holdfast.web.auth import require
@@ -78,10 +79,10 @@ async def act(site: Site, request: Request) -> Response:
     run_id = request.path_params["run_id"]
     try:
         said = await site.server.call(lambda store: action.does(store, run_id, form, who.name))
-    except (InvalidInput, Conflict) as error:
+    except (InvalidInput, Conflict, NotNow, NotFound) as error:
         view = await site.view(run_id)
         values = _shown(view, action, form, str(error))
-        return page(request, "action.html", 412 if isinstance(error, Conflict) else 422, **values)
+        return page(request, "action.html", problem_of(error).status, **values)
     site.server.feed.nudge()
     link = linker(request)
     if said.startswith("->"):
@@ -178,10 +179,10 @@ def _says_fork(view: RunView, given: Form) -> list[str]:
         f"step {following.step}, {following.name}" if following else f"what comes after step {step}"
     )
     return [
-        f"A new run is made. It starts with the recorded results of steps 1 to {step}." if step else "A new run is made that starts at the first step.",
+        f"A new run is made. It starts with the recorded results of steps 1 to {step}.",
         f"The first call that will execute is {first}.",
         "This run is not changed.",
-    ]  # fmt: skip
+    ]
 
 
 def _says_patch(view: RunView, _: Form) -> list[str]:
@@ -286,16 +287,15 @@ def _patch(store: Store, run_id: str, form: Form, by: str) -> str:
     if not isinstance(wanted, dict):
         raise InvalidInput("the state must be a JSON object")
     seq = whole(form, "seq")
-    row, now = views.row_of(store, run_id), views.to_plain(views.get(store, run_id).state)
+    now = views.to_plain(views.get(store, run_id).state)
     changes = {k: v for k, v in wanted.items() if k not in now or now[k] != v}
     gone = [k for k in now if k not in wanted]
     if not changes and not gone:
         raise InvalidInput("nothing was changed")
-    control.patch(store, run_id, changes, delete=gone, expected=seq, by=by, why=form.get("why", ""))
-    if form.get("resume") and row.status in ("failed", "paused", "quarantined"):
-        control.reopen(store, run_id, by=by, why=form.get("why", ""))
-        return "State changed; the run continues."
-    return "State changed."
+    goes_on = bool(form.get("resume"))
+    why = form.get("why", "")
+    control.patch(store, run_id, changes, delete=gone, expected=seq, resume=goes_on, by=by, why=why)
+    return "State changed; the run continues." if goes_on else "State changed."
 
 
 ACTIONS: Final[dict[str, Action]] = {

@@ -161,6 +161,8 @@
     });
     stream.addEventListener("htmx:sse:close", () => { if (live.dataset.state === "live") show("reconnecting"); });
     stream.addEventListener("end", (event) => {
+      // Not hx-sse:close: that aborts a stream which is being read, and the browser reports it as an error.
+      stream.remove();
       show("ended");
       announce("The run is " + (event.detail?.data || "over") + ".");
     });
