@@ -31,7 +31,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 class Mutant:
     """One planted bug: where, what, and which tests must notice.
 
-    `where` is a file and a function in it, as `runtime/flow.py::_make` or `store/fence.py::Fence.check`; in SQL
+    `where` is a file and a function in it, as `runtime/call/flow.py::_make` or `store/fence.py::Fence.check`; in SQL
     a named statement or function. Only text inside that function is replaced, so code elsewhere may change.
     """
 
@@ -89,14 +89,14 @@ BRANCHES = "tests/runtime/test_branches.py"
 MUTANTS = (
     Mutant(
         "no intent is committed",
-        "runtime/declare.py::CallSpec.__post_init__",
+        "runtime/declare/specs.py::CallSpec.__post_init__",
         "has_intent=self.effect != REPEATABLE",
         "has_intent=False",
         (f"{KILLS}[careful]",),
     ),
     Mutant(
         "the receipt comes before the effect",
-        "runtime/attempt.py::_attempt",
+        "runtime/call/attempt.py::_attempt",
         "    started = session.store.now()\n    session.check_lease()\n",
         "    started = session.store.now()\n    session.check_lease()\n"
         "    if spec.has_intent:\n"
@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "the effect begins without a look at the lease",
-        "runtime/session.py::Session.check_lease",
+        "runtime/log/session.py::Session.check_lease",
         "if self.lease_ends <= elapsed():",
         "if False:",
         ("tests/runtime/test_zombie.py",),
@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         "a task that was started before the crash passes for one that was added",
-        "runtime/branches.py::Branch.take",
+        "runtime/log/branches.py::Branch.take",
         "self.forked, self.forks = self.forks, 0",
         "self.forked, self.forks = 0, 0",
         ("tests/runtime/test_divergence.py", "-k", "started"),
@@ -142,14 +142,14 @@ MUTANTS = (
     ),
     Mutant(
         "a wait that the code gave up is over in time when it is replayed",
-        "runtime/waits.py::_give_up",
+        "runtime/call/waits.py::_give_up",
         "wait_ended(at, entry, CUT)",
         'wait_ended(at, entry, "time")',
         ("tests/runtime/test_cut_off.py", "-k", "gave_up"),
     ),
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
-        "runtime/session.py::Session.is_ending",
+        "runtime/log/session.py::Session.is_ending",
         "return self.torn or self.stopped is not None",
         "return False",
         ("tests/runtime/test_cut_off.py", "-k", "outside"),
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledged before it is committed",
-        "runtime/drivers.py::persist",
+        "runtime/call/drivers.py::persist",
         "            batch.ticket()\n",
         "            threading.Timer(0.005, batch.ticket).start()\n",
         (f"{KILLS}[chain]",),
@@ -196,14 +196,14 @@ MUTANTS = (
     ),
     Mutant(
         "an approval is not bound to the bytes that were shown",
-        "runtime/approval.py::ask_approval",
+        "runtime/call/approval.py::ask_approval",
         "if shown != (asked.digest, asked.digest, spec.version):",
         "if False:",
         ("tests/runtime/test_people.py",),
     ),
     Mutant(
         "an approval is not used up by the call it allowed",
-        "runtime/intent.py::record_intent",
+        "runtime/call/intent.py::record_intent",
         "        approval=approval,\n",
         "        approval=None,\n",
         (f"{KILLS}[gated]",),
@@ -231,21 +231,21 @@ MUTANTS = (
     ),
     Mutant(
         "a worker forgets its work when the store fails once",
-        "runtime/worker.py::Worker.run",
+        "runtime/exec/worker.py::Worker.run",
         "self._pause_after(error)",
         "break",
         ("tests/runtime/test_worker.py",),
     ),
     Mutant(
         "a rejected call is made once the code no longer asks",
-        "runtime/flow.py::_make",
+        "runtime/call/flow.py::_make",
         "    if gated or (entry is not None and entry.wait is not None):",
         "    if gated:",
         ("tests/runtime/test_removed_gate.py",),
     ),
     Mutant(
         "an approval of the other run's call counts in a fork",
-        "runtime/match.py::intent_of_this_run",
+        "runtime/call/match.py::intent_of_this_run",
         "    if session.journal.lineage.is_inherited(entry.intent_seq):",
         "    if False:",
         ("tests/runtime/test_forks.py",),
@@ -259,14 +259,14 @@ MUTANTS = (
     ),
     Mutant(
         "the key is made of what the model said",
-        "runtime/intent.py::record_intent",
+        "runtime/call/intent.py::record_intent",
         'f"{session.run_id}:{step}:{spec.name}:{digest}"\n    before',
         'f"{session.run_id}:{spec.name}:{digest}"\n    before',
         (f"{KILLS}[chain]",),
     ),
     Mutant(
         "key_ttl is ignored",
-        "runtime/recover.py::settle_doubt",
+        "runtime/call/recover.py::settle_doubt",
         "if intent.key_until is None or session.store.now() < intent.key_until:",
         "if True:",
         ("tests/runtime/test_effects.py",),
@@ -343,14 +343,14 @@ MUTANTS = (
     ),
     Mutant(
         "leases are not renewed while the code blocks",
-        "runtime/lease.py::LeaseKeeper._serve",
+        "runtime/log/lease.py::LeaseKeeper._serve",
         "every = self.lease_seconds / 3\n",
         "every = self.lease_seconds * 30\n",
         ("tests/fleet/test_takeover.py", "-k", "sqlite"),
     ),
     Mutant(
         "a loop goes on from a snapshot that does not fit its log",
-        "runtime/checkpoints.py::restore",
+        "runtime/call/checkpoints.py::restore",
         "(at[0].seq, at[0].hash) == (kept.seq, kept.hash)",
         "at[0].seq == kept.seq",
         ("tests/agents/test_loop.py",),
@@ -371,7 +371,7 @@ MUTANTS = (
     ),
     Mutant(
         "under a coarser checkpoint strategy an effect begins before its intent is committed",
-        "runtime/intent.py::record_intent",
+        "runtime/call/intent.py::record_intent",
         "    try:\n        yield from commit(\n            session,\n            [intent],\n",
         "    if not session.setting.checkpoint.at_step:\n"
         "        session.hold(intent, blobs)\n"
@@ -407,14 +407,14 @@ MUTANTS = (
     ),
     Mutant(
         "a decision is written behind another event than it was made upon",
-        "control/act.py::act",
+        "store/outside.py::act",
         "key, before=head.hash)",
         "key)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a run that ended while somebody decided is written to",
-        "control/act.py::act",
+        "store/outside.py::act",
         "        records = reads(store, run_id)\n        row = store.get(run_id)",
         "        row = store.get(run_id)\n        records = reads(store, run_id)",
         ("tests/runtime/test_decisions.py",),
@@ -435,14 +435,14 @@ MUTANTS = (
     ),
     Mutant(
         "a worker goes on with a run that is too old",
-        "runtime/engine.py::Engine._open",
+        "runtime/exec/engine.py::Engine._open",
         "if taken.unchecked:",
         "if False:",
         ("tests/runtime/test_worker.py",),
     ),
     Mutant(
         "a run is suspended although it was woken since its children were looked at",
-        "runtime/suspend.py::suspend",
+        "runtime/call/suspend.py::suspend",
         "woken=session.woken\n",
         "woken=None\n",
         (BRANCHES, "-k", "child_that_ends"),
@@ -493,21 +493,21 @@ MUTANTS = (
     ),
     Mutant(
         "a run that has unwound is suspended although one of its waits is over",
-        "runtime/suspend.py::suspend",
+        "runtime/call/suspend.py::suspend",
         "is_over = any(",
         "is_over = False and any(",
         (BRANCHES, "-k", "signal_that_comes"),
     ),
     Mutant(
         "a suspended run is due by the timer of one branch only",
-        "runtime/suspend.py::_wake_times",
+        "runtime/call/suspend.py::_wake_times",
         "return [signal.wake_at, *(wait.until for wait in session.waits.values())]",
         "return [signal.wake_at]",
         (BRANCHES, "-k", "timer"),
     ),
     Mutant(
         "the code is unwound before the suspension is committed",
-        "runtime/lines.py::Lines.supervise",
+        "runtime/lines/lines.py::Lines.supervise",
         "            signal = await suspend()\n",
         "            await self.unwind(next(iter(self.session.suspensions.values())))\n"
         "            signal = await suspend()\n",
@@ -515,49 +515,49 @@ MUTANTS = (
     ),
     Mutant(
         "a suspension is a cancellation to the code",
-        "runtime/lines.py::Line.throw",
+        "runtime/lines/lines.py::Line.throw",
         "and self.lines.suspension is not None:",
         "and self.lines.suspension is self:",
         (BRANCHES, "-k", "siblings"),
     ),
     Mutant(
         "refused batches are sent again in reverse order",
-        "runtime/writer.py::LogWriter._rebuild_if_due",
+        "runtime/log/writer.py::LogWriter._rebuild_if_due",
         "        for batch in list(self._queue):\n            self._send(batch)\n",
         "        for batch in reversed(list(self._queue)):\n            self._send(batch)\n",
         ("tests/runtime/test_writer.py",),
     ),
     Mutant(
         "refused batches are sent again while others are on their way",
-        "runtime/writer.py::LogWriter._rebuild_if_due",
+        "runtime/log/writer.py::LogWriter._rebuild_if_due",
         "if not self._must_rebuild or self._on_their_way:",
         "if not self._must_rebuild:",
         ("tests/runtime/test_writer.py",),
     ),
     Mutant(
         "what was noted before a refused batch is forgotten",
-        "runtime/writer.py::LogWriter._fail",
+        "runtime/log/writer.py::LogWriter._fail",
         "            heir.buffered = [*batch.buffered, *heir.buffered]\n",
         "",
         ("tests/runtime/test_writer.py",),
     ),
     Mutant(
         "recorded outcomes are handed over in any order",
-        "runtime/lines.py::Lines.take_recorded",
+        "runtime/lines/lines.py::Lines.take_recorded",
         "if self.is_alone and not is_cut and not journal.timeouts:",
         "if not is_cut:",
         (BRANCHES, "-k", "race"),
     ),
     Mutant(
         "a new call begins before recorded outcomes are handed over",
-        "runtime/lines.py::Lines.begin",
+        "runtime/lines/lines.py::Lines.begin",
         "if self.is_alone:",
         "if self is not None:",
         (BRANCHES, "-k", "nothing_new"),
     ),
     Mutant(
         "one signal ends the waits of two branches",
-        "runtime/session.py::Session.end_waits",
+        "runtime/log/session.py::Session.end_waits",
         "self.journal.take_signal(ended.source)",
         "pass",
         (BRANCHES, "-k", "one_signal"),
@@ -592,21 +592,21 @@ MUTANTS = (
     ),
     Mutant(
         "a call that was given up ends on replay before its turn",
-        "runtime/lines.py::Lines._turn",
+        "runtime/lines/lines.py::Lines._turn",
         "                    turn.given_up = cancelled\n",
         "                    raise\n",
         ("tests/runtime/test_branches.py", "-k", "given_up_ends and sqlite"),
     ),
     Mutant(
         "what the code saw after it gave something up is not shown on replay",
-        "runtime/match.py::replay",
+        "runtime/call/match.py::replay",
         "            asked.session.show(entry.seq)\n",
         "",
         ("tests/runtime/test_branches.py", "-k", "gave_something and sqlite"),
     ),
     Mutant(
         "a run ends although a task of it is left",
-        "runtime/lines.py::Lines._has_ended",
+        "runtime/lines/lines.py::Lines._has_ended",
         "return failed or all(task.done() for task in self.tasks)",
         "return True",
         ("tests/runtime/test_branches.py", "-k", "task_that_still and sqlite"),
@@ -620,7 +620,7 @@ MUTANTS = (
     ),
     Mutant(
         "a timeout of the code cancels at any time",
-        "runtime/task_factory.py::LineTask.cancel",
+        "runtime/call/task_factory.py::LineTask.cancel",
         "current_branch() is not None",
         "current_branch() is None",
         ("tests/runtime/test_branches.py", "-k", "timeout and sqlite"),
@@ -634,7 +634,7 @@ MUTANTS = (
     ),
     Mutant(
         "the calls of earlier iterations cannot be undone",
-        "runtime/undo.py::_learn_calls",
+        "runtime/exec/undo.py::_learn_calls",
         "if names <= session.specs.keys() or calls_of is None:",
         "if True:",
         ("tests/runtime/test_undo.py", "-k", "cannot_name"),
@@ -676,9 +676,9 @@ MUTANTS = (
     ),
     Mutant(
         "mcp: any scheme of authorization is accepted",
-        "mcp/http.py::McpApp._authenticated",
-        ' and scheme.lower() == "bearer"',
-        "",
+        "mcp/http.py::bearer_token",
+        'token.strip() if scheme.lower() == "bearer" else ""',
+        "token.strip()",
         ("tests/mcp_server/test_http.py::test_no_method_or_path_answers_without_a_token",),
     ),
     Mutant(
@@ -705,11 +705,11 @@ FUZZED = tuple(
         "core/policy.py",
         "core/journal.py",
         "core/waits.py",
-        "runtime/lines.py",
-        "runtime/suspend.py",
-        "runtime/task_factory.py",
-        "runtime/undo.py",
-        "runtime/writer.py",
+        "runtime/lines/lines.py",
+        "runtime/call/suspend.py",
+        "runtime/call/task_factory.py",
+        "runtime/exec/undo.py",
+        "runtime/log/writer.py",
         "store/fence.py",
     )
     or "woken" in mutant.name

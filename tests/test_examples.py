@@ -18,7 +18,7 @@ NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 # Runs an example as `python` would, but dies at its n-th boundary, with a lease that soon ends.
 KILLED = """
 import functools, os, runpy, signal, sys
-from holdfast.runtime import engine
+from holdfast.runtime.exec import engine
 
 left = int(sys.argv[1])
 

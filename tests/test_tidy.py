@@ -39,6 +39,8 @@ FLOORS = (
     {"web", "mcp", "client"},
     {"cli"},  # starts the other interfaces
 )
+# Inside runtime, a sub-package imports only from those before it, and from itself.
+RUNTIME_LAYERS = ("declare", "lines", "log", "call", "api", "exec")
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 WINDOWS = {"lua", "api", "web", "mcp", "client", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
@@ -226,6 +228,21 @@ def wrong_doors(module: Module, house: dict[str, Module]) -> Iterator[str]:
             yield f"{where}: {there or PACKAGE} is not below {here or PACKAGE}"
 
 
+def wrong_layers(module: Module, house: dict[str, Module]) -> Iterator[str]:
+    """Imports from a layer of runtime to one above it."""
+    here = layer_of(module.name)
+    for imported, target in doors(module, house) if here is not None else ():
+        there = layer_of(target)
+        if there is not None and here is not None and there > here:
+            yield f"{module.name}:{imported.line} imports {target}, which is in a higher layer"
+
+
+def layer_of(name: str) -> int | None:
+    """The layer of a module of runtime."""
+    parts = name.split(".")
+    return RUNTIME_LAYERS.index(parts[2]) if parts[1:2] == ["runtime"] and len(parts) > 2 else None
+
+
 def circles(house: dict[str, Module]) -> list[list[str]]:
     """Groups of modules that import each other, however hidden: strongly connected components."""
     graph = {name: sorted({to for _, to in doors(module, house)}) for name, module in house.items()}
@@ -394,6 +411,22 @@ def test_imports_go_down_the_floors(module: Module) -> None:
     assert [] == list(wrong_doors(module, HOUSE))
 
 
+@each_module
+def test_imports_inside_runtime_go_to_lower_layers(module: Module) -> None:
+    """declare → lines → log → call → api → exec."""
+    assert [] == list(wrong_layers(module, HOUSE))
+
+
+def test_a_module_of_runtime_that_imports_a_higher_layer_is_found() -> None:
+    house = house_of(
+        runtime="", runtime__call="", runtime__call__gate="from holdfast.runtime.exec import engine",
+        runtime__exec="", runtime__exec__engine="from holdfast.runtime.call.gate import gate",
+    )  # fmt: skip
+
+    found = [name for name, module in house.items() if list(wrong_layers(module, house))]
+    assert ["holdfast.runtime.call.gate"] == found
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Not even below TYPE_CHECKING or inside a function: move what both need one floor down."""
     assert [] == circles(HOUSE)
@@ -491,8 +524,8 @@ def house_of(**files: str) -> dict[str, Module]:
         ("core__a", "from holdfast.store.base import Store"),
         ("core__a", "def f():\n    import holdfast.store.base"),
         ("core__a", "if TYPE_CHECKING:\n    from holdfast.store.base import Store"),
-        ("control", "from holdfast.runtime import clock"),
-        ("views", "from holdfast.runtime.clock import Clock"),
+        ("control", "from holdfast.runtime.log import clock"),
+        ("views", "from holdfast.runtime.log.clock import Clock"),
         ("views", "from holdfast import control"),
         ("store__x", "from holdfast import Holdfast"),
         ("web__app", "from holdfast.cli import main"),
@@ -506,7 +539,7 @@ def test_a_wrong_door_is_found(importer: str, statement: str) -> None:
     """Whatever the spelling, and wherever in the file it stands."""
     house = house_of(
         root="__all__ = ['Holdfast']", store="", store__base="", control="", runtime="",
-        runtime__clock="", cli="", testing="", testing__crashes="", integrations="",
+        runtime__log="", runtime__log__clock="", cli="", testing="", testing__crashes="", integrations="",
         integrations__openai="",
     )  # fmt: skip
     house |= house_of(**{importer: statement})
@@ -521,14 +554,17 @@ def test_a_wrong_door_is_found(importer: str, statement: str) -> None:
         ("cli__x", "from holdfast import Holdfast\nfrom holdfast.views import timeline"),
         ("cli__x", "from holdfast.testing import crashes"),
         ("integrations__x", "from holdfast import Holdfast"),
-        ("testing__x", "from holdfast.runtime.clock import Clock\nfrom holdfast import Holdfast"),
+        (
+            "testing__x",
+            "from holdfast.runtime.log.clock import Clock\nfrom holdfast import Holdfast",
+        ),
     ],
 )
 def test_a_right_door_is_left_alone(importer: str, statement: str) -> None:
     """Down the floors, within one room, and public names from outside."""
     house = house_of(
         root="__all__ = ['Holdfast']", core="", core__events="", store="", store__base="",
-        views="", runtime="", runtime__clock="", testing="", testing__crashes="",
+        views="", runtime="", runtime__log="", runtime__log__clock="", testing="", testing__crashes="",
     )  # fmt: skip
     house |= house_of(**{importer: statement})
 

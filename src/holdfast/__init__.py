@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         BudgetExceeded,
         CallFailed,
         CallTimeout,
+        Conflict,
         ContextTooLong,
         DeadlineExceeded,
         Diverged,
@@ -59,12 +60,12 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailable,
     )
-    from holdfast.runtime.agent_types import Agent, AsyncAgent, BoundAgent
-    from holdfast.runtime.declare import Done
-    from holdfast.runtime.decorators import agent, step, tool
-    from holdfast.runtime.engine import Options
-    from holdfast.runtime.requests import Approval, Question, Timer
-    from holdfast.runtime.run import AsyncRun, Run
+    from holdfast.runtime.api.decorators import agent, step, tool
+    from holdfast.runtime.api.run import AsyncRun, Run
+    from holdfast.runtime.call.requests import Approval, Question, Timer
+    from holdfast.runtime.declare.agent_types import Agent, AsyncAgent, BoundAgent
+    from holdfast.runtime.declare.specs import Done
+    from holdfast.runtime.exec.engine import Options
 
 __version__ = "0.1.0"
 
@@ -85,6 +86,7 @@ __all__ = [
     "CallFailed",
     "CallTimeout",
     "Checkpoint",
+    "Conflict",
     "ContextTooLong",
     "DeadlineExceeded",
     "Diverged",
@@ -154,12 +156,12 @@ _HOMES = {
     "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
-    "holdfast.runtime.agent_types": ("Agent", "AsyncAgent", "BoundAgent"),
-    "holdfast.runtime.declare": ("Done",),
-    "holdfast.runtime.engine": ("Options",),
-    "holdfast.runtime.decorators": ("agent", "step", "tool"),
-    "holdfast.runtime.requests": ("Approval", "Question", "Timer"),
-    "holdfast.runtime.run": ("AsyncRun", "Run"),
+    "holdfast.runtime.declare.agent_types": ("Agent", "AsyncAgent", "BoundAgent"),
+    "holdfast.runtime.declare.specs": ("Done",),
+    "holdfast.runtime.exec.engine": ("Options",),
+    "holdfast.runtime.api.decorators": ("agent", "step", "tool"),
+    "holdfast.runtime.call.requests": ("Approval", "Question", "Timer"),
+    "holdfast.runtime.api.run": ("AsyncRun", "Run"),
 }
 _HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
 _HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}

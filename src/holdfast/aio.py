@@ -37,13 +37,13 @@ from holdfast.execution import (
     start_by_name,
 )
 from holdfast.gc import Collected
-from holdfast.runtime.agent_types import AnyAgent, BoundAgent
-from holdfast.runtime.declare import run_request
-from holdfast.runtime.dry_run import Replayed
-from holdfast.runtime.engine import Options
-from holdfast.runtime.threads import in_thread
-from holdfast.runtime.uninterrupted import uninterrupted, until_done
-from holdfast.runtime.worker import Report, Worker
+from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.specs import run_request
+from holdfast.runtime.exec.dry_run import Replayed
+from holdfast.runtime.exec.engine import Options
+from holdfast.runtime.exec.threads import in_thread
+from holdfast.runtime.exec.uninterrupted import uninterrupted, until_done
+from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 
 P = ParamSpec("P")
@@ -524,9 +524,18 @@ class AsyncHoldfast:
         )
 
     async def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (),
-                    by: str = "", why: str = "") -> None:  # fmt: skip
+                    expected: int | None = None, key: str = "", by: str = "", why: str = "") -> bool:  # fmt: skip
         """Change what the run knows from outside; see `Holdfast.patch`."""
-        await self._write(Holdfast.patch, run_id, changes, delete=delete, by=by, why=why)
+        return await self._write(
+            Holdfast.patch,
+            run_id,
+            changes,
+            delete=delete,
+            expected=expected,
+            key=key,
+            by=by,
+            why=why,
+        )
 
     async def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Stop the run at its next call, until it is resumed."""

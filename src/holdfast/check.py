@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from holdfast import views
 from holdfast.errors import Diverged, HoldfastError, LogDamaged
-from holdfast.runtime.declare import AgentSpec
-from holdfast.runtime.dry_run import replay
+from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.exec.dry_run import replay
 from holdfast.store.base import RunRow, Store
 
 UNFINISHED: Final = ("pending", "running", "waiting", "paused", "quarantined")

@@ -4,7 +4,7 @@ The log up to the step is copied into a store in memory, and the agent's code ru
 Recorded calls return their recorded results; the step itself is executed, by its mock if it has one; the code then
 runs on to its next call, which is not made. Nothing is written to the run's own store, and no tool executes.
 
-Not here: what a mock is (`runtime/mocks.py`), and forks that are runs of their own (`control.fork`).
+Not here: what a mock is (`runtime/declare/mocks.py`), and forks that are runs of their own (`control.fork`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from holdfast import views
-from holdfast.control.act import everything
 from holdfast.control.fork import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
@@ -36,16 +35,17 @@ from holdfast.errors import (
     RunFailed,
     RunWaiting,
 )
-from holdfast.runtime.branches import CURRENT, Branch, Inside
-from holdfast.runtime.commit import commit
-from holdfast.runtime.declare import AgentSpec, CallSpec
-from holdfast.runtime.drivers import drive
-from holdfast.runtime.effects import Draw, Invoke
-from holdfast.runtime.engine import Engine, Options
-from holdfast.runtime.mocks import Mocks, mocked_body, mocks_of
-from holdfast.runtime.session import Session
+from holdfast.runtime.call.commit import commit
+from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.call.effects import Draw, Invoke
+from holdfast.runtime.declare.mocks import Mocks, mocked_body, mocks_of
+from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+from holdfast.runtime.exec.engine import Engine, Options
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside
+from holdfast.runtime.log.session import Session
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import NewRun, RunRow, Store
+from holdfast.store.outside import everything
 from holdfast.store.sqlite import SQLiteStore
 
 FOREVER: Final = 1e9

@@ -437,7 +437,8 @@ class Conflict(StoreError):
     def __init__(self, run_id: str, expected: int, head: int) -> None:
         self.run_id, self.expected, self.head = run_id, expected, head
         super().__init__(
-            f"run {run_id!r}: expected the log to end at event {expected}, but it ends at {head}"
+            f"run {run_id!r} has changed: expected its log to end at event {expected}, but it ends at {head}; "
+            "read it again, then decide"
         )
 
 

@@ -1,7 +1,7 @@
 """The events of a run as they happen, from any place in its log until the run ends.
 
 Reads only, and only what is new: a page at a time, checked against the hash chain from where the reader is. How to wait
-for more is the caller's matter: `store.wait` in a thread, `runtime/log_watcher.py` on an event loop.
+for more is the caller's matter: `store.wait` in a thread, `runtime/log/log_watcher.py` on an event loop.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from typing import Any, Final
 from holdfast import control, views
 from holdfast.core.policy import Limits
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunWaiting
-from holdfast.runtime.declare import AgentSpec
-from holdfast.runtime.engine import Engine, Taken
-from holdfast.runtime.resumable import check as check_resumable
-from holdfast.runtime.tree import Tree
+from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.exec.engine import Engine, Taken
+from holdfast.runtime.exec.resumable import check as check_resumable
+from holdfast.runtime.exec.tree import Tree
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 
 WAIT_SECONDS: Final = 5.0

@@ -37,7 +37,7 @@ from holdfast.agents.models import ScriptedModel, call
 from holdfast.core import events as e
 from holdfast.core.events import Usage
 from holdfast.core.policy import STRATEGIES
-from holdfast.runtime import checkpoints
+from holdfast.runtime.call import checkpoints
 from holdfast.store.base import LIVE, Snapshot
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock

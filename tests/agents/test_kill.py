@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import checkpoints
+from holdfast.runtime.call import checkpoints
 from support import loop_scenarios
 from support.kill import Count, Scenario, kill, on_postgres, on_sqlite
 from support.ledger import Ledger

@@ -28,7 +28,7 @@ from holdfast.agents.models import (
 from holdfast.core import events as e
 from holdfast.core.policy import STRATEGIES
 from holdfast.core.values import decode
-from holdfast.runtime.branches import CURRENT, Inside
+from holdfast.runtime.log.branches import CURRENT, Inside
 from support import scenarios
 from support.kill import Count, MakeStore, Scenario, kill, on_postgres, on_sqlite, run_schedule
 from support.ledger import Ledger

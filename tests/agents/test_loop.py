@@ -35,7 +35,7 @@ from holdfast.core import snapshot
 from holdfast.core.fold import fold
 from holdfast.core.parts import Fact
 from holdfast.core.state import RunState
-from holdfast.runtime import checkpoints
+from holdfast.runtime.call import checkpoints
 from holdfast.store.sqlite import SQLiteStore
 
 

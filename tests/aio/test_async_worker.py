@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Run, agent, step
-from holdfast.runtime.worker import Report
+from holdfast.runtime.exec.worker import Report
 from support.waiting import PATIENCE_SECONDS, eventually
 
 LOOPS: list[asyncio.AbstractEventLoop] = []

@@ -75,6 +75,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.RunQuarantined, reason=KEYS),
     st.builds(e.CancelRequested),
     st.builds(e.UndoRequested),
+    st.builds(e.UndoStarted, reason=KEYS),
     st.builds(
         e.CallStarted, **PLACES, step=STEPS, name=NAMES, effect=st.sampled_from(["once", "keyed"]), key=KEYS,
         digest=KEYS, args=VALUES, attempt=st.integers(1, 3), undoable=st.booleans(), undoes=st.integers(0, 3),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncRun, Holdfast, Options, Run, StoreUnavailable, agent, step, tool
-from holdfast.runtime import clock
+from holdfast.runtime.log import clock
 from support.waiting import PATIENCE_SECONDS, eventually
 from support.workers import STORES, url_of
 

@@ -25,7 +25,7 @@ from holdfast import (
     cli,
     step,
 )
-from holdfast.runtime.schedules import run_id_for
+from holdfast.runtime.exec.schedules import run_id_for
 from holdfast.store.base import MICROSECONDS, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock

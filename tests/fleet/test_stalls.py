@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, agent, step, tool
-from holdfast.runtime import watcher
-from holdfast.runtime.branches import Branch
-from holdfast.runtime.loop_watchdog import Stalls
+from holdfast.runtime.exec import watcher
+from holdfast.runtime.exec.loop_watchdog import Stalls
+from holdfast.runtime.log.branches import Branch
 from support.waiting import PATIENCE_SECONDS
 
 SEEN = threading.Event()

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import Holdfast, Options, Run, agent, step
 from holdfast.core.log import origin
-from holdfast.runtime.declare import agent_spec
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.store.base import (
     MICROSECONDS,
     Append,

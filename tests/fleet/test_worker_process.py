@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from holdfast import Holdfast, Options, Run, agent, cli
 from holdfast.cli import worker
-from holdfast.runtime.declare import agent_spec
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.sqlite import file as sqlite_file

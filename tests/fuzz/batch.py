@@ -38,7 +38,7 @@ IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
-OVERALL_SECONDS = 150.0
+OVERALL_SECONDS = 400.0
 REPLAY_SECONDS = 20.0
 
 

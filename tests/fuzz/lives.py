@@ -25,7 +25,7 @@ from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
 from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError, views
-from holdfast.runtime.branches import CURRENT, Branch
+from holdfast.runtime.log.branches import CURRENT, Branch
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.opening import open_store
 from support.waiting import eventually
@@ -36,7 +36,7 @@ STUCK_SECONDS = 4.0
 """With no run of the batch moving for so long, those that wait for nothing are stuck."""
 HUNG_SECONDS = 25.0
 """The same if one executes or is due: a busy machine may take its time."""
-SETTLE_SECONDS = 90.0
+SETTLE_SECONDS = 300.0
 NEVER_QUARANTINE = 10**6
 INSERT = {
     "sqlite": "INSERT INTO fuzz_written VALUES (?, ?)",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from msgspec import Raw
 
 from fuzz.dying import signal_and_die
 from holdfast import (
+    AgentState,
     AsyncRun,
+    Budget,
     Holdfast,
     Options,
     Retry,
@@ -23,11 +26,19 @@ from holdfast import (
     RunWaiting,
     agent,
     control,
+    loop,
+    step,
     tool,
 )
 from holdfast.core import events as e
+from holdfast.core.values import decode
+from holdfast.errors import Abandon, LeaseLost
+from holdfast.runtime.log.branches import current_branch
+from holdfast.store.sqlite import SQLiteStore
+from support.waiting import eventually
 from support.workers import STORES, url_of
 
+IS_SLOW = False
 SHORT = Options(patience_seconds=0.05)
 
 
@@ -217,3 +228,206 @@ def test_a_signal_is_not_lost_if_the_process_dies_right_after_it_has_suspended_t
         kinds = [record.kind for record, _ in hf.events("r")]
     assert ["signal_received", "run_suspended"] == kinds[-2:]
     assert row is not None and row.due_at is not None, "the run waits for a signal that it has"
+
+
+def check_that_finds(key: str) -> str:
+    return f"found {key.partition(':')[0]}"
+
+
+@tool(check=check_that_finds)
+async def slow_but_done() -> str:
+    await asyncio.Event().wait()
+    return "never returned here"
+
+
+@step
+async def afterwards(n: int) -> int:
+    return n
+
+
+@agent
+async def cancelled_after_a_call_that_its_check_found(run: AsyncRun) -> int:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await slow_but_done()
+            await run.sleep(5)
+    return await afterwards(1)
+
+
+def test_a_timeout_that_hit_after_a_call_was_found_done_hits_at_the_same_place_on_replay(
+    url: str,
+) -> None:
+    """The next call had not begun, and its position holds what the code did after the timeout."""
+    with Holdfast(url) as hf:
+        hf.run(cancelled_after_a_call_that_its_check_found, id="r")
+
+        again = hf.replay("r")
+        assert (True, None) == (again.reached_end, again.diverged)
+
+
+@agent
+async def two_timeouts(run: AsyncRun) -> str:
+    try:
+        async with asyncio.timeout(0.2):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await run.sleep(0.9)
+            await afterwards(1)
+            await run.sleep(0.9)
+    except TimeoutError:
+        await afterwards(2)
+    await run.wait_for("go")
+    return "done"
+
+
+def test_an_outer_timeout_that_fires_while_an_inner_one_is_recorded_is_recorded_too(
+    url: str,
+) -> None:
+    def take_long(where: str) -> None:
+        if where == "before commit wait_ended":
+            begun = time.monotonic()
+            eventually(lambda: time.monotonic() > begun + 0.3, "the outer timeout's time")
+
+    slow = Options(patience_seconds=1.0, boundary=take_long)
+    with Holdfast(url, options=slow) as hf:
+        with contextlib.suppress(RunWaiting):
+            hf.run(two_timeouts, id="r")
+        hf.signal("r", "go")
+        assert [1, 2] == [decode(x.result.json) for x in hf.get("r").calls if x.result is not None]
+
+    with Holdfast(url, options=Options(patience_seconds=1.0)) as hf:
+        hf.run(two_timeouts, id="r")
+        assert hf.replay("r").reached_end
+
+
+@agent
+async def slow_on_its_way(run: AsyncRun) -> str:
+    came = ""
+    try:
+        async with asyncio.timeout(0.3):
+            begun = time.monotonic()
+            if IS_SLOW:
+                eventually(lambda: time.monotonic() > begun + 0.5, "half a second")
+            try:
+                async with asyncio.timeout(0.1):
+                    await run.sleep(0.9)
+            except TimeoutError:
+                came = "inner"
+    except TimeoutError:
+        came = "outer"
+    await afterwards(1 if came == "inner" else 2)
+    return came
+
+
+def test_of_two_timeouts_the_same_one_fires_on_replay(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live, the code was slow between the two, so that the outer one fired first."""
+    monkeypatch.setitem(globals(), "IS_SLOW", True)
+    with Holdfast(url, options=Options(patience_seconds=1.0)) as hf:
+        came = hf.run(slow_on_its_way, id="r")
+        monkeypatch.setitem(globals(), "IS_SLOW", False)
+
+        assert ("outer", True) == (came, hf.replay("r").reached_end)
+
+
+@tool(undo=lambda result, idempotency_key: undoing())
+def reserve(idempotency_key: str = "") -> str:
+    return "reserved"
+
+
+def undoing() -> None:
+    raise KeyboardInterrupt
+
+
+@agent
+def helper_that_works(run: Run) -> None:
+    for n in range(20):
+        plain_step(n)
+
+
+@step
+def plain_step(n: int) -> int:
+    return n
+
+
+@agent(on_failure="undo", budget=Budget(max_steps=9))
+def stops_in_its_child(run: Run) -> None:
+    reserve()
+    helper_that_works()
+
+
+def test_a_run_whose_undo_was_interrupted_still_ends_for_the_reason_it_was_undone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its child had used up the budget, and is not asked again: only the log can say why it failed."""
+    with Holdfast(url) as hf:
+        with pytest.raises(KeyboardInterrupt):
+            hf.run(stops_in_its_child, id="r")
+        monkeypatch.setitem(globals(), "undoing", lambda: None)
+
+        with pytest.raises(RunFailed) as failed:
+            hf.resume("r")
+        assert failed.value.reason == "budget"
+
+
+@loop(max_iterations=9)
+async def counting(run: AsyncRun, state: AgentState) -> AgentState:
+    seen = str(run.state.get("outside", ""))
+    after = state.with_note(f"seen in {state.iteration}", seen)
+    return after if state.iteration < 3 else after.to_done(seen)
+
+
+def test_an_async_loop_sees_a_patch_in_the_same_iteration_on_replay(url: str) -> None:
+    """Its iterations make no call, so that nothing else shows it what came from outside."""
+    with Holdfast(url, agents=[counting]) as hf:
+        hf.start(counting, "goal", id="r")
+        hf.patch("r", {"outside": 1})
+        hf.run(counting, "goal", id="r")
+
+        again = hf.replay("r")
+        assert (True, None) == (again.reached_end, again.diverged)
+
+
+@loop(max_iterations=9)
+def answering(run: Run, state: AgentState) -> AgentState:
+    if state.iteration == 2:
+        CLOCK.append(1_000_000)  # an hour or so earlier than before
+        return state.to_done("answer")
+    return state.with_note("n", state.iteration)
+
+
+CLOCK: list[int] = []
+
+
+def test_a_loop_replays_although_the_clock_ran_backwards_before_its_last_iteration(
+    tmp_path: Path,
+) -> None:
+    CLOCK[:] = [9_000_000_000]
+    with Holdfast(SQLiteStore(tmp_path / "h.db", clock=lambda: CLOCK[-1])) as hf:
+        hf.run(answering, "goal", id="r")
+
+        assert hf.replay("r").diverged is None
+
+
+@agent
+async def cancelled_and_going_on(run: AsyncRun) -> None:
+    await afterwards(1)
+    if IS_SLOW:
+        branch = current_branch()
+        assert branch is not None
+        branch.session.stop(Abandon(LeaseLost(run.id, 1, 2)))
+    await afterwards(3 if IS_SLOW else 2)
+    await run.wait_for("go")
+
+
+def test_a_run_that_lost_its_lease_is_not_recorded_as_diverged_whatever_its_code_does_then(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Holdfast(url, options=SHORT) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(cancelled_and_going_on, id="r")
+        monkeypatch.setitem(globals(), "IS_SLOW", True)
+        with pytest.raises(LeaseLost):
+            hf.run(cancelled_and_going_on, id="r")
+        assert "code" not in [waiting.kind for waiting in hf.get("r").waiting]

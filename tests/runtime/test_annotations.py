@@ -29,7 +29,7 @@ from holdfast.agents.models import ScriptedModel, call
 from holdfast.agents.schemas import tool_use
 from holdfast.core import events as e
 from holdfast.core.agent_state import AgentState
-from holdfast.runtime.declare import spec_of
+from holdfast.runtime.declare.specs import spec_of
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForCheckers

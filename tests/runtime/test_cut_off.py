@@ -27,7 +27,7 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
-from holdfast.runtime import cancelled
+from holdfast.runtime.call import cancelled
 from support.waiting import eventually
 
 happened: list[str] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -596,6 +598,66 @@ def test_a_transactional_tool_whose_result_cannot_be_kept_leaves_nothing(open_st
     with Holdfast(open_store()) as hf, pytest.raises(RunFailed, match="cannot be stored"):
         hf.run(main, id="r")
     assert amounts(open_store) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("COMMIT", "must not begin, commit or roll back"),
+        ("-- now\nrollback", "must not begin, commit or roll back"),
+        ("BEGIN", "must not begin, commit or roll back"),
+        ("INSERT INTO no_such_table VALUES (1)", "no_such_table"),
+    ],
+)
+def test_a_transactional_tool_that_commits_or_fails_by_itself_fails_alike_on_both_stores(
+    open_store: Any, statement: str, says: str
+) -> None:
+    create_account(open_store)
+
+    @tool
+    def enter(tx: Any = None) -> None:
+        tx.execute("INSERT INTO account (amount) VALUES (1)")
+        tx.execute(statement)
+
+    @agent
+    def main(run: Run) -> None:
+        enter()
+
+    with Holdfast(open_store(), agents=[main]) as hf:
+        hf.start(main, id="r")
+        hf.worker().run(once=True)
+
+        failure = hf.get("r").failure
+        assert failure is not None
+        assert re.search(says, failure.error.message)
+    assert amounts(open_store) == []
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "SELECT 1 / 0 FROM no_such_table"])
+def test_a_transactional_tool_that_swallows_an_error_of_its_statement_commits_all_or_fails(
+    open_store: Any, statement: str
+) -> None:
+    """PostgreSQL does not commit after a failed statement, SQLite does; no worker abandons the run."""
+    create_account(open_store)
+
+    @tool
+    def enter(tx: Any = None) -> None:
+        tx.execute("INSERT INTO account (amount) VALUES (1)")
+        with contextlib.suppress(Exception):
+            tx.execute(statement)
+
+    @agent
+    def main(run: Run) -> None:
+        enter()
+
+    with Holdfast(open_store(), agents=[main]) as hf:
+        hf.start(main, id="r")
+        hf.worker().run(once=True)
+
+        failure = hf.get("r").failure
+        assert amounts(open_store) == ([1] if failure is None else [])
+        if failure is not None:
+            assert re.search("statement of this tool failed and ended", failure.error.message)
 
 
 def test_a_signal_that_comes_while_a_transactional_tool_runs_does_not_double_its_writes(

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import AsyncRun, Run, agent, loop, step, tool
 from holdfast.core.agent_state import AgentState
-from holdfast.runtime.options import AGENT, STEP, TOOL
+from holdfast.runtime.declare.options import AGENT, STEP, TOOL
 
 
 @step

@@ -18,7 +18,7 @@ from holdfast import (
     StoreUnavailable,
     agent,
 )
-from holdfast.runtime.worker import Report
+from holdfast.runtime.exec.worker import Report
 from holdfast.store.base import RunRow, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock

@@ -12,7 +12,7 @@ from holdfast.core import log
 from holdfast.core.events import NULL, Event, NoteTaken
 from holdfast.core.journal import Journal
 from holdfast.errors import Conflict, Woken
-from holdfast.runtime.writer import Batch, BatchState, Commit, LogWriter
+from holdfast.runtime.log.writer import Batch, BatchState, Commit, LogWriter
 from holdfast.store.base import Append
 
 BATCHES = 4

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.runtime.declare import agent_spec
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.store.base import Append, NewRun, Store
 
 EVENTS_PER_APPEND = 1000

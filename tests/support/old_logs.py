@@ -1,27 +1,23 @@
 """Agents whose logs were written by Holdfast 0.1, and are kept in `tests/runtime/logs_0_1`.
 
-This code has not changed since, so those logs must replay and resume with it. `python -m support.old_logs FOLDER`
-(in `tests/`, with the package of 0.1 in PYTHONPATH) wrote them: each agent once to its end, and once for each place
-at which its process died.
+This code has not changed since, so those logs must verify, replay and resume with it (`tests/runtime/test_old_logs.py`).
+`support/write_old_logs.py` wrote them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from holdfast import (
     AgentState,
+    Approval,
     AsyncRun,
+    CallFailed,
     Holdfast,
     HoldfastError,
     LLMAgent,
-    Options,
     Retry,
     Run,
     RunWaiting,
@@ -35,10 +31,6 @@ from holdfast.agents.models.scripted import ScriptedModel, call
 
 DONE: list[str] = []
 """What the tools did."""
-
-
-class Crash(BaseException):
-    """The process ends here."""
 
 
 # ── steps and tools ──────────────────────────────────────────────────────────────────────────
@@ -96,6 +88,29 @@ def refuse(name: str, *, idempotency_key: str = "") -> str:
     raise ValueError(f"no {name}")
 
 
+@tool
+def ring(name: str) -> str:
+    """At most once: in doubt if its process dies in it."""
+    DONE.append(f"ring {name}")
+    return "ring"
+
+
+@tool
+def store_row(name: str, tx: Any) -> str:
+    """Writes into the store's own database."""
+    tx.execute("CREATE TABLE IF NOT EXISTS birds (name TEXT)")
+    tx.execute(f"INSERT INTO birds VALUES ('{name}')")
+    return name
+
+
+@tool
+def fail_once(name: str, *, idempotency_key: str = "") -> str:
+    DONE.append(f"fail_once {name}")
+    if DONE.count(f"fail_once {name}") == 1:
+        raise ValueError("not the first time")
+    return name
+
+
 # ── agents ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -113,10 +128,10 @@ def plain(run: Run, name: str) -> list[Any]:
 
 @agent
 def waits(run: Run) -> list[Any]:
-    got: list[Any] = [run.ask("how many?"), run.approve("may I?").by]
+    got: list[Any] = [run.ask("how many?"), run.approve("may I?")]
     run.sleep(0.01)
     got.append(run.wait_for("go"))
-    got.append(run.wait_any("never", Timer(0.01)).index)
+    got.append(run.wait_any("never", Timer(0.01)))
     return [*got, pay(7)]
 
 
@@ -198,19 +213,112 @@ helper = LLMAgent(
 )
 
 
+@agent(stages=("collecting", "over"))
+def keeps(run: Run, name: str) -> list[Any]:
+    """State, messages, facts, a plan, artifacts and values that do not fit into an event."""
+    run.stage = "collecting"
+    run.plan(["look", "pay"])
+    with run.doing("look"):
+        run.state.seen = look(name * 40_000)
+    run.messages.add("user", "how is it?")
+    run.messages.add("assistant", look("well"))
+    run.state.increment("count", 2)
+    run.state.append("names", name)
+    run.fact("colour", "grey", source="look")
+    run.ask_later("why?")
+    run.artifact("picture", b"0123456789" * 10_000)
+    with run.doing("pay"):
+        run.decide("amount", pay(4), why="cheap", options=["4", "5"])
+    del run.state["names"]
+    run.stage = "over"
+    return [len(run.state.seen), run.state.count, run.state.names, bool(run.now())]
+
+
+@agent
+def writes(run: Run) -> list[Any]:
+    return [store_row("owl"), look("owl"), store_row("crow")]
+
+
+@agent
+def doubts(run: Run) -> list[Any]:
+    return [look("bell"), ring("bell"), pay(2, idempotency_key="doubts-own-key"), ring("again")]
+
+
+@agent(approve=("external_action",))
+def gated(run: Run) -> list[Any]:
+    first = run.wait_any("go", Approval("now?"), Timer(3600))
+    return [first, pay(6), look("end")]
+
+
+@agent
+def fails(run: Run) -> list[Any]:
+    """Fails, is resumed, and continues on another path."""
+    try:
+        first = fail_once("bird")
+    except CallFailed as error:
+        run.state.error = error.error_type
+        pay(1)
+        raise
+    return [first, pay(8)]
+
+
+@agent(checkpoint="on_state_change")
+def buffers(run: Run) -> list[Any]:
+    got: list[Any] = []
+    for n in range(4):
+        got.append(look(str(n)))
+        if n % 2:
+            run.state.n = n
+    return [*got, pay(9)]
+
+
+@agent
+async def parallel_waits(run: AsyncRun) -> list[Any]:
+    async def one(name: str) -> Any:
+        await alook(name)
+        return await run.wait_for(name)
+
+    return [*await asyncio.gather(one("go"), run.sleep(0.01), apay(5)), await alook("end")]
+
+
+@agent
+def map_waits(run: Run) -> list[Any]:
+    def one(n: int) -> Any:
+        look(str(n))
+        return run.wait_for("go", timeout=3600) if n == 1 else pay(n)
+
+    return [*run.map(one, range(3)), look("end")]
+
+
+@agent(on_failure="undo")
+def stopped(run: Run) -> None:
+    """Is cancelled, and undone."""
+    reserve("red")
+    reserve("blue")
+    run.wait_for("never")
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """An agent, its input, and what people do when it waits for them."""
+    """An agent, its input, and what people do with its run."""
 
     agent: Any
     input: dict[str, Any] = field(default_factory=dict)
     others: tuple[Any, ...] = ()
-    decide: Callable[[Holdfast, str], None] | None = None
+    cancelled: bool = False
+    resumed: bool = False
+    """Whether a person resumes the run when it has failed."""
+    both_stores: bool = False
+    """Whether its logs differ between SQLite and PostgreSQL."""
 
 
 def decide(hf: Holdfast, run_id: str) -> None:
-    """Answer, approve and signal whatever the run is waiting for."""
-    for wait in hf.get(run_id).waits:
+    """Answer, approve, signal and resolve whatever the run is waiting for."""
+    state = hf.get(run_id)
+    for doubt in state.calls:
+        if doubt.status == "in_doubt":
+            hf.resolve(run_id, doubt.step, done=doubt.name, by="ann")
+    for wait in state.waits:
         if wait.decided:
             continue
         if wait.wait == "answer":
@@ -223,7 +331,7 @@ def decide(hf: Holdfast, run_id: str) -> None:
 
 SCENARIOS = {
     "plain": Scenario(plain, {"name": "a bird"}),
-    "waits": Scenario(waits, decide=decide),
+    "waits": Scenario(waits),
     "maps": Scenario(maps),
     "gathers": Scenario(gathers),
     "races": Scenario(races),
@@ -231,53 +339,33 @@ SCENARIOS = {
     "rounds": Scenario(rounds, {"goal": "three rounds"}),
     "undone": Scenario(undone),
     "helper": Scenario(helper, {"goal": "How is the weather in Bonn?"}),
+    "keeps": Scenario(keeps, {"name": "bird"}),
+    "writes": Scenario(writes, both_stores=True),
+    "doubts": Scenario(doubts),
+    "gated": Scenario(gated),
+    "fails": Scenario(fails, resumed=True),
+    "buffers": Scenario(buffers),
+    "parallel_waits": Scenario(parallel_waits),
+    "map_waits": Scenario(map_waits),
+    "stopped": Scenario(stopped, cancelled=True),
 }
 
 
 def execute(hf: Holdfast, name: str) -> Any:
     """Bring the run of a scenario to its end; its result, or the name of the error that it ends with."""
     scenario = SCENARIOS[name]
+    resumed = not scenario.resumed
     for _ in range(20):
         try:
-            return hf.run(scenario.agent, id=name, **scenario.input)
+            result = hf.run(scenario.agent, id=name, **scenario.input)
+            return result.answer if isinstance(result, AgentState) else result
         except RunWaiting:
-            if scenario.decide is not None:
-                scenario.decide(hf, name)
+            decide(hf, name)
+            if scenario.cancelled:
+                hf.cancel(name, by="ann")
         except HoldfastError as error:
-            return type(error).__name__
-    raise AssertionError(f"{name} does not come to its end")
-
-
-def _write(folder: Path) -> None:
-    from holdfast.bundle import export
-
-    for name, scenario in SCENARIOS.items():
-        for die_at in (0, *range(2, 200, 3)):
-            count = [0]
-
-            def boundary(_: str, die_at: int = die_at, count: list[int] = count) -> None:
-                count[0] += 1
-                if count[0] == die_at:
-                    raise Crash
-
-            with tempfile.TemporaryDirectory() as home:
-                url = str(Path(home) / "runs.db")
-                agents = [scenario.agent, *scenario.others]
-                DONE.clear()
-                with Holdfast(url, agents=agents, options=Options(boundary=boundary)) as hf:
-                    try:
-                        execute(hf, name)
-                    except Crash:
-                        pass
-                with Holdfast(url) as hf:
-                    for row in hf.runs():
-                        text = "\n".join(export(hf.store, row.id))
-                        (folder / f"{name}-{die_at}-{row.id}.jsonl").write_text(
-                            text + "\n", "utf-8"
-                        )
-            if die_at and count[0] < die_at:
-                break
-
-
-if __name__ == "__main__":
-    _write(Path(sys.argv[1]))
+            if resumed:
+                return type(error).__name__
+            resumed = True
+            hf.resume(name)
+    raise AssertionError(f"{name} does not end")

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.runtime.mocks import mocks_of
+from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.testing.crash import explore
 from holdfast.testing.scenario import Act, Answer, Play
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.mocks import mocks_of
+from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.testing.builtin_steps import ready_sentences
 from holdfast.testing.spec import (
     Cast,

@@ -51,12 +51,12 @@ from holdfast.errors import (
     OutOfTurns,
     Rejected,
 )
-from holdfast.runtime import templates
-from holdfast.runtime.agent_types import BoundAgent
-from holdfast.runtime.declare import SPEC, Risk, Strategy, spec_of
-from holdfast.runtime.decorators import agent, step
-from holdfast.runtime.run import AsyncRun, Run, RunBase
-from holdfast.runtime.task_factory import in_thread
+from holdfast.runtime.api import templates
+from holdfast.runtime.api.decorators import agent, step
+from holdfast.runtime.api.run import AsyncRun, Run, RunBase
+from holdfast.runtime.call.task_factory import in_thread
+from holdfast.runtime.declare.agent_types import BoundAgent
+from holdfast.runtime.declare.specs import SPEC, Risk, Strategy, spec_of
 
 MAX_TURNS: Final = 30
 CONTEXT_TOKENS: Final = 100_000

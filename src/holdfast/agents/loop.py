@@ -24,20 +24,20 @@ from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.events import Value, plain
 from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
-from holdfast.runtime.agent_types import Agent, AsyncAgent
-from holdfast.runtime.approvals import require_approvals
-from holdfast.runtime.branches import Branch
-from holdfast.runtime.checkpoints import end_iteration
-from holdfast.runtime.declare import AgentSpec, Strategy, agent_spec_of, declared
-from holdfast.runtime.durations import Durations, measured
-from holdfast.runtime.effects import Flow, Invoke
-from holdfast.runtime.enter import enter
-from holdfast.runtime.gate import check_budget, gate
-from holdfast.runtime.params import Params
-from holdfast.runtime.run import AsyncRun, Run
-from holdfast.runtime.session import Session
-from holdfast.runtime.task_factory import whole
-from holdfast.runtime.undo import learn_names
+from holdfast.runtime.api.run import AsyncRun, Run
+from holdfast.runtime.call.approvals import require_approvals
+from holdfast.runtime.call.checkpoints import end_iteration
+from holdfast.runtime.call.durations import Durations, measured
+from holdfast.runtime.call.effects import Flow, Invoke
+from holdfast.runtime.call.enter import enter
+from holdfast.runtime.call.gate import check_budget, gate
+from holdfast.runtime.call.task_factory import whole
+from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
+from holdfast.runtime.declare.params import Params
+from holdfast.runtime.declare.specs import AgentSpec, Strategy, agent_spec_of, declared
+from holdfast.runtime.exec.undo import learn_names
+from holdfast.runtime.log.branches import Branch
+from holdfast.runtime.log.session import Session
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from holdfast.cli import text
 from holdfast.cli.common import existing_store, json_option, store_option
 from holdfast.cli.load import load
 from holdfast.cli.progress import counted
-from holdfast.runtime.declare import agent_spec
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.words.advice import command
 
 

@@ -18,7 +18,13 @@ from click.shell_completion import CompletionItem
 from holdfast.cli import text
 from holdfast.errors import HoldfastError, NotFound, NotNow
 from holdfast.store.base import Filter, Store
-from holdfast.store.opening import exists, open_store, sqlite_file
+from holdfast.store.opening import (
+    exists,
+    has_masked_password,
+    open_store,
+    sqlite_file,
+    with_password,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,9 +34,28 @@ COMPLETED_MAX = 1000
 def store_option(command: F) -> F:
     """`--url`, also called `--db`."""
     return click.option(
-        "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL",
+        "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL", callback=_with_password,
         help="A path, or postgresql://…; default: HOLDFAST_URL, or .holdfast/holdfast.db in this folder.",
     )(command)  # fmt: skip
+
+
+def _with_password(ctx: click.Context, _: click.Parameter, url: str | None) -> str | None:
+    """The URL of a printed command has no password: it is asked for, if the environment has none.
+
+    Without a terminal it stays empty. For PostgreSQL, libpq then looks into ~/.pgpass.
+    """
+    if url is None or ctx.resilient_parsing or not has_masked_password(url):
+        return url
+    password = os.environ.get("PGPASSWORD", "")
+    if not password and sys.stdin.isatty():
+        password = click.prompt(
+            f"Password of the store {url}",
+            hide_input=True,
+            default="",
+            show_default=False,
+            err=True,
+        )
+    return with_password(url, password)
 
 
 def json_option(command: F) -> F:

@@ -233,12 +233,19 @@ def pause(run_id: str, decider: Decider) -> None:
     help="RFC 6902 operations on the output of `holdfast show --json` (for a loop, under `loop`); - reads "
          "them from stdin.",
 )  # fmt: skip
+@click.option(
+    "--expected", type=click.IntRange(0), metavar="SEQ",
+    help="Refuse if the run has changed since this event: `seq` in `holdfast show --json`.",
+)  # fmt: skip
+@click.option("--key", default="", help="Record the patch once, however often it is sent.")
 @decision_options
 def patch(
     run_id: str,
     changes: tuple[str, ...],
     delete: tuple[str, ...],
     operations: str | None,
+    expected: int | None,
+    key: str,
     decider: Decider,
 ) -> None:
     """Change a run's state. The agent sees it when its next call returns, a loop when its iteration ends."""
@@ -255,8 +262,10 @@ def patch(
         shown = text.compact(new, 200) if new else "nothing new"
         gone = f", and {', '.join(map(text.visible, delete))} removed" if delete else ""
         decider.confirm(lambda: f"patch {_summary(store, run_id)} with {shown}{gone}?")
-        control.patch(store, run_id, new, delete=delete, by=decider.by, why=decider.why)
-        _report(store, run_id, "patched", decider)
+        is_new = control.patch(
+            store, run_id, new, delete=delete, expected=expected, key=key, by=decider.by, why=decider.why
+        )  # fmt: skip
+        _report(store, run_id, "patched" if is_new else "was patched before", decider)
 
 
 @click.command()

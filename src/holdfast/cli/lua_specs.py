@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInput
-from holdfast.runtime.declare import spec_of
-from holdfast.runtime.mocks import Mock, mocks_of
+from holdfast.runtime.declare.mocks import Mock, mocks_of
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
 from holdfast.testing.step_matcher import Outcome, Sentence, sentence
 

@@ -38,10 +38,10 @@ from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
-from holdfast.runtime.agent_types import BoundAgent
-from holdfast.runtime.declare import agent_spec
-from holdfast.runtime.engine import Options
-from holdfast.runtime.resumable import CHECKS
+from holdfast.runtime.declare.agent_types import BoundAgent
+from holdfast.runtime.declare.specs import agent_spec
+from holdfast.runtime.exec.engine import Options
+from holdfast.runtime.exec.resumable import CHECKS
 from holdfast.store.base import Store
 from holdfast.waiting import WaitingFor
 from holdfast.words.advice import advice, command

@@ -25,7 +25,7 @@ from holdfast.cli.common import json_option
 from holdfast.cli.load import LUA, Loaded, load
 from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.runtime.mocks import mocks_of
+from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.testing.crash import Fault, Lives, Report, explore
 from holdfast.testing.fork_server import ForkServers
 from holdfast.testing.spec import (

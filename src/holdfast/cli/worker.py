@@ -19,9 +19,9 @@ from holdfast.cli.common import existing_store, json_option, say, store_option, 
 from holdfast.cli.load import load, parameters
 from holdfast.cli.run import lease_option
 from holdfast.errors import NotFound, StoreRefused, StoreUnavailable
-from holdfast.runtime.declare import agent_spec
-from holdfast.runtime.engine import Options
-from holdfast.runtime.worker import Report, Worker
+from holdfast.runtime.declare.specs import agent_spec
+from holdfast.runtime.exec.engine import Options
+from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import Schedule
 
 LOOK_SECONDS = 0.1

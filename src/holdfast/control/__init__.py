@@ -5,7 +5,6 @@ based on. So of approve, reject, time-out and cancel racing, one wins, and the o
 is executing the run sees the event at its next commit.
 """
 
-from holdfast.control.act import Act, act
 from holdfast.control.doubt import resolve
 from holdfast.control.fork import fork
 from holdfast.control.lifecycle import accept_new_steps, cancel, pause, reopen, rerun, undo
@@ -13,6 +12,7 @@ from holdfast.control.limits import set_limits
 from holdfast.control.patch import Patch, patch
 from holdfast.control.requests import answer, approve, received, reject, signal
 from holdfast.control.start import registered, start
+from holdfast.store.outside import Act, act
 
 __all__ = [
     "Act",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.control.act import WAKE, Act, act, open_until, what_is_open, whole_state
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
 from holdfast.core.events import ErrorInfo
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.outside import WAKE, Act, act, open_until, what_is_open, whole_state
 from holdfast.store.process import is_held
 
 

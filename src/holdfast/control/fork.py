@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.control.act import everything, refuse_unreadable
 from holdfast.control.patch import state_operations
 from holdfast.control.requests import received
 from holdfast.core import events as e
@@ -20,6 +19,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NoSuchRun, NotFound, NotNow
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import NewRun, Store
+from holdfast.store.outside import everything, refuse_unreadable
 
 
 def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, Any], *,

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.control.act import (
-    WAKE,
-    Act,
-    act,
-    everything,
-    lately,
-    refuse_ended,
-    what_is_open,
-    whole_state,
-)
 from holdfast.core import events as e
 from holdfast.core import still_open
 from holdfast.core.state import Call, RunState
 from holdfast.errors import NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
-from holdfast.store.cancel import cancel_children
+from holdfast.store.cancel import cancel_children, request
+from holdfast.store.outside import (
+    WAKE,
+    Act,
+    act,
+    everything,
+    refuse_ended,
+    what_is_open,
+    whole_state,
+)
 from holdfast.store.process import is_held
 
 
@@ -135,18 +134,14 @@ def _acts(call: Call) -> bool:
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
-
-    def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row)
-        if state.cancel_requested:
-            return Act()
-        if row.status in ("paused", "quarantined"):
-            reopened = e.RunReopened(by=by, why="to cancel it")
-            return Act([asked, reopened], RowChange("pending", store.now()))
-        return Act([asked], WAKE)
-
-    act(store, run_id, decide, lately)
+    if not request(store, run_id, asked):
+        act(store, run_id, _refuse)
     cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
+
+
+def _refuse(_: RunState, row: RunRow) -> Act:
+    refuse_ended(row)
+    return Act()
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

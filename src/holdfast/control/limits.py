@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.control.act import WAKE, Act, act, everything
 from holdfast.control.lifecycle import reopen
 from holdfast.core import events as e
 from holdfast.core import log
@@ -11,6 +10,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotNow
 from holdfast.store.base import Filter, RunRow, Store
 from holdfast.store.cancel import REASONS
+from holdfast.store.outside import WAKE, Act, act, everything
 from holdfast.store.process import is_held
 from holdfast.store.tail import newest_first
 

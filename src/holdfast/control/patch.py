@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.control.act import Act, act, everything, refuse_ended, the_end
 from holdfast.control.lifecycle import STOPPED, check_reopen, reopen_failed_children
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, values
@@ -19,6 +18,7 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
 from holdfast.store.base import RESERVED, RowChange, RunRow, Store
+from holdfast.store.outside import Act, act, everything, refuse_ended, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
 """New values of `run.state` by key; a StatePatch; or an RFC 6902 JSON Patch of what `hf.get` shows."""

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.control.act import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
 from holdfast.core.advice import decision_calls
@@ -15,6 +14,7 @@ from holdfast.core.events import Event
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.base import RESERVED, RunRow, Store
+from holdfast.store.outside import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 
 
 def signal(

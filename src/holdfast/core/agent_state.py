@@ -327,7 +327,9 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return self._remembering(tool_calls=(*calls[:first], *new)) if new else self
 
     def stamped(self: A, time: int) -> A:
-        """The state as of this time: what has no time yet gets it."""
+        """The state as of this time, or as of its last change if a clock runs backwards: what has no time yet
+        gets it. A replay knows only `updated_at`, and must find the same."""
+        time = max(time, self.updated_at)
         memory = _changed(
             self.memory,
             {
@@ -340,7 +342,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             messages=_stamped(self.messages, time),
             memory=memory if memory != self.memory else self.memory,
             created_at=self.created_at or time,
-            updated_at=max(time, self.updated_at),
+            updated_at=time,
         )
 
     # ── as JSON ──────────────────────────────────────────────────────────────────────────

@@ -283,6 +283,13 @@ class UndoRequested(Event, frozen=True, omit_defaults=True):
     why: str = ""
 
 
+class UndoStarted(Event, frozen=True, omit_defaults=True):
+    """A limit has ended the run, and what it did is being undone. After a crash it ends for the same reason."""
+
+    reason: str
+    message: str = ""
+
+
 # ── calls: what the code asked for ───────────────────────────────────────────────────────────
 
 
@@ -464,6 +471,10 @@ class TimeoutFired(Event, frozen=True, omit_defaults=True):
     branch: str = ""
     within_us: int = 0
     """How long the run had been executing in its process: the timeout was no longer than that."""
+    entered_at: int = -1
+    """Which timeout of the task: how many calls and waits the task had made when it entered it (-1: not known) …"""
+    number: int = 0
+    """… and how many timeouts it had entered since the last of them."""
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):

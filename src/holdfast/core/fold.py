@@ -644,6 +644,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
     e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.LimitsChanged: Draft._limits, e.TimeoutFired: Draft._nothing,
+    e.UndoStarted: Draft._nothing,
 }  # fmt: skip
 
 

@@ -200,6 +200,7 @@ class Journal:
         self.cancel: e.CancelRequested | None = None
         self.undo: e.UndoRequested | None = None
         self.undoing = False
+        self.undo_started: e.UndoStarted | None = None
         self.paused: e.RunPaused | None = None
         self.may_stop_calls = False
         """Whether the log contains anything at all that could keep a new call from beginning."""
@@ -475,6 +476,8 @@ class Journal:
             case e.UndoRequested():
                 self.undo, self.terminal, self.may_stop_calls = event, None, True
                 self._reopen_failures(seq)
+            case e.UndoStarted():
+                self.undo_started, self.undoing, self.may_stop_calls = event, True, True
             case e.RunCreated():
                 self.created, self.created_at = event, time
                 self.lineage = ancestry_of(event)
@@ -680,7 +683,7 @@ class Journal:
         self.timeouts = 0
         self._granted.clear()
         self.accepted = 0
-        self.terminal = self.cancel = self.paused = self.undo = None
+        self.terminal = self.cancel = self.paused = self.undo = self.undo_started = None
         self.undoing = False
 
 
@@ -705,7 +708,8 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     **dict.fromkeys(
         (
             e.RunCreated, e.RunPaused, e.RunReopened, e.RunRestarted, e.RunCompleted, e.RunFailed,
-            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.StepsAccepted, e.LimitsChanged,
+            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.UndoStarted, e.StepsAccepted,
+            e.LimitsChanged,
         ),
         Journal._life,
     ),

@@ -4,7 +4,7 @@ A refused connection proves it: nothing was sent. A read timeout does not: the s
 recognised by the package and name of their classes, most specific first, so that no library is imported here.
 An error that is not listed says nothing by itself; then the error that it was raised from is asked.
 
-Not here: what becomes of a call whose outcome is unknown (`runtime/recover.py`).
+Not here: what becomes of a call whose outcome is unknown (`runtime/call/recover.py`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from holdfast.lua.schema import Fields, fitted
 from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
-    from holdfast.runtime.run import Run
+    from holdfast.runtime.api.run import Run
 
 OPTIONS: Final = (
     "name", "description", "provider", "model", "system_prompt", "initial_message", "tools", "tool_choice", "prepare",

@@ -18,7 +18,7 @@ from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
     from holdfast.core.parts import ToolCall
-    from holdfast.runtime.run import Run
+    from holdfast.runtime.api.run import Run
 
 
 def _agent_of(message: Message) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInput
-from holdfast.runtime.requests import Approval
+from holdfast.runtime.call.requests import Approval
 
 if TYPE_CHECKING:
-    from holdfast.runtime.run import Run
+    from holdfast.runtime.api.run import Run
 
 
 class People:

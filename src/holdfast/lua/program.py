@@ -23,13 +23,13 @@ from holdfast.lua.ops import BodyOps, Ops
 from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, function_with_fields
 from holdfast.lua.vm import Limits, LuaError, Vm
-from holdfast.runtime.declare import spec_of
-from holdfast.runtime.decorators import agent as declare_agent
-from holdfast.runtime.decorators import step as declare_step
-from holdfast.runtime.decorators import tool as declare_tool
+from holdfast.runtime.api.decorators import agent as declare_agent
+from holdfast.runtime.api.decorators import step as declare_step
+from holdfast.runtime.api.decorators import tool as declare_tool
+from holdfast.runtime.declare.specs import spec_of
 
 if TYPE_CHECKING:
-    from holdfast.runtime.run import Run
+    from holdfast.runtime.api.run import Run
 
 
 class Program:

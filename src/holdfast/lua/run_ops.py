@@ -17,12 +17,12 @@ from holdfast.lua.dialogue import Dialogue
 from holdfast.lua.ops import Ops, said
 from holdfast.lua.people import People
 from holdfast.lua.templates import render
-from holdfast.runtime.decorators import step
+from holdfast.runtime.api.decorators import step
 
 if TYPE_CHECKING:
     from holdfast.lua.declared import ProcedureDecl
     from holdfast.lua.seam import LoadedFile
-    from holdfast.runtime.run import Run
+    from holdfast.runtime.api.run import Run
 
 _WRITES: Final = ("note_progress", "json_encode", "json_decode", "module_source")
 """Operations before which the state need not be written back."""

@@ -9,21 +9,18 @@ Not here: who may cancel a run, and what he is told (`control.py`).
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from collections.abc import Iterator
 from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core import log
-from holdfast.core.events import Event
 from holdfast.core.log import Record
-from holdfast.errors import Conflict, LogDamaged
-from holdfast.store.base import TERMINAL_STATUSES, Append, Filter, RowChange, RunRow, Store
-from holdfast.store.tail import newest_first
+from holdfast.core.state import RunState
+from holdfast.errors import NoSuchRun
+from holdfast.store.base import TERMINAL_STATUSES, Filter, RowChange, RunRow, Store
+from holdfast.store.outside import WAKE, Act, act, lately
 
-LATELY: Final = 100
-"""How far back a cancellation is looked for. One that is not carried out yet is among the last events: a worker
-that knows of one starts nothing new."""
 PAGE: Final = 1000
 REASONS: Final = ("deadline", "budget")
 """A run that fails for one of these ends its children for the same reason."""
@@ -65,32 +62,28 @@ def cancel_children(store: Store, run_id: str, asked: e.CancelRequested) -> None
 
 def request(store: Store, run_id: str, asked: e.CancelRequested) -> bool:
     """Record a cancellation if there is none yet; False if the run has ended or does not exist."""
-    while True:
-        recent = lately(store, run_id)
-        row = store.get(run_id)  # after the log: so it is not older than what was read there
-        if row is None or row.status in TERMINAL_STATUSES:
-            return False
-        if not recent:
-            raise LogDamaged(run_id, 0, "it is missing")
-        if requested(run_id, recent) is not None:
-            return True
-        new: list[Event] = [asked]
-        change = RowChange(wake=True)
+    recent: list[Record] = []
+    unfinished = False
+
+    def reads(store: Store, run_id: str) -> list[Record]:
+        recent[:] = lately(store, run_id)
+        return recent
+
+    def decide(_: RunState, row: RunRow) -> Act:
+        nonlocal unfinished
+        unfinished = row.status not in TERMINAL_STATUSES
+        known = requested(run_id, recent[::-1])
+        # One by a person counts more than one by a limit above: it is who the run says cancelled it.
+        if not unfinished or (known is not None and (asked.reason or not known.reason)):
+            return Act()
         if row.status in ("paused", "quarantined"):
-            new.append(e.RunReopened(by=asked.by, why="to cancel it"))
-            change = RowChange("pending", store.now())
-        head = log.head_at(recent[0])
-        _, sealed = log.seal(head, new, epoch=recent[0].epoch, time=store.now())
-        try:
-            store.append(Append(run_id, head.seq, sealed, None, change, before=head.hash))
-        except Conflict:
-            continue  # something was written in between: look again
-        return True
+            reopened = e.RunReopened(by=asked.by, why="to cancel it")
+            return Act([asked, reopened], RowChange("pending", store.now()))
+        return Act([asked], WAKE)
 
-
-def lately(store: Store, run_id: str) -> list[Record]:
-    """The last events of a run, the newest first."""
-    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))
+    with contextlib.suppress(NoSuchRun):
+        act(store, run_id, decide, reads)
+    return unfinished
 
 
 def requested(run_id: str, newest: list[Record]) -> e.CancelRequested | None:
@@ -110,7 +103,7 @@ def cancelled_above(store: Store, parent_id: str) -> e.CancelRequested | None:
     Also if the run has ended by it, or has failed by its deadline or budget.
     """
     while parent_id:
-        newest = lately(store, parent_id)
+        newest = lately(store, parent_id)[::-1]
         row = store.get(parent_id)
         if row is None or not newest:
             return None

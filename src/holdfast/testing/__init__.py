@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.agents.models import ScriptedModel, call, say
-    from holdfast.runtime.mocks import MockFailure, MockMissing
+    from holdfast.runtime.declare.mocks import MockFailure, MockMissing
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.crash import Fault, Report
     from holdfast.testing.scenario import Play
@@ -36,7 +36,7 @@ __all__ = [
 
 _HOME_OF = {
     "Bench": "testing.store_suite", "Fault": "testing.crash", "ManualClock": "testing.clock",
-    "MockFailure": "runtime.mocks", "MockMissing": "runtime.mocks", "Outcome": "testing.step_matcher",
+    "MockFailure": "runtime.declare.mocks", "MockMissing": "runtime.declare.mocks", "Outcome": "testing.step_matcher",
     "Play": "testing.scenario", "Report": "testing.crash", "ScriptedModel": "agents.models",
     "call": "agents.models", "check_store": "testing.store_suite", "say": "agents.models",
     "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, Final
 
-from holdfast.runtime.branches import CURRENT, Branch, Inside
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.testing.sandbox import ACTING, Journal, is_ours, user_place
 
 # event: (what it is in words, whether doing it twice is surely not the same as doing it once)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from holdfast.errors import InvalidInput
-from holdfast.runtime.mocks import mock_of
+from holdfast.runtime.declare.mocks import mock_of
 from holdfast.testing.scenario import Act, Answer, Play
 from holdfast.testing.step_matcher import (
     Outcome,

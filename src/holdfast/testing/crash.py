@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError
-from holdfast.runtime.declare import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
+from holdfast.runtime.declare.specs import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
 from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
 from holdfast.testing.scenario import Ended, How, Life, Play, Stage, live_here

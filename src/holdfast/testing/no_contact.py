@@ -12,8 +12,8 @@ import sys
 from functools import cache
 from typing import Any, Final
 
-from holdfast.runtime.branches import CURRENT, Branch, Inside
-from holdfast.runtime.mocks import MockMissing
+from holdfast.runtime.declare.mocks import MockMissing
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 
 CONTACTS: Final = ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo")
 

@@ -54,7 +54,7 @@ def manual_clock() -> ManualClock:
 def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
     """A Holdfast on its own store; on the manual clock if the test asks for that too."""
     from holdfast.app import Holdfast
-    from holdfast.runtime.engine import Options
+    from holdfast.runtime.exec.engine import Options
     from holdfast.store.sqlite import SQLiteStore
 
     if "manual_clock" in request.fixturenames:
@@ -71,7 +71,7 @@ def holdfast(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfas
 @pytest.fixture
 def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
-    from holdfast.runtime.mocks import mocks_of
+    from holdfast.runtime.declare.mocks import mocks_of
     from holdfast.testing.crash import explore
     from holdfast.testing.scenario import Act, Answer, Play
 

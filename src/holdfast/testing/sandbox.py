@@ -38,8 +38,9 @@ import holdfast
 from holdfast.app import Holdfast
 from holdfast.core import values
 from holdfast.errors import NotStorable
-from holdfast.runtime.branches import Inside
-from holdfast.runtime.declare import (
+from holdfast.runtime.call.effects import Draw, Invoke
+from holdfast.runtime.declare.mocks import Mock, MockMissing, Mocks, typed_answer
+from holdfast.runtime.declare.specs import (
     CHECKED,
     KEYED,
     ONCE,
@@ -48,10 +49,9 @@ from holdfast.runtime.declare import (
     CallSpec,
     spec_of,
 )
-from holdfast.runtime.effects import Draw, Invoke
-from holdfast.runtime.engine import Options
-from holdfast.runtime.mocks import Mock, MockMissing, Mocks, typed_answer
-from holdfast.runtime.session import Session
+from holdfast.runtime.exec.engine import Options
+from holdfast.runtime.log.branches import Inside
+from holdfast.runtime.log.session import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.no_contact import refuse_contacts
@@ -397,7 +397,7 @@ class Sandbox:
             names.update(before)
 
     def _plain(self, name: str, real: Callable[..., Any], mock: Mock) -> Callable[..., Any]:
-        from holdfast.runtime.branches import CURRENT, Branch
+        from holdfast.runtime.log.branches import CURRENT, Branch
 
         @functools.wraps(real)
         def called(*args: Any, **kwargs: Any) -> Any:

@@ -19,8 +19,8 @@ from holdfast.app import Holdfast
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import Diverged, HoldfastError, InvalidInput, RunWaiting
-from holdfast.runtime.declare import agent_spec
-from holdfast.runtime.mocks import MockMissing, Mocks
+from holdfast.runtime.declare.mocks import MockMissing, Mocks
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.testing.sandbox import Sandbox, is_library
 
 LIVES_MAX: Final = 60

@@ -21,8 +21,8 @@ from typing import Any, Final
 from holdfast import views
 from holdfast.core.events import ErrorInfo
 from holdfast.errors import HoldfastError, InvalidInput
-from holdfast.runtime.declare import AgentSpec, CallSpec, agent_spec, spec_of
-from holdfast.runtime.mocks import Mocks
+from holdfast.runtime.declare.mocks import Mocks
+from holdfast.runtime.declare.specs import AgentSpec, CallSpec, agent_spec, spec_of
 from holdfast.testing.builtin_steps import ready_sentences
 from holdfast.testing.scenario import RUN_ID, Act, Life, Play, Stage, live_here
 from holdfast.testing.step_matcher import (

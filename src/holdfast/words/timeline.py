@@ -157,6 +157,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.RunQuarantined: lambda x: Sentence("run", f"quarantined: {visible(x.reason)}", "red"),
     e.CancelRequested: lambda x: Sentence("person", f"cancellation requested{_by(x)}", "red"),
     e.UndoRequested: lambda x: Sentence("person", f"undo requested{_by(x)}", "yellow"),
+    e.UndoStarted: lambda x: Sentence("run", f"undoing what it did: {visible(x.message)}", "yellow"),
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
     e.CallFailed: _attempt_failed,

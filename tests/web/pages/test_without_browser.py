@@ -50,7 +50,7 @@ def test_a_template_needs_no_inline_script_or_style_and_escapes_everything(path:
     """The content security policy forbids them, and `|safe` would undo the escaping."""
     text = path.read_text(encoding="utf-8")
     found = re.findall(
-        r"\son[a-z]+="|\sstyle=|<script(?! src=)|<style|hx-on|js:|\|\s*safe|autoescape false|https?://",
+        r'\son[a-z]+="|\sstyle=|<script(?! src=)|<style|hx-on|js:|\|\s*safe|autoescape false|https?://',
         text,
     )
     assert [] == found

@@ -23,17 +23,32 @@ import psycopg
 from psycopg import pq
 
 from holdfast.core.log import Record
-from holdfast.errors import Conflict, KeyTaken, LeaseLost, StoreError, StoreUnavailable
-from holdfast.store.base import Append, Transaction
-from holdfast.store.checks import check_append
+from holdfast.errors import (
+    Conflict,
+    InvalidInput,
+    KeyTaken,
+    LeaseLost,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.store.base import Append
 from holdfast.store.fence import Standing, refusals
 from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.postgres.connections import Connection, Link, Route, is_about_one
 from holdfast.store.postgres.timeline import History
+from holdfast.store.tool_transaction import (
+    ToolTransaction,
+    cannot_commit,
+    not_the_tools,
+    without_receipt,
+)
 from holdfast.store.wakeups import Bell
 
 REFUSALS_MAX: Final = 100
 
+_SYNTAX: Final = "42601"
+_ENDS_INSIDE: Final = "2D000"
+"""A COMMIT or ROLLBACK inside a function or a DO block."""
 _BLANKS: Final = " \t\r\n\f\v;"
 _TRANSACTION_CONTROL: Final = re.compile(
     r"(BEGIN|START|COMMIT|END|ABORT|ROLLBACK(?!\s+(WORK\s+|TRANSACTION\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
@@ -233,7 +248,7 @@ class Appends:
             opened = _OpenAppend(self, link, db)
             yield opened
             if not opened.done:
-                raise StoreError("a transaction for a tool ended without its receipt")
+                raise without_receipt()
 
     def _begin_for_tool(self, db: Connection, run_id: str) -> dict[str, Standing]:
         with db.pipeline():
@@ -244,9 +259,7 @@ class Appends:
     def _finish(self, db: Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or leave nothing of it."""
         if db.info.transaction_status == pq.TransactionStatus.INERROR:
-            raise StoreError(
-                "a statement of this tool failed, so its transaction cannot be committed"
-            )
+            raise cannot_commit()
         try:
             with db.pipeline():
                 db.set_up_transaction()
@@ -283,31 +296,32 @@ class Appends:
             link.close()
 
 
-class _OpenAppend:
-    """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
-
+class _OpenAppend(ToolTransaction):
     def __init__(self, appends: Appends, link: Link, db: Connection) -> None:
+        super().__init__()
         self._appends, self._link, self._db = appends, link, db
-        self.tx: Transaction = self
-        self.done = False
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement with parameters; its rows."""
-        if self.done:
-            raise StoreError("this transaction has ended: its receipt was written")
+    def _execute(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         if _ends_transaction(sql):
-            raise StoreError(
-                "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
-            )
-        with self._db.pipeline():  # where the protocol takes one statement at a time, and no second
-            cursor = self._db.execute(sql, params)
+            raise not_the_tools()
+        try:
+            with (
+                self._db.pipeline()
+            ):  # where the protocol takes one statement at a time, and no second
+                cursor = self._db.execute(sql, params)
+        except (
+            psycopg.Error
+        ) as error:  # others are the database's own words, which a tool may catch
+            if error.sqlstate == _ENDS_INSIDE:
+                raise not_the_tools() from error
+            if error.sqlstate == _SYNTAX and "multiple commands" in str(error):
+                raise InvalidInput("`tx.execute` takes one statement at a time") from error
+            raise
         return cursor.fetchall() if cursor.description else []
 
-    def commit(self, work: Append) -> None:
-        check_append(work)
+    def _finish(self, work: Append) -> None:
         with self._link.timed():
             self._appends._finish(self._db, work)
-        self.done = True
         self._appends._history.remember(work.run_id, work.records, work.epoch)
         self._appends._bell.ring_for([work])
 

@@ -19,13 +19,18 @@ from typing import Any, Final
 import apsw
 
 from holdfast.core.log import Blob
-from holdfast.errors import InvalidInput, KeyTaken, StorageFull, StoreError
+from holdfast.errors import InvalidInput, KeyTaken, StorageFull
 from holdfast.store import sql
 from holdfast.store.base import Append, RowChange
-from holdfast.store.checks import check_append
 from holdfast.store.fence import Standing, refusals
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import Reserve
+from holdfast.store.tool_transaction import (
+    ToolTransaction,
+    cannot_commit,
+    not_the_tools,
+    without_receipt,
+)
 from holdfast.store.wakeups import Bell
 
 _Q: Final = sql.queries("sqlite")
@@ -184,7 +189,7 @@ class Appends:
             opened = _OpenAppend(self, db)
             yield opened
             if not opened.done:
-                raise StoreError("a transaction for a tool ended without its receipt")
+                raise without_receipt()
 
     def _finish(self, db: apsw.Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or raise and leave it to be rolled back."""
@@ -199,42 +204,30 @@ class Appends:
         self._bell.ring_for([work])
 
 
-class _OpenAppend:
-    """See `base.OpenAppend`: the tool's statements, then its receipt, then COMMIT."""
-
+class _OpenAppend(ToolTransaction):
     def __init__(self, appends: Appends, db: apsw.Connection) -> None:
+        super().__init__()
         self._appends, self._db = appends, db
-        self.tx = self
-        self.done = False
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement with parameters; its rows."""
+    def _execute(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         self._refuse_if_over()
         self._db.authorizer = _refuse_transaction_control
         try:
             return self._db.execute(sql, params).fetchall()
         except apsw.AuthError:
-            raise InvalidInput(
-                "a tool with `tx` must not begin, commit or roll back: Holdfast does, with the receipt"
-            ) from None
+            raise not_the_tools() from None
         except _TOOLS_OWN_ERRORS as error:  # the tool's failure, not the store's
             raise InvalidInput(f"the tool's statement failed: {error}") from error
         finally:
             self._db.authorizer = None
 
     def _refuse_if_over(self) -> None:
-        if self.done:
-            raise StoreError("this transaction has ended: its receipt was written")
         if not self._db.in_transaction:  # as after INSERT OR ROLLBACK
-            raise InvalidInput(
-                "a statement of the tool rolled its transaction back; nothing was written"
-            )
+            raise cannot_commit()
 
-    def commit(self, work: Append) -> None:
-        check_append(work)
+    def _finish(self, work: Append) -> None:
         self._refuse_if_over()
         self._appends._finish(self._db, work)
-        self.done = True
 
 
 def _refuse_transaction_control(action: int, *_: str | None) -> int:

@@ -118,7 +118,7 @@ def a_tool_cannot_end_its_transaction(bench: Bench) -> None:
             opened.commit(work)
 
     for statement in ("COMMIT", "ROLLBACK", "BEGIN", "END", "/* x */ commit", "SELECT 1; COMMIT"):
-        refused(Exception, meddle, statement)
+        refused(InvalidInput, meddle, statement)
         same(([], 2), (effects(bench), bench.length()), f"after {statement}")
 
 

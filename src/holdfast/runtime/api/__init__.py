@@ -1,0 +1,1 @@
+"""What an agent is given: `run`, its memory and messages, and the decorators."""

@@ -1,0 +1,273 @@
+"""What an agent keeps in mind and what was said: `run.state` and `run.messages`.
+
+Both only note facts, which are kept with the next commit, and read what the facts add up to.
+
+Not here: what else a run offers its agent (`run.py`), how facts add up (`core/fold.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, overload
+
+import msgspec
+
+from holdfast.core import dialogue, log, values
+from holdfast.core import events as e
+from holdfast.core.dialogue import AnthropicPrompt, Shape
+from holdfast.core.events import Value
+from holdfast.core.knowledge import change
+from holdfast.core.parts import Message, ToolCall
+from holdfast.core.tokens import ESTIMATE, TokenCounter
+from holdfast.core.values import FrozenDict
+from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.state_schema import Field
+from holdfast.runtime.log.branches import Branch, current_branch
+from holdfast.runtime.log.session import Session
+
+
+class Place:
+    """Where facts are noted: in a run, on the line of its code that is executing."""
+
+    def __init__(self, session: Session, root: Branch) -> None:
+        self._session = session
+        self._root = root
+
+    @property
+    def _here(self) -> Branch:
+        branch = current_branch()
+        if branch is None or branch.session is not self._session:
+            branch = self._root
+        if branch.waiting is not None:
+            raise branch.waiting  # the code caught the wait and continued; its notes are not the run's
+        return branch
+
+    def _whole(self, value: Any) -> Any:
+        """The value itself, fetched if it was too big for its event."""
+        if not isinstance(value, Value):
+            return value
+        return values.freeze(values.decode(self._session.unwrap(value)))
+
+    def _value(self, data: Any) -> tuple[Value, list[log.Blob]]:
+        return self._session.wrap(values.encode(data))
+
+
+class State:
+    """The agent's explicit memory. `run.state.x` is None if it was never set."""
+
+    __slots__ = ("_fields", "_place")
+
+    def __init__(self, place: Place, fields: Mapping[str, Field]) -> None:
+        """`fields` are those of the model that its agent declares, if it does."""
+        object.__setattr__(self, "_place", place)
+        object.__setattr__(self, "_fields", fields)
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        return self.get(key)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        self._change("set", key, value)
+
+    def __delattr__(self, key: str) -> None:
+        self._change("delete", key, None)
+
+    __getitem__ = __getattr__
+    __setitem__ = __setattr__
+    __delitem__ = __delattr__
+
+    def __contains__(self, key: str) -> bool:
+        self._check_declared(key)
+        return key in self._session.state()
+
+    def __repr__(self) -> str:
+        return f"State({self.all()!r})"
+
+    @property
+    def _session(self) -> Session:
+        session: Session = self._place._session
+        return session
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value under this key, or `default`."""
+        self._check_declared(key)
+        state = self._session.state()
+        fields = self._fields
+        if key not in state:
+            return fields[key].default if key in fields and default is None else default
+        value = self._resolved(state[key])
+        if key not in fields:
+            return value
+        try:
+            return fields[key].read(value)
+        except NotStorable as error:  # a patch from outside, or another model when it was set
+            raise error.of(f"state.{key}") from None
+
+    def _check_declared(self, key: str) -> None:
+        if self._fields and key not in self._fields:
+            raise InvalidInput(
+                f"state.{key} is not declared; declared are {', '.join(self._fields)}"
+            )
+
+    def _for_template(self) -> dict[str, Any]:
+        """What was set, and the defaults of declared fields, as plain values."""
+        defaults = {name: values.lower(f.default, typed=True) for name, f in self._fields.items()}
+        return {**defaults, **self.all()}
+
+    def _resolved(self, value: Any) -> Any:
+        if isinstance(value, list) and any(isinstance(item, Value) for item in value):
+            return values.FrozenList(self._resolved(item) for item in value)
+        return self._place._whole(value)
+
+    def all(self) -> dict[str, Any]:
+        """Everything, as a read-only dict."""
+        state = self._session.state()
+        return FrozenDict({key: self._resolved(value) for key, value in state.items()})
+
+    def increment(self, key: str, by: float = 1) -> Any:
+        """Add to a number (a missing one counts as 0); the new value."""
+        before = self._session.state().get(key, 0)
+        for number in (before, by):
+            if isinstance(number, bool) or not isinstance(number, int | float | None):
+                raise InvalidInput(f"state.{key} cannot be incremented: {number!r} is not a number")
+        self._change("increment", key, by)
+        return self.get(key)
+
+    def append(self, key: str, value: Any) -> None:
+        """Add to the end of a list (a missing one counts as empty). Only the new item is recorded."""
+        before = self._session.state().get(key)
+        if before is not None and not isinstance(before, list):
+            raise InvalidInput(f"state.{key} is not a list; it cannot be appended to")
+        self._change("append", key, value)
+
+    def _change(self, op: str, key: Any, value: Any) -> None:
+        if not isinstance(key, str) or not key or key in _STATE_METHODS:
+            raise InvalidInput(
+                f"{key!r} cannot be the name of something in run.state; choose another"
+            )
+        fields = self._fields
+        try:
+            self._check_declared(key)
+            data = values.encode(value, typed=bool(fields))
+            if fields and op != "delete":
+                fields[key].read(self._after(op, key, values.decode(data)))
+        except NotStorable as error:
+            raise error.of(f"state.{key}") from None
+        wrapped, blobs = self._session.wrap(data)
+        branch = self._place._here
+        self._session.note(
+            e.StateChanged(branch=branch.path, after=branch.index, op=op, key=key, value=wrapped),
+            blobs,
+        )
+
+    def _after(self, op: str, key: str, value: Any) -> Any:
+        """What the state will hold under this key, for its model to judge."""
+        seen = {key: self._resolved(self._session.state().get(key))}
+        change(seen, op, key, value)
+        return seen[key]
+
+
+_STATE_METHODS: Final = frozenset({"get", "all", "increment", "append"})
+
+
+class Messages:
+    """The user-visible dialogue, kept apart from working memory."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def add(
+        self,
+        role: str | Message,
+        content: Any = "",
+        *,
+        metadata: Any = None,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str = "",
+    ) -> None:
+        """Add a message at the end: a role and what it says, or a whole `Message`."""
+        said = (
+            role
+            if isinstance(role, Message)
+            else Message(role, content, 0, metadata, tuple(tool_calls), tool_call_id)
+        )
+        session, here = self._place._session, self._place._here
+        value, blobs = self._place._value(said.content)
+        extra, more = (None, []) if said.metadata is None else self._place._value(said.metadata)
+        asked = [self._asked(call) for call in said.tool_calls]
+        session.note(
+            e.MessageAdded(
+                branch=here.path,
+                after=here.index,
+                role=said.role,
+                content=value,
+                metadata=extra,
+                tool_calls=tuple(tool for tool, _ in asked),
+                tool_call_id=said.tool_call_id,
+            ),
+            [*blobs, *more, *(blob for _, found in asked for blob in found)],
+        )
+
+    def _asked(self, call: ToolCall) -> tuple[e.AskedTool, list[log.Blob]]:
+        arguments, blobs = self._place._value(call.arguments)
+        result, more = (None, []) if call.result is None else self._place._value(call.result)
+        asked = e.AskedTool(call.id, call.name, arguments, result, call.error, call.duration)
+        return asked, [*blobs, *more]
+
+    def all(self) -> list[Message]:
+        """Every message so far."""
+        found = self._place._session.messages()
+        return [x if _is_whole(x) else self._whole(x) for x in found]
+
+    def _whole(self, message: Message) -> Message:
+        whole, calls = self._place._whole, message.tool_calls
+        return msgspec.structs.replace(
+            message,
+            content=whole(message.content),
+            metadata=whole(message.metadata),
+            tool_calls=tuple(
+                msgspec.structs.replace(c, arguments=whole(c.arguments), result=whole(c.result))
+                for c in calls
+            ),
+        )
+
+    @overload
+    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
+                  shape: Literal["openai"] = "openai",
+                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
+    @overload
+    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
+                  shape: Literal["anthropic"],
+                  counter: TokenCounter = ESTIMATE) -> AnthropicPrompt: ...  # fmt: skip
+    def for_model(
+        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | AnthropicPrompt:  # fmt: skip
+        """The dialogue as a provider's client takes it, without its oldest turns if it is too long.
+
+        Kept are system messages, the first user message and the last `keep_last` turns (at least four);
+        no tool call loses its answer. ContextTooLong if even these do not fit.
+        """
+        return dialogue.for_model(
+            self.all(), max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
+        )
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.all())
+
+
+def _is_whole(message: Message) -> bool:
+    """Whether nothing of it is kept next to the log: of a long dialogue that is read at each step, nearly all."""
+    calls = message.tool_calls
+    return not (
+        isinstance(message.content, Value)
+        or isinstance(message.metadata, Value)
+        or (
+            calls
+            and any(isinstance(part, Value) for c in calls for part in (c.arguments, c.result))
+        )
+    )

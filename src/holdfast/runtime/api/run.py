@@ -1,0 +1,518 @@
+"""The run, from inside the agent: `run.state`, `run.stage`, `run.approve` and the rest.
+
+Everything here either records a fact (committed with the next commit; once, however often the code
+is replayed) or waits. `Run` is for sync functions, `AsyncRun` for `async def`: they differ only in
+what must be awaited.
+
+Not here: the agent's memory and dialogue (`memory.py`), what may be waited for (`requests.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import random
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.core import dialogue, jsonpatch, log, values
+from holdfast.core import events as e
+from holdfast.core.agent_state import AgentState
+from holdfast.core.context import ContextSlice, pack
+from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
+from holdfast.core.parts import text as _text
+from holdfast.core.patch import StatePatch
+from holdfast.core.policy import BudgetUse, strictest
+from holdfast.core.tokens import ESTIMATE, TokenCounter
+from holdfast.core.values import FrozenDict
+from holdfast.errors import Abandon, ArtifactDamaged, CallFailed, InvalidInput, Signal, UnknownStage
+from holdfast.runtime.api import templates
+from holdfast.runtime.api.memory import Messages, Place, State
+from holdfast.runtime.call import requests
+from holdfast.runtime.call.checkpoints import end_iteration
+from holdfast.runtime.call.effects import Draw
+from holdfast.runtime.call.requests import Approval, Question, Request, Timer
+from holdfast.runtime.call.task_factory import drive_async_here, drive_here
+from holdfast.runtime.call.waits import wait_first
+from holdfast.runtime.declare.state_schema import fields_of
+from holdfast.runtime.log.branches import CURRENT, Branch
+from holdfast.runtime.log.lineage import use_of
+from holdfast.runtime.log.session import Session
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAP_THREADS: Final = 8
+_SLICE: Final = values.Codec(ContextSlice)
+_ARTIFACTS_MAX: Final = "max_artifact_bytes_in_context"
+
+
+class RunBase(Place):
+    """What `Run` and `AsyncRun` share: everything that need not wait."""
+
+    def __init__(self, session: Session, root: Branch) -> None:
+        super().__init__(session, root)
+        self.state = State(self, fields_of(session.setting.model))
+        self.messages = Messages(self)
+
+    @property
+    def id(self) -> str:
+        """The run's id. A fork has its own, and may pass it where the recorded calls have the other."""
+        return self._session.run_id
+
+    @property
+    def origin_id(self) -> str:
+        """The id of the run that this one was forked from (of the first, if that was a fork too), else its
+        own. For values that are computed from an id and must be the same in a fork."""
+        return self._session.journal.lineage.origin_id
+
+    # ── position ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def stage(self) -> str:
+        """The declared stage that the run is in."""
+        entered = self._session.pending(e.StageEntered)
+        return entered[-1].stage if entered else self._session.draft.stage
+
+    @stage.setter
+    def stage(self, stage: str) -> None:
+        declared = self._session.setting.stages
+        if stage not in declared:
+            raise UnknownStage(stage, declared)
+        here = self._here
+        self._session.note(e.StageEntered(branch=here.path, after=here.index, stage=stage))
+
+    def advance(self) -> str:
+        """Enter the stage after the present one."""
+        declared, now = self._session.setting.stages, self.stage
+        index = declared.index(now) + 1 if now else 0
+        if index >= len(declared):
+            raise InvalidInput(f"{now!r} is the last stage")
+        self.stage = declared[index]
+        return self.stage
+
+    def plan(self, steps: Iterable[str]) -> None:
+        """Set the plan: what the run is going to do, so that its progress can be seen."""
+        here, names = self._here, texts(steps, "run.plan")
+        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=names))
+
+    @property
+    def plan_steps(self) -> tuple[PlanStep, ...]:
+        """The plan and its progress."""
+        return self._session.view().plan
+
+    @contextlib.contextmanager
+    def doing(self, step: str) -> Iterator[None]:
+        """Mark a step of the plan as in progress, and as done when the block ends without an error."""
+        here, step = self._here, _text(step, "run.doing: the step")
+        self._session.note(e.PlanStepBegan(branch=here.path, after=here.index, step=step))
+        yield
+        here = self._here
+        self._session.note(e.PlanStepEnded(branch=here.path, after=here.index, step=step))
+
+    # ── what the agent knows ─────────────────────────────────────────────────────────────
+
+    def decide(self, name: str, choice: T, *, why: str = "", options: Iterable[str] = ()) -> T:
+        """Record a decision and its reason. On replay the recorded choice is returned."""
+        here = self._here
+        value, blobs = self._value(choice)
+        made = self._session.note(
+            e.DecisionMade(
+                branch=here.path,
+                after=here.index,
+                name=_text(name, "run.decide: the name"),
+                choice=value,
+                why=_text(why, "run.decide: why"),
+                options=texts(options, "run.decide: options"),
+            ),
+            blobs,
+        )
+        return typing.cast(T, values.decode(self._session.unwrap(made.choice)))
+
+    def fact(self, key: str, value: Any, *, source: str = "") -> None:
+        """Record a fact and its source."""
+        here = self._here
+        wrapped, blobs = self._value(value)
+        self._session.note(
+            e.FactLearned(
+                branch=here.path,
+                after=here.index,
+                key=_text(key, "run.fact: the key"),
+                value=wrapped,
+                source=_text(source, "run.fact: source"),
+            ),
+            blobs,
+        )
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The recorded facts, oldest first."""
+        return tuple(
+            msgspec.structs.replace(x, value=self._whole(x.value))
+            for x in self._session.view().facts
+        )
+
+    def ask_later(self, question: str) -> None:
+        """Add an open question."""
+        here, question = self._here, _text(question, "run.ask_later: the question")
+        self._session.note(e.QuestionRaised(branch=here.path, after=here.index, question=question))
+
+    def close_question(self, question: str) -> None:
+        """Close an open question."""
+        here, question = self._here, _text(question, "run.close_question: the question")
+        self._session.note(e.QuestionClosed(branch=here.path, after=here.index, question=question))
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Questions that are still open."""
+        return self._session.view().questions
+
+    def patch(self, patch: StatePatch) -> None:
+        """Apply a patch: facts, a plan, questions, notes, artifacts, flags."""
+        if not isinstance(patch, StatePatch):
+            raise InvalidInput(f"run.patch takes a StatePatch, not {patch!r}")
+        data = values.encode_struct(patch)
+        value, blob = log.wrap(data)
+        if blob is not None:
+            raise InvalidInput(
+                f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
+                "store large values with run.artifact"
+            )
+        here = self._here
+        self._session.note(e.KnowledgePatched(branch=here.path, after=here.index, patch=value))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The risk flags that are raised."""
+        return self._session.view().flags
+
+    def note(self, key: str, value: Any) -> None:
+        """Write a note to the agent's private scratchpad."""
+        here, key = self._here, _text(key, "run.note: the key")
+        wrapped, blobs = self._value(value)
+        self._session.note(
+            e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs
+        )
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The private scratchpad."""
+        return FrozenDict({k: self._whole(v) for k, v in self._session.view().notes.items()})
+
+    def artifact(
+        self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
+    ) -> Artifact:
+        """Store a large output verbatim, by its hash. The state contains only a reference."""
+        what = Artifact(name, type, summary=summary)  # or an error that names what is wrong
+        raw = (
+            data
+            if isinstance(data, bytes)
+            else data.encode()
+            if isinstance(data, str)
+            else values.encode(data)
+        )
+        kind = what.type or (
+            "bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json"
+        )
+        here = self._here
+        blob = log.Blob(values.digest(raw), raw)
+        saved = self._session.note(
+            e.ArtifactSaved(
+                branch=here.path, after=here.index, name=what.name, type=kind, blob=blob.hash, bytes=len(raw),
+                summary=what.summary,
+            ),
+            [blob],
+        )  # fmt: skip
+        # Without its time: the code must see the same when it runs again. A loop stamps it.
+        return Artifact(
+            what.name, saved.type, saved.blob, saved.bytes, saved.summary, self._session.draft.steps
+        )
+
+    def context(
+        self, *, step: int | None = None, max_bytes: int | None = None, max_tokens: int | None = None,
+        goal: str = "", counter: TokenCounter = ESTIMATE,
+    ) -> ContextSlice:  # fmt: skip
+        """What a model should know about the run, within a limit; recorded, so that it can be inspected later.
+
+        Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
+        this step (by default the last), the newest facts, then other artifacts by their summary. Of a
+        loop also its state as of the start of the iteration. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
+        """
+        sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
+        if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
+            raise InvalidInput(
+                "run.context takes one limit: max_bytes= or max_tokens=, of 1 or more"
+            )
+        here, view, own = self._here, self._session.view(), self._loop_state()
+        kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
+        cap = self.budget.limits.get(_ARTIFACTS_MAX)
+        packed = pack(
+            goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
+            questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
+            facts=sorted((*self.facts, *own.memory.facts), key=lambda fact: fact.time),
+            artifacts=tuple(kept.values()),
+            content=self._content,
+            step=view.steps if step is None else step,
+            limit=sizes[0],
+            measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
+            unit="tokens" if max_tokens is not None else "bytes",
+            artifact_bytes_max=cap,
+        )
+        value, blobs = self._session.wrap(_SLICE.encode(packed))
+        shown = self._session.note(
+            e.ContextShown(branch=here.path, after=here.index, slice=value), blobs
+        )
+        return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
+
+    def _loop_state(self) -> AgentState:
+        """What a loop's state was at the beginning of this iteration; an empty one if there is not a loop."""
+        document = self._session.draft.loop.frozen()
+        for ended in self._session.pending(e.IterationEnded):  # not committed yet
+            if ended.state is not None:
+                document = e.plain(ended.state)
+            elif ended.delta is not None:
+                document = jsonpatch.apply(document, e.plain(ended.delta))
+        return AgentState() if document is None else msgspec.convert(document, AgentState)
+
+    def _content(self, kept: Artifact) -> bytes | None:
+        """What the store has of an artifact: of one that came with a patch, maybe nothing."""
+        try:
+            return self._session.artifact(kept.id) if kept.id else None
+        except ArtifactDamaged as damage:
+            if damage.missing and damage.seq < 0:  # no event stored it: only a patch named it
+                return None
+            raise self._session.stop(Abandon(damage)) from None
+
+    def _goal(self, messages: Iterable[Message]) -> str:
+        first = next((m for m in messages if m.role == Role.USER), None)
+        if first is not None:
+            return dialogue.text_of(self._whole(first.content))
+        found = self._input().get("goal")
+        return found if isinstance(found, str) else ""
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Write a line for people who inspect the run."""
+        here = self._here
+        self._session.note(
+            e.LogWritten(
+                branch=here.path,
+                after=here.index,
+                level=_text(level, "run.log: level"),
+                text=str(text),
+            )
+        )
+
+    def format(self, template: str) -> str:
+        """Fill `{state.key}`, `{input.key}`, `{stage}` and `{run.id}` into a prompt or message.
+
+        An unknown name is an error; `{{` and `}}` are literal braces.
+        """
+        known = {
+            "state": self.state._for_template(),
+            "input": self._input(),
+            "stage": self.stage,
+            "run": {"id": self.id},
+        }
+        declared = tuple(self.state._fields)
+        return templates.render(
+            _text(template, "run.format: the template"), known, declared=declared
+        )
+
+    def _input(self) -> dict[str, Any]:
+        created = self._session.journal.created
+        given = None if created is None else values.decode(self._session.unwrap(created.input))
+        return given if isinstance(given, dict) else {}
+
+    # ── time and randomness ──────────────────────────────────────────────────────────────────
+
+    def _drawn(self, name: str, make: Callable[[], Any]) -> Any:
+        here = self._here
+        draw = self._session.stood_in(Draw(self._session, name, here.path, here.index, make))
+        return self._recorded(name, draw.make)
+
+    def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
+        here = self._here
+        value, blobs = self._value(make())
+        kept = self._session.note(
+            e.ValueRecorded(branch=here.path, after=here.index, name=name, value=value), blobs
+        )
+        return values.decode(self._session.unwrap(kept.value))
+
+    def now(self) -> datetime.datetime:
+        """The current time; the same on every replay."""
+        us = self._drawn("now", self._session.store.now)
+        return datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC)
+
+    def random(self) -> float:
+        """A random number in [0, 1); the same on every replay."""
+        return float(self._drawn("random", random.SystemRandom().random))
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID; the same on every replay."""
+        return uuid.UUID(self._drawn("uuid", lambda: str(uuid.uuid4())))
+
+    def patched(self, name: str) -> bool:
+        """Whether this run takes the new path: true for runs that had not reached this point when the code
+        changed, false for those that had. The answer is recorded."""
+        here = self._here
+        replaying = self._session.reaches(here.path, here.index)
+        return bool(self._recorded(f"patched {name}", lambda: not replaying))
+
+    @property
+    def budget(self) -> BudgetUse:
+        """What this run and its children have used, and what is left, of every budget that applies: the run's,
+        and that of a loop's state."""
+        session, created = self._session, self._session.journal.created
+        limits = created.budget if created else {}
+        if created is not None and created.loop:
+            limits = strictest(limits, self._loop_state().budget.limits())
+        return use_of(session, limits)
+
+    def _iteration(self, index: int) -> e.IterationEnded:
+        created = self._session.journal.created
+        if created is not None and created.loop:
+            raise InvalidInput("a loop ends its iterations itself: return the state")
+        return e.IterationEnded(index=index, iteration=self._session.next_iteration())
+
+
+class Run(RunBase):
+    """The run, as its agent (a sync function) sees it."""
+
+    def _wait(self, request: Request) -> e.WaitEnded:
+        return self._first([request])[1]
+
+    def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
+        here = self._here
+        first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, asked))
+        return first
+
+    def checkpoint(self) -> None:
+        """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        here = self._here
+        drive_here(here, end_iteration(here, self._iteration))
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for some time. For a long wait the run is suspended; it survives restarts."""
+        self._wait(requests.timer(seconds))
+
+    def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
+        """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
+        ended = self._wait(requests.signals([signal], timeout))
+        return requests.value_of(self._session, ended)
+
+    def wait_any(
+        self, *waits: str | Approval | Question | Timer, timeout: float | None = None
+    ) -> tuple[str, Any] | None:
+        """Wait for the first of several; returns its name and value, or None after the timeout.
+
+        A name means a signal. The others are cancelled: a late decision about them is refused,
+        and a late signal is kept for the next wait.
+        """
+        asked = requests.any_of(waits, timeout)
+        return requests.choice_of(self._session, asked, self._first(asked))
+
+    def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
+        """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
+        ended = self._wait(requests.approval(prompt, show, timeout))
+        return requests.consent_of(self._session, prompt, ended)
+
+    def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
+        """Ask a person a question; returns the answer, or None after the timeout."""
+        ended = self._wait(requests.question(prompt, options, timeout))
+        return requests.value_of(self._session, ended)
+
+    def map(
+        self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS
+    ) -> list[T]:
+        """Call `fn` for each item, in parallel; results in the order of the items.
+
+        Each item is its own branch, so that on replay each finds its own calls, in whatever
+        order the branches finish.
+        """
+        here = self._here
+        work = [(here.fork(), item) for item in items]
+        if not work:
+            return []
+
+        def one(branch: Branch, item: U) -> T:
+            CURRENT.set(branch)
+            return fn(item)
+
+        with ThreadPoolExecutor(
+            max_workers=min(threads, len(work)), thread_name_prefix="holdfast-map"
+        ) as pool:
+            futures = [pool.submit(copy_context().run, one, branch, item) for branch, item in work]
+        errors = [x for x in (future.exception() for future in futures) if x is not None]
+        signals = [x for x in errors if isinstance(x, Signal)]
+        for error in (*signals, *errors):
+            if isinstance(error, CallFailed):
+                error.also = tuple(
+                    x.step for x in errors if isinstance(x, CallFailed) and x is not error
+                )
+            raise error
+        return [future.result() for future in futures]
+
+
+class AsyncRun(RunBase):
+    """The run, as its agent (an `async def`) sees it."""
+
+    async def _wait(self, request: Request) -> e.WaitEnded:
+        _, ended = await self._first([request])
+        return ended
+
+    async def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
+        here = self._here
+        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, asked))
+        return first
+
+    async def checkpoint(self) -> None:
+        """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        here = self._here
+        await drive_async_here(here, end_iteration(here, self._iteration))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some time. For a long wait the run is suspended; it survives restarts."""
+        await self._wait(requests.timer(seconds))
+
+    async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
+        """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
+        ended = await self._wait(requests.signals([signal], timeout))
+        return requests.value_of(self._session, ended)
+
+    async def wait_any(
+        self, *waits: str | Approval | Question | Timer, timeout: float | None = None
+    ) -> tuple[str, Any] | None:
+        """Wait for the first of several; returns its name and value, or None after the timeout.
+
+        A name means a signal. The others are cancelled: a late decision about them is refused,
+        and a late signal is kept for the next wait.
+        """
+        asked = requests.any_of(waits, timeout)
+        return requests.choice_of(self._session, asked, await self._first(asked))
+
+    async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
+        """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
+        ended = await self._wait(requests.approval(prompt, show, timeout))
+        return requests.consent_of(self._session, prompt, ended)
+
+    async def ask(
+        self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None
+    ) -> Any:
+        """Ask a person a question; returns the answer, or None after the timeout."""
+        ended = await self._wait(requests.question(prompt, options, timeout))
+        return requests.value_of(self._session, ended)
+
+    async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]:
+        """Call `fn` for each item, concurrently; results in the order of the items."""
+        import asyncio
+
+        async def one(item: U) -> T:
+            return await fn(item)
+
+        return list(await asyncio.gather(*(one(item) for item in items)))

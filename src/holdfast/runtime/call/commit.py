@@ -1,0 +1,182 @@
+"""Make events durable, and wait: every event of a live run is written through `commit`.
+
+If others have written meanwhile, what came is read first, and before an effect the gate is asked again, so
+that nothing starts after a cancellation (`writer.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from holdfast.core import events as e
+from holdfast.core.events import Event
+from holdfast.core.journal import Place
+from holdfast.core.log import Blob
+from holdfast.core.policy import MICROSECONDS
+from holdfast.core.waits import OpenWait
+from holdfast.errors import (
+    Abandon,
+    HoldfastError,
+    KeyTaken,
+    LeaseLost,
+    LogRegressed,
+    Signal,
+    Suspend,
+    Woken,
+)
+from holdfast.runtime.call.effects import (
+    Asked,
+    Flow,
+    HandOver,
+    Invoke,
+    LookAgain,
+    Never,
+    Park,
+    Pause,
+    Refused,
+    StoreEffect,
+)
+from holdfast.runtime.log.branches import Inside
+from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.writer import Commit
+from holdfast.store.base import RowChange
+from holdfast.store.outside import Act, act
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
+
+HELD_MAX: Final = 1000
+"""No more events than this are buffered, whatever the strategy."""
+
+
+def is_due(session: Session, *, iteration: bool = False, changed: bool = False) -> bool:
+    """Whether what is buffered is to be committed now, by the run's checkpoint strategy.
+
+    A change of stage (or phase: `changed`) is a trigger under every strategy, the end of an iteration
+    under all but the coarsest, and every receipt under the finest.
+    """
+    checkpoint = session.setting.checkpoint
+    if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
+        return True
+    return session.held >= HELD_MAX or bool(session.pending(e.StageEntered))
+
+
+def commit(
+    session: Session,
+    events: Sequence[Event],
+    *,
+    change: RowChange | None = None,
+    blobs: Sequence[Blob] = (),
+    recheck: Callable[[Session], None] | None = None,
+    claims_key: str = "",
+    urgent: bool = False,
+    evidence: Asked | None = None,
+    is_outcome: bool = False,
+) -> Flow:
+    """Make events durable, with everything noted before them. Returns the seq of the last one when they are; of
+    an outcome, when it is the next to be handed to the code.
+
+    If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
+    it is the gate, so that nothing starts after a cancellation.
+    """
+    if session.only_replay is not None:  # nothing is ever written by a mere replay
+        raise session.end_of_replay()
+    work = Commit(
+        events,
+        change,
+        blobs,
+        claims_key,
+        urgent,
+        is_receipt=evidence is not None,
+        is_outcome=is_outcome,
+        recheck=recheck,
+    )
+    try:
+        batch = yield StoreEffect(session, work, events[-1].kind if events else "notes")
+    except Refused as refused:
+        error = refused.error
+    else:
+        turn = batch.turn
+        if is_outcome and turn is not None and not turn.lines.take_now(turn):
+            yield HandOver(session, batch.seq, turn)
+        elif is_outcome or session.lines is None:
+            session.show(batch.seq)
+        return batch.seq
+    yield from _refuse(session, error, events, evidence)
+
+
+def commit_outcome(asked: Asked, receipt: Event, *, urgent: bool, first: Flow) -> Flow:
+    """Make an outcome durable, do something else, then hand the outcome to the code: nothing that is recorded
+    later is handed over before it."""
+    session = asked.session
+    if session.only_replay is not None:
+        raise session.end_of_replay()
+    work = Commit([receipt], urgent=urgent, is_receipt=True, is_outcome=True)
+    try:
+        batch = yield StoreEffect(session, work, receipt.kind)
+    except Refused as refused:
+        yield from _refuse(session, refused.error, [receipt], asked)
+        return
+    yield from first
+    yield HandOver(session, batch.seq, batch.turn)
+
+
+def _refuse(
+    session: Session, error: BaseException, events: Sequence[Event], evidence: Asked | None
+) -> Never:
+    """Events could not be written: tell the caller, or stop the run."""
+    if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:
+        yield from _leave_evidence(evidence, events[-1])
+    if isinstance(error, Signal | KeyTaken | Woken):
+        raise error
+    if not isinstance(error, HoldfastError):
+        raise error
+    raise session.stop(Abandon(error)) from error
+
+
+def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
+    """We lost the run while the call was in progress; what we know may help the person who decides."""
+    session = asked.session
+    if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
+        return
+    done = isinstance(receipt, e.CallSucceeded)
+    key = asked.own_key or f"{session.run_id}:{receipt.step}:{asked.spec.name}:{asked.digest}"
+    said = e.CallEvidence(
+        step=receipt.step,
+        name=receipt.name,
+        key=key,
+        digest=asked.digest,
+        worker=session.worker,
+        epoch=session.epoch,
+        outcome="done" if done else "failed",
+        result=receipt.result
+        if isinstance(receipt, e.CallSucceeded) and not receipt.result.blob
+        else None,
+        error=receipt.error if isinstance(receipt, e.CallFailed) else None,
+    )
+    inside = Inside(asked.spec.name, asked.spec.effect, session.run_id)
+    what = {"store": session.store, "run_id": session.run_id, "decide": lambda *_: Act([said])}
+    with contextlib.suppress(HoldfastError):
+        yield Invoke(session, act, what, inside, False)
+
+
+def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow:
+    """Wait for a time in the log: here if it is near, otherwise out of memory."""
+    while True:
+        left = at - session.store.now()
+        if left <= 0:
+            return
+        if left > session.patience_us:
+            signal = suspended(session.run_id, replace(what, until=at), wake_at=at)
+            yield from park(session, OpenWait(place, "timer", at), signal)
+        yield Pause(session, left / MICROSECONDS)
+        session.check_lease()
+
+
+def park(session: Session, wait: OpenWait, signal: Suspend) -> Never:
+    """Wait for something that the log will bring; then the call looks again at what is recorded of it."""
+    yield Park(session, wait, signal)
+    raise LookAgain

@@ -1,0 +1,169 @@
+"""What a flow may ask its driver for, and what a call is while it flows.
+
+A flow is a generator that yields these effects; a driver performs them (`drivers.py`). Nothing here
+does anything. (Structs, because several are made for every call, and C makes them.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.core.journal import Place
+from holdfast.core.values import digest
+from holdfast.core.waits import OpenWait
+from holdfast.errors import Suspend
+from holdfast.runtime.declare.specs import (
+    CallSpec,
+)
+from holdfast.runtime.lines.lines import Turn
+from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.session import Session, place_name
+from holdfast.runtime.log.writer import Batch, Commit
+
+Flow = Generator["Effect", Any, Any]
+Never = Generator["Effect", Any, NoReturn]
+
+
+class StoreEffect(msgspec.Struct, eq=False):
+    """Make events durable; returns their batch. Refused if they were not written."""
+
+    session: Session
+    commit: Commit
+    label: str
+
+
+class Invoke(msgspec.Struct, eq=False):
+    """Call a function, within a time limit if it has one. The only place where effects happen."""
+
+    session: Session
+    fn: Callable[..., Any]
+    kwargs: dict[str, Any]
+    where: Branch | Inside
+    is_async: bool
+    timeout: float | None = None
+    args: tuple[Any, ...] = ()
+    finish: Callable[[Any], tuple[Any, Batch]] | None = None
+    """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
+
+
+class Pause(msgspec.Struct, eq=False):
+    """Wait here, in the process."""
+
+    session: Session
+    seconds: float
+
+
+class Draw(msgspec.Struct, eq=False):
+    """Read the time, or draw a number or an id, at a place in the code. Not an effect of a flow: it is
+    noted, not awaited. A test may put another source in the place of `make`."""
+
+    session: Session
+    name: str
+    branch: str
+    index: int
+    make: Callable[[], Any]
+
+
+class Park(msgspec.Struct, eq=False):
+    """Wait for something that the log will bring. Returns when it has; a caller that blocks unwinds with the
+    signal instead, and so does every line when the run is suspended."""
+
+    session: Session
+    wait: OpenWait
+    signal: Suspend
+
+
+class Begin(msgspec.Struct, eq=False):
+    """Wait until something new may start: the code has been given all that is recorded."""
+
+    session: Session
+    attempted: object
+
+
+class Replay(msgspec.Struct, eq=False):
+    """Wait until the recorded outcome of these places is next."""
+
+    session: Session
+    places: Sequence[Place]
+    is_cut: bool = False
+    """The code had stopped waiting there: it gets no answer, and this ends when it stops waiting again."""
+    given_up: BaseException | None = None
+    """By this it has done so already."""
+
+
+class HandOver(msgspec.Struct, eq=False):
+    """Wait until an outcome that was just recorded may be given to the code, and show it."""
+
+    session: Session
+    seq: int | None
+    turn: Turn | None
+
+
+Effect = StoreEffect | Invoke | Pause | Park | Begin | Replay | HandOver
+
+
+class Asked(msgspec.Struct, eq=False):
+    """One call as it was asked for: who, where, with what."""
+
+    spec: CallSpec
+    branch: Branch
+    index: int
+    bound: dict[str, Any]
+    args: bytes
+    own_key: str = ""
+    undoes: int = 0
+    forks: int = 0
+    _digest: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The name of the arguments. Made when it is wanted: replay mostly compares the bytes themselves."""
+        if not self._digest:
+            self._digest = digest(self.args)
+        return self._digest
+
+    @property
+    def session(self) -> Session:
+        return self.branch.session
+
+    @property
+    def place(self) -> Place:
+        return self.branch.path, self.index
+
+    @property
+    def where(self) -> str:
+        return place_name(self.branch.path, self.index)
+
+    def __str__(self) -> str:
+        text = self.args.decode()
+        return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
+
+
+class Refused(Exception):
+    """A batch was not written: which one, and why."""
+
+    def __init__(self, batch: Batch, error: BaseException) -> None:
+        self.batch, self.error = batch, error
+        super().__init__(str(error))
+
+
+class TimeUp(TimeoutError):
+    """The time of an `Invoke` was up. (A function may raise a TimeoutError of its own.)"""
+
+
+class LookAgain(Exception):
+    """What a parked call was waiting for has come: it continues from what is recorded of it."""
+
+
+class CutOff(BaseException):
+    """The agent's own code has cancelled the task that makes this call; `cancelled` is how it is told.
+
+    Not raised when the run as a whole is ended from outside: then its code is not what stopped waiting.
+    """
+
+    def __init__(self, cancelled: BaseException, *, began: bool) -> None:
+        self.cancelled, self.began = cancelled, began
+        super().__init__("the agent's code stopped waiting for it")

@@ -1,0 +1,132 @@
+"""What happens when a declared function is called.
+
+Inside a run it enters the call flow. Outside any run a step or tool is a plain call, so that it can be
+unit-tested; an agent is not, because its durability would silently be off.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from holdfast.core.journal import Entry
+from holdfast.errors import NotDurable, NotRecorded, Suspend
+from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.call.effects import Asked, LookAgain
+from holdfast.runtime.call.flow import answer, ask, nested, proceed
+from holdfast.runtime.call.match import recorded
+from holdfast.runtime.call.task_factory import drive_async_here
+from holdfast.runtime.declare.specs import CHILD, AgentSpec, CallSpec
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside
+from holdfast.runtime.log.lease import under_way
+
+
+def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a declared function from wherever we are. For async ones, something to await."""
+    here = CURRENT.get()
+    if type(here) is not Branch:
+        return _outside(here, spec, args, kwargs)
+    if type(spec) is AgentSpec:
+        spec = _as_child(spec, here)
+    bound = spec.params.bind(args, kwargs)
+    if spec.is_async:
+        return _to_await(here, spec, bound)
+    asked, entry = ask(here, spec, bound)
+    if entry is not None and entry.done is not None and not entry.done.unavailable:
+        return recorded(asked, entry)  # as the flow would, without driving one: all of replay
+    try:
+        try:
+            return drive(answer(asked, entry))
+        except LookAgain:
+            return drive(proceed(asked, here.session.entry(*asked.place)))
+    except Suspend as signal:
+        here.suspend(signal)
+        raise
+
+
+def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+    """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
+    asked, entry = ask(branch, spec, bound)
+    lines = branch.session.lines
+    done = entry is not None and entry.done is not None and not entry.done.unavailable
+    if entry is not None and done and (lines is None or lines.is_alone):
+        return _answered(asked, entry)
+    return drive_async_here(branch, proceed(asked, entry), asked.place)
+
+
+async def _answered(asked: Asked, entry: Entry) -> Any:
+    """The recorded result for the only line there is: as the flow would, without driving one."""
+    return recorded(asked, entry)
+
+
+def _outside(
+    here: Inside | None,
+    spec: CallSpec | AgentSpec,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Not in an agent's own code: in the body of a call, or in no run at all."""
+    if isinstance(spec, AgentSpec):
+        raise NotDurable(
+            f"{spec.name} is an agent: run it with hf.run({spec.name}, id=…, …), or call it inside "
+            "another agent. A plain call would not be durable"
+        )
+    if here is not None:
+        nested(here, spec)
+        if here.instead is not None:
+            return here.instead(spec, args, _with_key(spec, kwargs))
+    elif runs := under_way():
+        _warn_of_loss(spec, runs)
+    return spec.fn(*args, **_with_key(spec, kwargs))
+
+
+def _warn_of_loss(spec: CallSpec, runs: Sequence[str]) -> None:
+    """A thread that an agent starts by itself does not know its run. Nobody else does either: so we can
+    only say that a plain call was made while a run was under way."""
+    named = ", ".join(repr(run_id) for run_id in runs[:3])
+    warnings.warn(
+        f"{spec.name} was called outside a run, in thread {threading.current_thread().name!r}, while run {named} "
+        "is under way here. If its agent started that thread, the call is not recorded and will be made again "
+        "on resume: use run.map(fn, items) instead. If it has "
+        f"nothing to do with the run, {spec.name}.__wrapped__(…) says so",
+        NotRecorded,
+        stacklevel=5,
+    )
+
+
+def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Outside a run nobody makes a key: one that has no default is left empty."""
+    if not spec.params.needs_key or "idempotency_key" in kwargs:
+        return kwargs
+    return {**kwargs, "idempotency_key": ""}
+
+
+def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
+    """An agent called inside an agent: a call whose effect is a run of its own."""
+    session = branch.session
+    setting = session.setting
+    run_child = setting.run_child
+    assert run_child is not None
+    setting.agents[agent.name] = agent
+
+    if agent.is_async:
+
+        async def child(child_id: str, kwargs: dict[str, Any]) -> Any:
+            return await run_child(agent, child_id, session, kwargs)
+    else:
+
+        def child(child_id: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
+            return run_child(agent, child_id, session, kwargs)
+
+    return CallSpec(
+        name=agent.name,
+        fn=child,
+        params=agent.params,
+        effect=CHILD,
+        is_async=agent.is_async,
+        result=agent.result,
+        risk="read",
+        version=agent.version,
+    )

@@ -1,0 +1,122 @@
+"""The gate: may a new call start? Cancellation, undo, pause, deadline and budget.
+
+Asked before every call and wait that is not recorded yet, and again if the intent was refused because the
+log had grown. A child run asks for every run above it that executes here, too.
+
+Not here: approval by risk (`approval.py`), limits over all workers (`limits.py`).
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import Stop
+from holdfast.runtime.log.lineage import LiveRun, use_of
+from holdfast.runtime.log.session import Session
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
+
+
+def gate(session: Session) -> None:
+    """May a new call start? Cancellation, undo, pause, deadline and budget, in this order."""
+    if session.stopped is not None:
+        raise session.stopped
+    if session.only_replay is not None:
+        raise session.end_of_replay()
+    if session.lineage.parent is not None:
+        _gate_above(session)
+    if session.journal.may_stop_calls:
+        _gate_own(session)
+
+
+def _gate_own(session: Session) -> None:
+    journal = session.journal
+    created = journal.created
+    if journal.cancel is not None:
+        raise session.stop(cancellation(session))
+    if journal.undo is not None:
+        raise session.stop(undone())
+    if journal.paused is not None:
+        raise session.stop(suspended(session.run_id, WaitingFor("resume")))
+    if journal.undo_started is not None:
+        raise session.stop(Stop(journal.undo_started.reason, journal.undo_started.message))
+    if created is not None:
+        if is_overdue(session):
+            raise session.stop(overdue())
+        if created.budget:
+            check_budget(session, created.budget)
+    if journal.undoing:  # after a failure of its code, or in a log of version 0.1
+        raise session.stop(undone())
+
+
+def _gate_above(session: Session) -> None:
+    """Every run above this one that must end is stopped, and this one for the same reason.
+
+    Asked before the run's own limits, which are no wider: so the parent, too, ends by its limit and not by
+    the failure of its child.
+    """
+    found: Stop | None = None
+    for above in session.lineage.ancestors():
+        signal = _end_of(above)
+        if signal is not None:
+            above.stop(signal)
+            found = found or Stop(signal.reason, f"run {above.run_id}: {signal.message}")
+    if found is not None:
+        raise session.stop(found)
+
+
+def _end_of(run: LiveRun) -> Stop | None:
+    """Why a run must end, if it must."""
+    if isinstance(run.stopped, Stop):
+        return run.stopped
+    if not run.journal.may_stop_calls:
+        return None
+    if run.journal.cancel is not None:
+        return cancellation(run)
+    if is_overdue(run):
+        return overdue()
+    created = run.journal.created
+    over = use_of(run).exceeded(starting=True) if created is not None and created.budget else ""
+    return _spent(over) if over else None
+
+
+def check_budget(session: Session, limits: dict[str, float]) -> None:
+    """Stop the run if one of these limits is used up, by itself or by its children."""
+    over = use_of(session, limits).exceeded(starting=True)
+    if over:
+        raise session.stop(_spent(over))
+
+
+def _spent(over: str) -> Stop:
+    return Stop("budget", f"the budget is used up: {over}")
+
+
+def is_overdue(run: LiveRun) -> bool:
+    """Whether the run's deadline has passed."""
+    created = run.journal.created
+    at = None if created is None else created.deadline_at
+    return at is not None and run.store.now() >= at
+
+
+def end_by_deadline(session: Session) -> BaseException:
+    """The run's deadline has passed while it was in a call: it ends, and so do runs above it that share it."""
+    if session.lineage.parent is not None:
+        _gate_above(session)
+    return session.stop(overdue())
+
+
+def undone() -> Stop:
+    """The signal for a run that is being undone."""
+    return Stop("undone", "it is undone")
+
+
+def overdue() -> Stop:
+    """The signal for a run whose deadline has passed."""
+    return Stop("deadline", "the run's deadline has passed")
+
+
+def cancellation(run: LiveRun) -> Stop:
+    """The signal for a run that was cancelled, by a person or with its parent."""
+    asked = run.journal.cancel
+    if asked is not None and asked.reason:
+        return Stop(asked.reason, f"its parent has failed: {asked.why}")
+    who = f" by {asked.by}" if asked and asked.by else ""
+    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))

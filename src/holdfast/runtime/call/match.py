@@ -1,0 +1,191 @@
+"""Match: what the log has recorded of a call, and the recorded outcome given to the code.
+
+A call is found by its place and compared by name and arguments. Something else at its place: `Diverged`.
+Not here: what becomes of a call that has an intent and no receipt (`recover.py`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from msgspec import Raw
+
+from holdfast.core import events as e
+from holdfast.core.journal import Entry, is_main
+from holdfast.core.values import decode
+from holdfast.errors import (
+    NotStorable,
+)
+from holdfast.runtime.call import durations
+from holdfast.runtime.call.cancelled import cancel_child
+from holdfast.runtime.call.effects import (
+    Asked,
+    Flow,
+    Replay,
+)
+from holdfast.runtime.call.gate import gate
+from holdfast.runtime.call.recover import doubt
+from holdfast.runtime.call.results import (
+    failure,
+    result_lost,
+)
+from holdfast.runtime.declare.specs import CHILD
+from holdfast.runtime.log.branches import Branch
+from holdfast.runtime.log.session import Session
+
+
+def replay(asked: Asked, entry: Entry) -> Flow:
+    """The recorded outcome, when it is its turn."""
+    if entry.settled_as("done"):
+        yield from _refuse_misfit(asked, entry)
+    if entry.is_cut_off and asked.session.lines is not None:
+        given_up = None
+        if asked.spec.effect == CHILD and asked.session.only_replay is None:
+            # The process may have died after it recorded this and before it cancelled the child.
+            given_up = yield from cancel_child(asked, entry.step)
+        try:
+            yield Replay(asked.session, [asked.place], is_cut=True, given_up=given_up)
+        finally:
+            asked.session.show(entry.seq)
+            asked.session.journal.forget(*asked.place)
+    else:
+        yield Replay(asked.session, [asked.place])
+    return recorded(asked, entry)
+
+
+def recorded(asked: Asked, entry: Entry) -> Any:
+    """The outcome that the log contains: returned or raised, nothing executed."""
+    branch, done = asked.branch, entry.done
+    session = branch.session
+    if done is not None and done.buffered:
+        # It was written later than it was given to the code.
+        session.count_unshown(done, entry.seq)
+    else:
+        session.show(entry.seq)
+    session.journal.forget(branch.path, asked.index)
+    if done is not None and not entry.settled_as("done"):
+        if done.unavailable:
+            raise result_lost(asked, done.unavailable, done.step)
+        durations.note(asked.spec.name, done.duration_us)
+        result = done.result
+        return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
+    resolved = entry.resolved
+    if resolved is not None and resolved.how == "done":
+        return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
+    error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
+    raise failure(asked.spec.name, error, entry.attempts, entry.step)
+
+
+def check_all_replayed(branch: Branch, attempted: object) -> None:
+    """Before anything new: what other branches did, the code must have asked for again.
+
+    Only where no other branch can still be on its way: in the main one, when it is alone.
+    """
+    journal = branch.session.journal
+    if not journal.entries:
+        return
+    branch, lines = branch.line, branch.session.lines
+    if not branch.path and (lines is None or lines.is_alone):
+        for (path, index), entry in journal.unasked():
+            if not is_main(path):
+                recorded = branch.session.shown(entry)
+                raise branch.session.diverged((path, index), recorded, str(attempted))
+
+
+def match_call(asked: Asked) -> Entry | None:
+    """What the log contains at this place; Diverged if it is something else."""
+    branch = asked.branch
+    session = branch.session
+    left = None
+    if session.journal.left:
+        left = session.journal.done_before(branch.path, partial(_is_same, asked))
+    if left is not None:
+        branch.give_back(asked.index)
+        asked.index = left[0]
+        return left[1]
+    entries = session.journal.entries
+    held = entries.get((branch.path, asked.index)) if entries else None
+    if not session.knows_all and (held is None or held.done is None):
+        held = session.entry(branch.path, asked.index)
+    if held is None:
+        if branch.parent is not None and (branch.is_aside or not asked.index):
+            check_added(branch, asked.spec.name, asked)
+        return None
+    if _is_same(asked, held):
+        return held
+    beside = session.journal.leave(branch.path, asked.index)
+    if beside is not None:
+        asked.index, branch.index = beside, beside + 1
+        return match_call(asked)
+    if not session.journal.accepts(branch.path, asked.index):
+        adds = not session.expects(asked.spec.name)
+        raise session.diverged(asked.place, session.shown(held), str(asked), adds=adds)
+    branch.give_back(asked.index)
+    asked.branch = branch.aside(asked.index)
+    asked.index, asked.forks = asked.branch.take(), 0
+    return match_call(asked)
+
+
+def check_added(branch: Branch, name: str, attempted: object) -> None:
+    """Before the first thing that is new in a branch: the branch itself must not be one that the code
+    has added among what is recorded, unless a person has accepted new steps.
+
+    Even then, code that leaves out, reorders or changes recorded calls does not only add to them: it
+    may not ask for more of what it has yet to ask for.
+    """
+    session, line = branch.session, branch
+    while line.parent is not None:
+        path, index, journal = line.parent.path, line.started_at, session.journal
+        if line.is_aside or not journal.has_started(path, index, line.number):
+            adds = not session.expects(name)
+            if not (adds and journal.accepts(path, index)):
+                held = journal.entry(path, index)
+                recorded = "no branch here" if held is None else session.shown(held)
+                raise session.diverged((path, index), recorded, str(attempted), adds=adds)
+        line = line.parent
+
+
+def _is_same(asked: Asked, entry: Entry) -> bool:
+    done = entry.done
+    if done is not None and entry.wait is None and entry.name == asked.spec.name:
+        kept = done.args
+        if kept is not None and kept.json == Raw(asked.args):
+            return True
+    other = entry.is_wait or entry.iteration is not None
+    if other or (entry.name and entry.name != asked.spec.name):
+        return False
+    recorded = entry.args_digest
+    if not recorded or recorded == asked.digest:
+        return True
+    return asked.session.journal.is_inherited(entry) and _is_same_for_fork(asked, entry)
+
+
+def _is_same_for_fork(asked: Asked, entry: Entry) -> bool:
+    """Whether an inherited call differs from this one only in the run's id."""
+    session = asked.session
+    lineage, args = session.journal.lineage, entry.args
+    if args is None:
+        return entry.args_digest in lineage.possible_digests(asked.args)
+    return lineage.is_same_value(decode(session.unwrap(args)), decode(asked.args))
+
+
+def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
+    """The recorded intent, unless a fork inherited it: that one's key and approval are another run's."""
+    if session.journal.lineage.is_inherited(entry.intent_seq):
+        return None
+    return entry.intent
+
+
+def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
+    """A person may have given a result that the tool could never give: then the doubt stands again."""
+    assert entry.resolved is not None
+    try:
+        asked.spec.result.decode(asked.session.unwrap(entry.resolved.result or e.NULL))
+    except NotStorable as error:
+        gate(asked.session)
+        because = (
+            f"the result that {entry.resolved.by or 'somebody'} gave does not fit: {error.reason}"
+        )
+        because += f" (at {error.path})"
+        yield from doubt(asked, entry.step, entry.attempts, because)

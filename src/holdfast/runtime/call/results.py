@@ -1,0 +1,165 @@
+"""How a call ended, in the forms it takes: for the log, for the code, for people.
+
+Results are what a replay would decode, the first time as well. Errors become data without secrets and
+come back as `CallFailed`; no exception is ever rebuilt by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from holdfast.core import events as e
+from holdfast.core import values
+from holdfast.core.events import ErrorInfo, Spent, Usage, Value
+from holdfast.core.log import Blob, wrap
+from holdfast.errors import (
+    CallFailed,
+    CallTimeout,
+    NotStorable,
+    Rejected,
+)
+from holdfast.runtime.call.effects import Asked
+from holdfast.runtime.call.tracebacks import shortened, user_traceback
+from holdfast.runtime.declare.specs import (
+    CHILD,
+    REDACTED,
+    secrets_in,
+)
+
+ARGS_KEPT_BYTES: Final = 4 * 1024
+"""A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
+MESSAGE_CHARS: Final = 4_000
+SECRET_CHARS: Final = 8
+"""A secret of this length is looked for in the texts of a result. A shorter one could be part of something
+else, and the agent would continue with a wrong value."""
+_KEPT_OUT: Final = f'"{REDACTED}"'.encode()
+
+
+def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, Sequence[Blob], str]:
+    """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
+    spec = asked.spec
+    try:
+        if spec.redact or _KEPT_OUT in asked.args:
+            plain = values.lower(raw, typed=spec.result.typed)
+            raw = _redacted(plain, spec.redact, _long_secrets(asked))
+        data, result = spec.result.kept(raw)
+    except NotStorable as error:
+        return None, e.NULL, (), f"{error.reason} (at {error.path})"
+    value, blob = wrap(data)
+    return result, value, () if blob is None else (blob,), ""
+
+
+def _redacted(value: Any, names: frozenset[str], secrets: Sequence[str]) -> Any:
+    """A result without the fields that were declared secret, and without the call's secrets in its texts."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, REDACTED)
+        return value
+    if isinstance(value, dict):
+        return {
+            _redacted(k, names, secrets): REDACTED if k in names else _redacted(v, names, secrets)
+            for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [_redacted(v, names, secrets) for v in value]
+    return value
+
+
+def _long_secrets(asked: Asked) -> list[str]:
+    """The secrets among the arguments of this call that cannot be part of a text by chance; longest first."""
+    bound = asked.bound
+    found = secrets_in(list(bound.values()))
+    found |= secrets_in([bound.get(name) for name in asked.spec.redact], declared=True)
+    return sorted((s for s in found if len(s) >= SECRET_CHARS), key=len, reverse=True)
+
+
+def kept_args(asked: Asked) -> tuple[Value | None, str]:
+    """What a receipt says of the arguments: themselves, or their digest if they are long."""
+    if len(asked.args) <= ARGS_KEPT_BYTES:
+        return Value(json=Raw(asked.args)), ""
+    return None, asked.digest
+
+
+def failed_receipt(
+    asked: Asked,
+    error: ErrorInfo,
+    step: int,
+    *,
+    has_intent: bool = False,
+    attempt: int = 1,
+    retry_at: int | None = None,
+    duration_us: int = 0,
+    cut: bool = False,
+    usage: Usage | None = None,
+) -> e.CallFailed:
+    """The receipt of an attempt that failed; it holds the arguments where no intent does."""
+    args, digest = (None, "") if has_intent else kept_args(asked)
+    return e.CallFailed(
+        branch=asked.branch.path,
+        index=asked.index,
+        forks=asked.forks,
+        step=step,
+        name=asked.spec.name,
+        error=error,
+        digest=digest,
+        args=args,
+        attempt=attempt,
+        retry_at=retry_at,
+        duration_us=duration_us,
+        cut=cut,
+        spent=spent_by_child(asked, step) if asked.spec.effect == CHILD else None,
+        usage=usage,
+    )
+
+
+def spent_by_child(asked: Asked, step: int) -> Spent | None:
+    """What the child run of this call has used up; from here on its receipt says so."""
+    return asked.session.lineage.spent.pop(f"{asked.session.run_id}~{step}", None)
+
+
+def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
+    """A recorded failure as the exception that code sees, the first time and on every replay."""
+    kind = {"TimeoutError": CallTimeout, "Rejected": Rejected}.get(error.type, CallFailed)
+    failed = kind(name, error.type, error.message, attempts=max(1, attempts), step=step)
+    failed.may_have_happened = error.effect == "unknown"
+    return failed
+
+
+def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
+    """The call was done, and is not made again; a person can say what its result was."""
+    run_id = asked.session.run_id
+    return CallFailed(
+        asked.spec.name,
+        "ResultUnavailable",
+        f"it was done, but its result could not be stored: {why}. Report it with "
+        f"hf.resolve({run_id!r}, {step}, done=…), then hf.resume({run_id!r})",
+        step=step,
+    )
+
+
+def secrets_of(asked: Asked) -> set[str]:
+    """What must not be told: declared names, and values of secret types wherever they are."""
+    session = asked.session
+    session.secrets.update(secrets_in(list(asked.bound.values())))
+    return session.secrets
+
+
+def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
+    """An exception as data, without secrets and of bounded size."""
+    kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
+    return ErrorInfo(
+        type=error.error_type if isinstance(error, CallFailed) else kind,
+        message=_scrub(error.message if isinstance(error, CallFailed) else str(error), secrets)[
+            :MESSAGE_CHARS
+        ],
+        traceback=shortened(_scrub(user_traceback(error), secrets)),
+    )
+
+
+def _scrub(text: str, secrets: Iterable[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,114 @@
+"""Suspend a run: nothing of it executes until something that it is waiting for comes.
+
+One rule for every wait. The suspension is one append that commits only if, in its transaction, the log still ends
+where it was read to, and the run was not woken since its children were looked at. Before it is sent, no open wait
+of any branch is over. So whatever ends a wait either was seen here, or finds the run suspended and wakes it.
+"""
+
+from __future__ import annotations
+
+from holdfast.core import events as e
+from holdfast.core.advice import ambiguous, decision_calls
+from holdfast.core.policy import MICROSECONDS
+from holdfast.errors import Suspend, Woken
+from holdfast.runtime.call.commit import commit
+from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.log.session import Session
+from holdfast.store.base import RowChange
+from holdfast.waiting import WaitingFor
+
+
+def suspend(session: Session, signal: Suspend | None = None) -> Flow:
+    """Suspend the run; returns the signal that says what it is waiting for.
+
+    None if a line that is still in memory can continue instead. A run whose code has unwound with `signal` is
+    suspended in any case: if one of its waits is over, it is due at once.
+    """
+    while True:
+        session.catch_up()
+        ended = session.look_at_children()
+        if signal is None and _continues(session, tuple(ended)):
+            return None
+        why = signal or _first(session)
+        why.how = _how(session) or why.how
+        paused = session.journal.paused is not None
+        now = session.store.now()
+        is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
+        times = [t for t in (*_wake_times(session, why), *ends(session)) if t is not None]
+        if is_over:
+            times.append(now)
+        due_at = None if paused else min(times, default=None)
+        change = RowChange(
+            "paused" if paused else "waiting", due_at, why.waiting_for, woken=session.woken
+        )
+        event = e.RunSuspended(
+            waiting_for=why.waiting_for,
+            how=why.how,
+            wake_at=min((t for t in _wake_times(session, why) if t is not None), default=None),
+            open_since=session.open_since(),
+            waits=_all_waits(session, why),
+        )
+        try:
+            yield from commit(session, [event], change=change, recheck=_refuse)
+        except Woken:
+            row = session.store.get(session.run_id)
+            session.woken = session.woken if row is None else row.woken
+        else:
+            session.settled = True
+            return why
+
+
+def _continues(session: Session, ended: tuple[str, ...]) -> bool:
+    """Whether a line that is in memory can continue: then the run is not suspended."""
+    lines = session.lines
+    return lines is not None and (lines.look_again(ended, is_asked=True) or not session.waits)
+
+
+def _refuse(session: Session) -> None:
+    """The log has grown: what is waited for must be looked at again."""
+    raise Woken(session.run_id)
+
+
+def _first(session: Session) -> Suspend:
+    """What people are told that the run is waiting for: its oldest open wait."""
+    return next(iter(session.suspensions.values()))
+
+
+def _all_waits(session: Session, why: Suspend) -> tuple[WaitingFor, ...]:
+    """All that branches of the run are waiting for; what people are told first comes first."""
+    others = (x for one in session.suspensions.values() if one is not why for x in one.waits)
+    return (*why.waits, *others)
+
+
+def _how(session: Session) -> str:
+    """How people decide, if the run asks for several things of one kind: each is named by its id."""
+    places = {place for wait in session.waits.values() for place in wait.places}
+    asked = [
+        entry.wait
+        for place, entry in session.journal.entries.items()
+        if place in places
+        and entry.wait is not None
+        and entry.approval is None
+        and entry.answer is None
+    ]
+    if not ambiguous(asked):
+        return ""
+    return "".join(f"\n    {line}" for line in decision_calls(session.run_id, asked))
+
+
+def _wake_times(session: Session, signal: Suspend) -> list[int | None]:
+    return [signal.wake_at, *(wait.until for wait in session.waits.values())]
+
+
+def ends(session: Session) -> list[int | None]:
+    """When the run's time is up, whether or not a worker is there to see it."""
+    created = session.journal.created
+    if created is None:
+        return []
+    wall_time = created.budget.get("max_wall_time")
+    spent_at = (
+        None
+        if wall_time is None
+        else session.journal.created_at + round(wall_time * MICROSECONDS) + 1
+    )
+    return [created.deadline_at, spent_at]

@@ -1,0 +1,208 @@
+"""Tasks that an async agent starts are branches of its run.
+
+`asyncio.gather` and `TaskGroup` make tasks; which of them comes first at its next call depends on randomness. So
+each task gets a branch when it is *created*, in the order of the code, by a task factory that is installed on
+the loop while runs execute there. Tasks that no agent started are not touched.
+
+An agent is over when its tasks are: a call that is in progress in one of them is not interrupted because
+another branch has failed, so its outcome is recorded and not in doubt.
+
+Not here: in which order tasks continue, and when all of them wait (`lines.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import sys
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from holdfast.core.journal import Place
+from holdfast.errors import CallFailed, Stop, Suspend
+from holdfast.runtime.call.drivers import drive, drive_async
+from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.call.suspend import suspend
+from holdfast.runtime.lines.lines import Line, Lines
+from holdfast.runtime.log.branches import CURRENT, Branch, current_branch
+from holdfast.runtime.log.session import Session
+
+T = TypeVar("T")
+
+
+def drive_here(branch: Branch, flow: Flow) -> Any:
+    """Run a flow of this branch to its end, blocking."""
+    try:
+        return drive(flow)
+    except Suspend as signal:
+        branch.suspend(signal)
+        raise
+
+
+async def drive_async_here(branch: Branch, flow: Flow, place: Place | None = None) -> Any:
+    """The same on this event loop. A flow without a place takes the next one when it starts."""
+    lines = branch.session.lines
+    if lines is None or lines.loop is not asyncio.get_running_loop():
+        return await drive_async(flow)
+    try:
+        entered = lines.call(place or (branch.path, branch.index))
+        entered.__enter__()
+    except BaseException:  # whatever it is: the flow will not run now
+        flow.close()
+        raise
+    try:
+        return await drive_async(flow)
+    except CallFailed:
+        branch.call_failed = True
+        raise
+    finally:
+        entered.__exit__(None, None, None)
+
+
+async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a plain step or tool from an async agent without blocking its loop."""
+    branch = current_branch()
+    lines = branch.session.lines if branch is not None else None
+    if branch is None or lines is None:
+        return await asyncio.to_thread(fn, *args, **kwargs)
+    with lines.call((branch.path, branch.index)):
+        return await asyncio.to_thread(fn, *args, **kwargs)
+
+
+def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:
+    """An async agent's function, over when the tasks that it started are."""
+
+    @functools.wraps(fn)
+    async def body(*args: Any, **kwargs: Any) -> Any:
+        session, lines = root.session, root.session.lines
+        assert lines is not None
+        # A task of its own, so that cancelling the run does not look like cancelling its caller.
+        # Not made by the loop's factory: this is the agent's own line, not a branch.
+        line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
+        lines.agent = agent = LineTask(line, context=contextvars.copy_context())
+        line.task, line.branch, agent.line = agent, root, line
+        try:
+            return await _supervised(session, lines)
+        except BaseException as error:
+            if session.settled:  # the run is suspended: only its tasks are left
+                await lines.unwind(lines.suspension or Suspend("", ""))
+                raise
+            session.torn = True
+            stopped = session.stopped
+            is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
+            # A run that is cancelled or overdue is waiting for no call; one that is paused does.
+            await lines.end(at_once=is_stopped and isinstance(stopped, Stop))
+            if is_stopped and stopped is not None:
+                raise stopped from None
+            if isinstance(error, CallFailed):
+                error.also = lines.failed_with(error)
+            raise
+
+    return body
+
+
+async def _supervised(session: Session, lines: Lines) -> Any:
+    """The agent's result. If its caller is cancelled, the run ends here: its code cuts nothing off."""
+    try:
+        return await lines.supervise(lambda: drive_async(suspend(session)))
+    except asyncio.CancelledError:
+        agent = lines.agent
+        if agent is None or agent.done() or session.settled:
+            raise
+        session.torn = True
+        agent.cancel()
+        await asyncio.wait((agent,))
+        return agent.result()
+
+
+class LineTask(asyncio.Task[Any]):
+    """The task of a line. A timeout of the agent's code cancels it in the order of the log."""
+
+    line: Line | None = None
+
+    def cancelling(self) -> int:
+        timeout = _timeout_in(asyncio.Timeout.__aenter__)
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            self.line.lines.enter_timeout(self.line, timeout)
+        return super().cancelling()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            return self.line.lines.time_out(
+                self.line, timeout
+            )  # else it was set in the body of a call
+        return super().cancel(msg)
+
+    def uncancel(self) -> int:
+        timeout = _timeout_in(asyncio.Timeout.__aexit__)
+        if timeout is not None and self.line and self.line.lines.forget_timeout(timeout):
+            return self.cancelling()
+        return super().uncancel()
+
+
+def _timeout_in(method: Any) -> asyncio.Timeout | None:
+    """The `asyncio.timeout` that calls the function that asks this, if this method of it does."""
+    caller = sys._getframe(2)
+    if caller.f_code is not method.__code__:
+        return None
+    found: asyncio.Timeout = caller.f_locals["self"]
+    return found
+
+
+class _BranchingFactory:
+    """Makes tasks as before, each in a context with its own branch."""
+
+    def __init__(self, before: Any) -> None:
+        self.before = before
+        self.users = 0
+
+    def __call__(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any
+    ) -> asyncio.Task[Any]:
+        branch = current_branch()
+        lines = None if branch is None else branch.session.lines
+        if branch is None or lines is None:
+            return self._task(loop, coro, kwargs)
+        context = (kwargs.get("context") or contextvars.copy_context()).copy()
+        forked = branch.fork()
+        context.run(CURRENT.set, forked)
+        line = lines.line(coro)
+        made = self._task(loop, line, {**kwargs, "context": context})
+        line.task, line.branch = made, forked
+        if isinstance(made, LineTask):
+            made.line = line
+        lines.watch(made, forked, branch)
+        return made
+
+    def _task(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], kwargs: Any
+    ) -> asyncio.Task[Any]:
+        made: asyncio.Task[Any]
+        if self.before is not None:
+            made = self.before(loop, coro, **kwargs)
+        else:
+            kind = LineTask if isinstance(coro, Line) else asyncio.Task
+            made = kind(coro, loop=loop, **kwargs)
+        return made
+
+
+@contextlib.contextmanager
+def branching_tasks(root: Branch) -> Iterator[None]:
+    """While this is open, tasks started by the agent on this loop are branches of its run."""
+    root.session.lines = Lines(root.session)
+    loop = asyncio.get_running_loop()
+    found: Any = loop.get_task_factory()
+    factory: Any = found if isinstance(found, _BranchingFactory) else _BranchingFactory(found)
+    loop.set_task_factory(factory)
+    factory.users += 1
+    try:
+        yield
+    finally:
+        factory.users -= 1
+        now: Any = loop.get_task_factory()
+        if not factory.users and now is factory:
+            loop.set_task_factory(factory.before)

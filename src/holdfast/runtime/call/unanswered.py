@@ -1,0 +1,85 @@
+"""A call that was begun and whose outcome is unknown, while its run is alive: in time no answer came, the response
+was lost, or the code stopped waiting.
+
+What the tool declares decides, as after a crash (`recover.py`): its check is asked, its key allows another attempt,
+or the run waits for a person. Which errors leave the outcome unknown is `core/lost_response.py`.
+"""
+
+from __future__ import annotations
+
+from holdfast.core import events as e
+from holdfast.core.lost_response import may_have_happened, was_not_sent
+from holdfast.errors import StoreError
+from holdfast.runtime.call.effects import Asked, Flow
+from holdfast.runtime.call.recover import ask_check, ask_policy, doubt
+from holdfast.runtime.call.results import error_info, secrets_of
+from holdfast.runtime.declare.specs import CHECKED, KEYED, ONCE
+
+MAY_BE_DOUBTED = (ONCE, CHECKED, KEYED)
+
+
+def given_up(asked: Asked, intent: e.CallStarted | None, number: int, because: str) -> Flow:
+    """The code stopped waiting for it. Returns how it is settled; None: as a failure."""
+    spec = asked.spec
+    if intent is None or spec.effect not in (ONCE, CHECKED):
+        return None
+    if spec.effect == CHECKED:
+        settled = yield from ask_check(asked, intent)
+        if settled is not None or spec.is_async:
+            return settled
+        because += ", and may still be under way"  # a thread cannot be stopped
+    yield from doubt(asked, intent.step, number, because)
+    return None
+
+
+def is_unknown(asked: Asked, error: Exception) -> bool:
+    """Whether a call that raised this may have happened. A call that can be repeated freely is never asked."""
+    spec = asked.spec
+    if spec.effect not in MAY_BE_DOUBTED or isinstance(error, StoreError):
+        return False
+    return _is_timeout(asked, error) or may_have_happened(error, spec.unsure_on)
+
+
+def _is_timeout(asked: Asked, error: Exception) -> bool:
+    return isinstance(error, TimeoutError) and asked.spec.timeout is not None
+
+
+def lost_response(
+    asked: Asked, intent: e.CallStarted | None, error: Exception, number: int, tries: int
+) -> Flow:
+    """An attempt raised an error. If its outcome, or that of an earlier one, is unknown: how it is settled. None:
+    as a failure, after which `retry=` decides."""
+    spec = asked.spec
+    unknown = is_unknown(asked, error)
+    if intent is None or spec.effect not in MAY_BE_DOUBTED:
+        return None
+    if not (
+        unknown or (spec.effect == KEYED and was_not_sent(error) and _was_unknown(asked, number))
+    ):
+        return None  # an answer of the receiver to this key holds for earlier attempts, too
+    info = error_info(error, secrets_of(asked))
+    if _is_timeout(asked, error):
+        because = f"it did not answer within {spec.timeout:g} s"
+    elif not unknown:
+        because = f"the outcome of an earlier attempt is unknown, and the last one failed: {info.type}: {info.message}"
+    else:
+        because = f"its outcome is unknown: {info.type}: {info.message}"
+    if spec.effect == CHECKED:
+        settled = yield from ask_check(asked, intent)
+        if settled is not None or spec.is_async or not _is_timeout(asked, error):
+            return settled
+        yield from doubt(asked, intent.step, number, f"{because}, and may still be under way", info)
+    if spec.effect == KEYED:
+        if spec.retry.wants(error, tries):
+            return None  # called again with its key
+        because += "; resuming the run calls it again with its key"
+    return (yield from ask_policy(asked, intent, because, info))
+
+
+def _was_unknown(asked: Asked, number: int) -> bool:
+    """Whether the outcome of an earlier attempt is unknown: its process died, or its response was lost."""
+    entry = asked.session.entry(*asked.place)
+    if entry is None:
+        return False
+    known = {failed.attempt for failed in entry.failures if failed.error.effect != "unknown"}
+    return any(n not in known for n in range(entry.settled_attempts + 1, number))

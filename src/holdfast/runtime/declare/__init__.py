@@ -1,0 +1,1 @@
+"""Steps, tools and agents as they are declared: parameters, types, options. Nothing here executes them."""

@@ -1,0 +1,117 @@
+"""The JSON Schema of what an agent or tool takes: for models, for interfaces, and for starting a run by name.
+
+Made from the declared types, the docstring and the defaults; a parameter that was declared by a JSON Schema keeps it.
+What the runtime fills in (`idempotency_key`, `tx`, an agent's `run`) is not part of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core import values
+from holdfast.core.params import NoDefault, Parameter
+from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.docstrings import docstring_parts
+from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+
+
+def json_schema_of(
+    spec: AgentSpec | CallSpec, what: str, *, lenient: bool = False
+) -> dict[str, Any]:
+    """The JSON Schema of its parameters. If no schema describes one of them, InvalidInput that names `what`; or,
+    if `lenient`, a schema that allows anything there."""
+    _, said = docstring_parts(inspect.getdoc(spec.fn) or "")
+    shown = [p for p in spec.params.schema.parameters if p.kind in ("named", "positional")]
+    types = {p.name: p.type for p in shown if p.schema is None}
+    schemas, defs = _schemas(types, what, lenient=lenient)
+    properties = {
+        p.name: _property(p, schemas.get(p.name), said.get(p.name, ""), null=lenient) for p in shown
+    }
+    required = [p.name for p in shown if p.is_required]
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    parameters |= {"required": required} if required else {}
+    parameters |= {
+        "additionalProperties": any(p.kind == "more" for p in spec.params.schema.parameters)
+    }
+    defs |= dict(spec.params.schema.defs)
+    return parameters | ({"$defs": defs} if defs else {})
+
+
+def description_of(spec: AgentSpec | CallSpec) -> str:
+    """What the function's docstring says of it, without its parameters."""
+    return docstring_parts(inspect.getdoc(spec.fn) or "")[0]
+
+
+def _property(
+    p: Parameter, made: dict[str, Any] | None, said: str, *, null: bool
+) -> dict[str, Any]:
+    """The schema of one parameter. A default of None is left out, as models need not know it, unless `null`."""
+    if p.schema is not None:
+        return dict(p.schema)
+    text = p.description or said
+    schema = {**(made or {}), "description": text} if text else made or {}
+    return schema if p.default is None and not null else _with_default(schema, p.default)
+
+
+def _schemas(
+    types: Mapping[str, Any], what: str, *, lenient: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of each type, and the definitions that they share."""
+    try:
+        return _exact_schemas(types, what)
+    except InvalidInput:
+        if not lenient:
+            raise
+    if len(types) == 1:
+        return {name: {} for name in types}, {}
+    parts = [_schemas({name: t}, what, lenient=True) for name, t in types.items()]
+    schemas = {name: schema for made, _ in parts for name, schema in made.items()}
+    return schemas, {name: schema for _, defs in parts for name, schema in defs.items()}
+
+
+def _exact_schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    plain = {name: t for name, t in types.items() if not _is_pydantics(t)}
+    try:
+        made, defs = msgspec.json.schema_components(
+            plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
+        )
+    except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
+        raise InvalidInput(
+            f"{what} has a parameter that JSON Schema cannot describe: {error}"
+        ) from None
+    schemas: dict[str, Any] = dict(zip(plain, made, strict=True))
+    for name in types.keys() - plain.keys():
+        schemas[name] = _pydantic_schema(types[name])
+        defs |= schemas[name].pop("$defs", {})
+    return schemas, defs
+
+
+def _foreign_schema(declared: type) -> dict[str, Any]:
+    """For msgspec: the schema of a type that it does not know."""
+    if values.is_path(declared):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError  # what msgspec asks its hooks to raise
+
+
+def _is_pydantics(declared: Any) -> bool:
+    return values.mentions_pydantic(declared) or values.has_pydantic_metadata(declared)
+
+
+def _pydantic_schema(declared: Any) -> dict[str, Any]:
+    import pydantic
+
+    schema: dict[str, Any] = pydantic.TypeAdapter(declared).json_schema()
+    return schema
+
+
+def _with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
+    if isinstance(default, NoDefault):
+        return schema
+    try:
+        return {**schema, "default": values.lower(default, typed=True)}
+    except NotStorable:  # it has one, though JSON cannot say which
+        return schema

@@ -1,0 +1,1 @@
+"""Whole runs: claim, execute, suspend, undo and replay them; workers, leases and schedules."""

@@ -1,0 +1,315 @@
+"""Run an agent's code against its log, and resolve the run however the code ends.
+
+The same idea as the call flow, one floor up: a generator of effects. The code may return, fail, wait,
+be stopped (deadline, budget, cancellation) or lose the right to continue; each is one event and one new
+status, committed together with the end of the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core.events import ErrorInfo, Event
+from holdfast.core.journal import Entry, Place, is_main, request_id
+from holdfast.core.log import Blob, root_of
+from holdfast.errors import (
+    Abandon,
+    BudgetExceeded,
+    CallFailed,
+    DeadlineExceeded,
+    Diverged,
+    HoldfastError,
+    IterationsExceeded,
+    NotFound,
+    NotStorable,
+    RunCancelled,
+    RunFailed,
+    RunWaiting,
+    Signal,
+    Stop,
+    StoreError,
+    Suspend,
+)
+from holdfast.runtime.call.commit import commit
+from holdfast.runtime.call.effects import Flow, Invoke
+from holdfast.runtime.call.gate import cancellation, gate, is_overdue
+from holdfast.runtime.call.results import error_info
+from holdfast.runtime.call.suspend import suspend
+from holdfast.runtime.call.task_factory import whole
+from holdfast.runtime.declare.specs import CHILD, AgentSpec
+from holdfast.runtime.exec.undo import compensate, learn_names
+from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.session import Session
+from holdfast.store.base import RowChange
+from holdfast.store.cancel import REASONS
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import how_to_continue, phrase
+
+
+def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
+    """Run the agent until it ends or must wait. Returns its result, or raises what became of it."""
+    created = session.journal.created
+    assert created is not None
+    try:
+        kwargs = spec.decode_input(session.unwrap(created.input))
+        raw = yield from run_body(session, spec, run, root, kwargs)
+        session.check_alive()
+        if root.waiting is not None:
+            raise root.waiting  # the code caught it and continued
+        _check_all_asked(session)
+        gate_end(session)
+        return (yield from _completed(session, spec, raw))
+    except BaseException as error:
+        signal: BaseException | None = find_signal(error)
+        if signal is None and not isinstance(error, Exception):
+            raise  # Ctrl-C and the like: the run stays as it is, and the lease is released
+        if isinstance(signal, Suspend) and not isinstance(session.stopped, Suspend | None):
+            signal = session.stopped  # one branch has to wait, but the run as a whole cannot
+        if signal is None:
+            signal = session.stopped or root.waiting
+        if signal is None and session.journal.undo is not None:
+            signal = Stop("undone", "it is undone")
+        if signal is None and session.journal.cancel is not None:
+            signal = cancellation(session)  # what failed may be a child, cancelled with this run
+        yield from _ended_otherwise(session, spec, signal if signal is not None else error)
+        raise AssertionError("unreachable") from error
+
+
+def run_body(
+    session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
+) -> Flow:
+    """The agent's code itself; its result."""
+    if spec.body is not None:
+        return (yield from spec.body(session, spec, run, root, kwargs))
+    return (yield Invoke(session, body_of(spec, root), kwargs, root, spec.is_async, args=(run,)))
+
+
+def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:
+    """The agent's function, to be called with the run and its input by name."""
+    fn = spec.params.by_name(spec.fn)
+    return whole(fn, root) if spec.is_async else fn
+
+
+def find_signal(error: BaseException) -> Signal | None:
+    """The signal inside an exception, which a task group may have wrapped."""
+    if isinstance(error, Signal):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((s for s in map(find_signal, error.exceptions) if s is not None), None)
+    return None
+
+
+def _check_all_asked(session: Session) -> None:
+    """The code has ended: everything in the log must have been asked for."""
+    session.read_all()
+    _check_asked(session, session.journal.unasked(), "the end of the agent")
+
+
+def _check_main_asked(session: Session, error: Exception) -> None:
+    """The code has failed: if it had come further before, it is not the same code (or not the same
+    surroundings), and its failure is not the run's. Other branches may have been cut off by it."""
+    session.read_all()
+    left = [(at, entry) for at, entry in session.journal.unasked() if is_main(at[0])]
+    _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
+
+
+def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
+    if left:
+        (branch, index), entry = left[0]
+        raise session.diverged((branch, index), f"a call of {entry.name}", attempted)
+
+
+def gate_end(session: Session) -> None:
+    """A run that was cancelled while its last step ran, or whose deadline has passed, is not completed.
+
+    Asked before its end is written, and again if that is refused because the log has grown meanwhile:
+    so nothing has to be read to know that nobody wrote.
+    """
+    if session.journal.cancel is not None or session.journal.is_undone or is_overdue(session):
+        gate(session)
+
+
+def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow:
+    try:
+        data = spec.result.encode(raw)
+        result = spec.result.decode(data)
+    except NotStorable as error:
+        raise error.of(f"the result of agent {spec.name}") from None
+    value, blobs = session.wrap(data)
+    yield from _settle(
+        session, e.RunCompleted(result=value), "completed", blobs=blobs, recheck=gate_end
+    )
+    return result
+
+
+def _settle(
+    session: Session,
+    event: Event,
+    status: str,
+    *,
+    due_at: int | None = None,
+    waiting_for: str = "",
+    blobs: list[Blob] | None = None,
+    recheck: Callable[[Session], None] | None = None,
+) -> Flow:
+    """The event, the new status and the end of the lease, in one transaction."""
+    created = session.journal.created
+    parent = created.parent if created is not None else ""
+    wakes = (parent,) if parent and status in ("completed", "failed", "cancelled") else ()
+    change = RowChange(status, due_at, waiting_for, wakes=wakes)
+    yield from commit(session, [event], change=change, blobs=blobs or [], recheck=recheck)
+    session.settled = True
+
+
+def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+    """Settle a run whose code did not return. Taking back what it did may have to wait, or fail."""
+    try:
+        yield from _unwound(session, spec, error)
+    except Suspend as doubt:
+        yield from _suspended(session, doubt)
+    except Abandon as abandon:
+        yield from _abandoned(session, abandon.cause)
+    except CallFailed as undo:
+        yield from _settle_failure(session, undo)
+
+
+def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+    match error:
+        case Suspend():
+            yield from _suspended(session, error)
+        case Stop():
+            yield from _stopped(session, spec, error)
+        case Abandon(cause=cause):
+            yield from _abandoned(session, cause)
+        case Exception():
+            yield from _failed(session, spec, error)
+
+
+def _suspended(session: Session, signal: Suspend) -> Flow:
+    """The run waits; an async one has been suspended before its code was unwound."""
+    session.stopped = None
+    if not session.settled:
+        yield from suspend(session, signal)
+    raise RunWaiting(session.run_id, signal.waiting_for, signal.how, waits=signal.waits)
+
+
+def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
+    session.stopped, session.ending = None, True
+    journal = session.journal
+    if signal.reason in ("cancelled", *REASONS):
+        yield from _end_children(session, signal)
+    if spec.on_failure == "undo" or journal.is_undone:
+        yield from _undo(session, spec, signal)
+    if signal.reason == "cancelled" or journal.undo is not None:
+        asked = journal.undo or journal.cancel
+        by, why = (asked.by, asked.why) if asked else ("", "")
+        if journal.undo is not None:
+            why = "undone" + (f": {why}" if why else "")
+        yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
+        raise cancelled_error(session.run_id, by, why)
+    info = ErrorInfo(type=signal.reason, message=signal.message)
+    yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
+    parent = "" if journal.created is None else journal.created.parent
+    root = root_of(session.run_id, parent)
+    raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
+
+
+def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow:
+    """Undo what the run did, also calls that its code did not come to in this process."""
+    session.waits.clear()
+    learn_names(session, spec.fn)
+    because = None
+    if signal is not None and signal.reason in REASONS and not session.journal.is_undone:
+        because = e.UndoStarted(signal.reason, signal.message)
+    yield from compensate(session, because)
+
+
+def _end_children(session: Session, signal: Stop) -> Flow:
+    """Before a run is cancelled, or fails by a limit, its open children end for the same reason."""
+    end_children = session.setting.end_children
+    if end_children is None:
+        return
+    asked = session.journal.cancel
+    if asked is None or signal.reason in REASONS:
+        asked = e.CancelRequested(why=signal.message, reason=signal.reason)
+    inside = Inside("end_children", CHILD, session.run_id)
+    args = (session.run_id, asked)
+    try:
+        yield Invoke(session, end_children, {}, inside, False, args=args)
+    except StoreError as error:
+        raise Abandon(error) from error
+
+
+def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
+    """The exception for a run that was cancelled, and by whom."""
+    said = "cancelled" + (f" by {by}" if by else "") + (f": {why}" if why else "")
+    return RunCancelled(run_id, "cancelled", said, reason="cancelled")
+
+
+def outcome_error(
+    run_id: str, reason: str, error_type: str, message: str, root: str = ""
+) -> RunFailed:
+    """The exception for a run that ended without a result."""
+    kind = {
+        "deadline": DeadlineExceeded,
+        "budget": BudgetExceeded,
+        "iterations": IterationsExceeded,
+    }
+    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
+
+
+def _abandoned(session: Session, cause: HoldfastError) -> Flow:
+    """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
+    if isinstance(cause, Diverged | NotFound):
+        session.stopped = None
+        waiting = WaitingFor("person", reason=str(cause))
+        if isinstance(cause, Diverged):
+            where = "" if cause.place is None else request_id(cause.place)
+            waiting = WaitingFor("code", request_id=where, reason=cause.where)
+        says = phrase(waiting)
+        change = RowChange("waiting", None, says)
+        how = how_to_continue(session.run_id, [waiting])
+        event = e.RunSuspended(
+            waiting_for=says, how=how, diverged=_both_sides(cause), waits=(waiting,)
+        )
+        session.discard_notes()
+        yield from commit(session, [event], change=change)
+        session.settled = True
+    raise cause
+
+
+def _both_sides(cause: HoldfastError) -> e.Divergence | None:
+    if not isinstance(cause, Diverged):
+        return None
+    return e.Divergence(cause.where, cause.recorded, cause.attempted, cause.adds)
+
+
+def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
+    session.check_alive()
+    _check_main_asked(session, error)
+    if spec.on_failure == "undo" or session.journal.is_undone:
+        yield from _undo(session, spec)
+    yield from _settle_failure(session, error)
+
+
+def _settle_failure(session: Session, error: Exception) -> Flow:
+    step, *also = failed_steps(error) or [0]
+    info = error_info(error, session.secrets)
+    yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")
+    raise RunFailed(session.run_id, info.type, info.message) from error
+
+
+def failed_steps(error: BaseException) -> list[int]:
+    """The steps whose failure an exception tells of: its own, its cause's, or those of a group."""
+    seen: list[BaseException] = []
+    below: BaseException | None = error
+    while below is not None and below not in seen:
+        if isinstance(below, CallFailed):
+            return [step for step in (below.step, *below.also) if step]
+        if isinstance(below, BaseExceptionGroup):
+            return [step for part in below.exceptions for step in failed_steps(part)]
+        seen.append(below)
+        below = below.__cause__ or (None if below.__suppress_context__ else below.__context__)
+    return []

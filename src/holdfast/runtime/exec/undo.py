@@ -1,0 +1,167 @@
+"""Compensation: undo what a run did, newest first, each undo a durable call of its own.
+
+A call in doubt is resolved first, never guessed. What was undone is in the log, so a crash in the
+middle continues with the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core import events as e
+from holdfast.core.fold import fold
+from holdfast.core.log import Record
+from holdfast.core.state import Call, RunState
+from holdfast.core.values import Codec, decode
+from holdfast.core.waits import OpenWait
+from holdfast.errors import Abandon, NoSuchRun, NotFound
+from holdfast.runtime.call.effects import Flow, Invoke
+from holdfast.runtime.call.flow import call
+from holdfast.runtime.declare.params import Params
+from holdfast.runtime.declare.specs import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, spec_of
+from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.session import Session
+from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
+from holdfast.store.outside import Act, act, everything
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import suspended
+
+BRANCH = "undo"
+
+
+def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow:
+    """Undo every finished call that says how, in reverse order. `because` is recorded with the first of them."""
+    session.read_all()
+    known = fold(RunState(), session.store.read(session.run_id))
+    doubtful = [
+        c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH
+    ]
+    acting = [c for c in doubtful if c.effect not in ("repeatable", "child", "transactional")]
+    if acting:
+        first = acting[0]
+        at = (first.branch, first.index)
+        session.waits = {at: OpenWait(at, "decision")}
+        waiting = WaitingFor("decision", first.name, request_id=first.id, step=first.step)
+        raise suspended(session.run_id, waiting)
+    branch = Branch(session, BRANCH)
+    done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
+    done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
+    if done and because is not None:
+        session.announce(because)
+    yield from _learn_calls(session, {c.name for c in done if not c.child})
+    for finished in sorted(done, key=lambda c: c.step, reverse=True):
+        spec, args = _undo_call(session, finished)
+        yield from call(branch, spec, args, undoes=finished.step)
+
+
+def _learn_calls(session: Session, names: set[str]) -> Flow:
+    """Know how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
+    shows what was called there."""
+    calls_of = session.setting.calls_of
+    if names <= session.specs.keys() or calls_of is None:
+        return
+    inside = Inside("replay", REPEATABLE, session.run_id)
+    called = yield Invoke(session, calls_of, {}, inside, False, args=(session.run_id,))
+    session.specs = {**called, **session.specs}
+
+
+def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
+    """Ask a child run to undo what it did. Its row; None if there is nothing (more) to undo."""
+    records: list[Record] = []
+    needed = False
+
+    def reads(store: Store, run_id: str) -> list[Record]:
+        records[:] = everything(store, run_id)
+        return records
+
+    def decide(state: RunState, row: RunRow) -> Act:
+        nonlocal needed
+        ended = row.status in TERMINAL_STATUSES
+        needed = not ended or any(c.undoable and not c.undone for c in state.calls)
+        if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
+            return Act()
+        asked = e.UndoRequested(why="its parent is undone")
+        return Act([asked], RowChange("pending", store.now()))
+
+    with contextlib.suppress(NoSuchRun):
+        act(store, run_id, decide, reads)
+    return store.get(run_id) if needed else None
+
+
+def _did_something(call: Call) -> bool:
+    """Whether there may be something to undo. A child run may have done a lot before it failed."""
+    return call.status == "done" or bool(call.child)
+
+
+def _undo_call(session: Session, finished: Call) -> tuple[CallSpec, dict[str, Any]]:
+    """The call that undoes another one, and its arguments."""
+    if finished.child:
+        undo_of_child = session.setting.undo_of_child
+        assert undo_of_child is not None
+        undo = undo_of_child(finished.name)
+        return _declared(finished.name, undo, risk="read"), {"child_id": finished.child}
+    spec = session.specs.get(finished.name)
+    if spec is None or spec.undo is None:
+        raise Abandon(NotFound(f"the code of {finished.name} no longer declares undo"))
+    return _undo_spec(spec), _arguments(session, spec, finished)
+
+
+def _undo_spec(spec: CallSpec) -> CallSpec:
+    undo = spec.undo
+    assert undo is not None
+    declared = spec_of(undo)
+    if isinstance(declared, CallSpec):  # a tool that undoes another keeps what it declares
+        return dataclasses.replace(declared, name=f"undo {spec.name}")
+    return _declared(
+        spec.name,
+        undo,
+        risk=spec.risk,
+        timeout=spec.timeout,
+        retry=spec.retry,
+        redact=spec.redact,
+        version=spec.version,
+    )
+
+
+def _declared(name: str, undo: Callable[..., Any], **options: Any) -> CallSpec:
+    """A function that undoes a call, declared as a tool."""
+    params = Params.of(undo)
+    return CallSpec(
+        name=f"undo {name}",
+        fn=undo,
+        params=params,
+        effect=KEYED if "idempotency_key" in params.hidden else ONCE,
+        is_async=inspect.iscoroutinefunction(undo),
+        result=Codec(params.types.get("return", Any)),
+        **options,
+    )
+
+
+def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, Any]:
+    """An undo is given what it asks for by name: the call's arguments, and its result."""
+    assert finished.args is not None
+    known = spec.decode_args(session.unwrap(finished.args))
+    if finished.result is not None:
+        known["result"] = decode(session.unwrap(finished.result))
+    wanted = Params.of(spec.undo).schema.parameters if spec.undo else ()
+    return {p.name: known[p.name] for p in wanted if p.name in known}
+
+
+def learn_names(session: Session, fn: Callable[..., Any]) -> None:
+    """Know the tools and agents that an agent's code can name: a call that it does not come to in this
+    process can still be undone."""
+    inner = inspect.unwrap(fn)
+    names = dict(getattr(inner, "__globals__", {}))
+    names.update(inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {})
+    seen = list(names.values())
+    seen += [x for m in seen if isinstance(m, types.ModuleType) for x in vars(m).values()]
+    for spec in (spec_of(x) for x in seen if callable(x)):
+        if isinstance(spec, CallSpec):
+            session.specs.setdefault(spec.name, spec)
+        elif isinstance(spec, AgentSpec):
+            session.setting.agents.setdefault(spec.name, spec)

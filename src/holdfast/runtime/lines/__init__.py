@@ -1,0 +1,1 @@
+"""The tasks of an async agent: what each is doing, and in which order they continue."""

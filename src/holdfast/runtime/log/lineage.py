@@ -1,0 +1,155 @@
+"""The place of a live run in its tree: its policy, and the parents and children that execute in this process.
+
+A child run that executes inside its parent's call counts against the parent's budget at once, and ends when the
+parent has to (`gate.py` asks every run above it). What executes elsewhere is bounded by the limits that are
+recorded in its first event.
+
+Not here: what a policy is (`core/policy.py`), and how a run is cancelled (`store/cancel.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from holdfast.core import events as e
+from holdfast.core.events import Spent, Usage, added
+from holdfast.core.journal import Journal
+from holdfast.core.policy import NO_LIMITS, BudgetUse, Limits, Policy, budget_use
+from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.store.base import Store
+
+
+class LiveRun(Protocol):
+    """What is asked of a run that executes here: `Session` is one."""
+
+    run_id: str
+    store: Store
+    journal: Journal
+    stopped: BaseException | None
+    secrets: set[str]
+    lineage: Lineage
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def child_steps(self) -> int: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def read_to(self) -> int: ...
+    def stop(self, signal: BaseException) -> BaseException: ...
+
+
+@dataclass(slots=True, eq=False)
+class Lineage:
+    """Of one live run."""
+
+    agent: str = ""
+    policy: Policy = field(default_factory=Policy)
+    """What holds for its calls: what its agent declares, narrowed by what its parents require."""
+    inherited: Policy = field(default_factory=Policy)
+    parent: LiveRun | None = None
+    """The run in whose call this one executes here."""
+    children: list[LiveRun] = field(default_factory=list)
+    """The child runs that execute here now."""
+    spent: dict[str, Spent] = field(default_factory=dict)
+    """What children have used up that executed here and have no receipt yet, by their ids."""
+    seat_lent_to: str = ""
+    """The child run that executes here in the seat of this one (`max_running`)."""
+
+    def ancestors(self) -> Iterator[LiveRun]:
+        """The runs above this one that execute here, the nearest first."""
+        return upwards(self.parent)
+
+    def passed_on(self) -> Policy:
+        """What its children get of its policy."""
+        return self.policy.passed_on(self.inherited)
+
+
+def upwards(run: LiveRun | None) -> Iterator[LiveRun]:
+    """A run that executes here, and those above it."""
+    while run is not None:
+        yield run
+        run = run.lineage.parent
+
+
+def govern(run: LiveRun, spec: AgentSpec, above: LiveRun | None = None) -> None:
+    """Set the policy of a run whose first event is known, to be executed inside `above` if given.
+
+    What is recorded always holds. Present code, of its agent and of the parent that executes it, can only
+    narrow it.
+    """
+    created = run.journal.created
+    assert created is not None
+    inherited = Policy.recorded(created.policy)
+    if above is not None:
+        inherited = _requires(above.lineage.passed_on().narrow(inherited))
+    policy = inherited.narrow(declared(spec))
+    policy = replace(policy, deadline_at=created.deadline_at, budget=created.budget)
+    run.lineage = Lineage(spec.name, policy, inherited, above)
+    if above is not None:
+        run.secrets = above.secrets  # what one of them must not tell, the other must not either
+        above.lineage.spent.pop(run.run_id, None)  # it was here before: it counts itself now
+        above.lineage.children.append(run)
+
+
+def leave(run: LiveRun) -> None:
+    """The run executes here no longer. What it used up counts against its parent until a receipt says so."""
+    above = run.lineage.parent
+    if above is not None and run in above.lineage.children:
+        above.lineage.spent[run.run_id] = spent_by(run)
+        above.lineage.children.remove(run)
+
+
+def declared(spec: AgentSpec, now: int | None = None, limits: Limits = NO_LIMITS) -> Policy:
+    """What an agent's own code declares. For a run that is created its limits too, counted from `now`; what is
+    given for this run overrides them."""
+    policy = Policy(
+        approve=frozenset(spec.approve),
+        approval_ttl=spec.approval_ttl,
+        redact=frozenset(spec.redact),
+        exempt=frozenset(spec.exempt),
+    )
+    if now is None:
+        return policy
+    deadline = limits.deadline_at(now)
+    if deadline is None:
+        deadline = Limits(spec.deadline).deadline_at(now)
+    return replace(policy, deadline_at=deadline, budget=spec.budget.limits() | limits.changes)
+
+
+def at_creation(
+    spec: AgentSpec, now: int, above: LiveRun | None, limits: Limits = NO_LIMITS
+) -> tuple[Policy, e.Inherited | None]:
+    """The limits of a run that is created, and what its parents require of it."""
+    own = declared(spec, now, limits)
+    if above is None:
+        return own, None
+    handed = above.lineage.passed_on()
+    return handed.narrow(own, use_of(above).used), handed.inherited()
+
+
+def use_of(run: LiveRun, limits: dict[str, float] | None = None) -> BudgetUse:
+    """How a run and its children stand against its limits, or against these."""
+    created = run.journal.created
+    if limits is None:
+        limits = created.budget if created is not None else {}
+    total = spent_by(run)
+    elapsed = run.store.now() - run.journal.created_at
+    return budget_use(limits, steps=total.steps, elapsed_us=elapsed, usage=total.usage)
+
+
+def spent_by(run: LiveRun) -> Spent:
+    """What a run has used up, its children included."""
+    lineage = run.lineage
+    steps, usage = run.steps + run.child_steps, run.usage
+    for part in (*map(spent_by, list(lineage.children)), *list(lineage.spent.values())):
+        steps, usage = steps + part.steps, added(usage, part.usage)
+    return Spent(steps, usage)
+
+
+def _requires(policy: Policy) -> Policy:
+    """Only what is recorded of a parent's policy; limits are recorded in the child's own first event."""
+    return replace(policy, deadline_at=None, budget={})
