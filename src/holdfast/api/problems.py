@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import errors
+from holdfast.waiting import WaitingFor
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:holdfast:problem:"
@@ -31,6 +32,7 @@ STATUS_OF: Final[tuple[tuple[type[errors.HoldfastError], int], ...]] = (
     (errors.StorageFull, 507),
     (errors.ReadOnlyStore, 403),
     (errors.StoreUnavailable, 503),
+    (errors.StoreError, 500),
     (errors.LogDamaged, 500),
     (errors.HoldfastError, 500),
 )
@@ -77,4 +79,63 @@ def problem_of(error: errors.HoldfastError, instance: str = "") -> Problem:
     status = next(status for cls, status in STATUS_OF if isinstance(error, cls))
     detail, _, following = str(error).partition("\n")
     name = name_of(type(error))
-    return Problem(TYPE_PREFIX + name, title_of(name), status, detail, instance, following.strip())
+    return Problem(
+        TYPE_PREFIX + name,
+        title_of(name),
+        status,
+        detail,
+        instance,
+        following.strip(),
+        context=_context(error),
+    )
+
+
+def _context(error: errors.HoldfastError) -> dict[str, Any]:
+    """The data that an error carries, as far as it is JSON."""
+    found = {}
+    for name, value in vars(error).items():
+        if not name.startswith("_") and value not in (None, "", ()):
+            try:
+                found[name] = msgspec.to_builtins(value)
+            except TypeError:
+                continue
+    return found
+
+
+# ── at the client ────────────────────────────────────────────────────────────────────────────
+
+
+def error_of(found: Problem) -> errors.HoldfastError:
+    """The error that a server's problem stands for. Its class is one of ours, by its name in this table; its data is what
+    the server sent."""
+    kind = _CLASSES.get(found.type.removeprefix(TYPE_PREFIX)) or _by_status(found.status)
+    made = kind.__new__(kind)
+    text = found.detail + (f"\n  {found.next}" if found.next else "")
+    made.args = (text,)
+    for name, value in found.context.items():
+        data = msgspec.convert(value, list[WaitingFor]) if name == "waits" else value
+        made.__dict__[name] = tuple(data) if isinstance(data, list) else data
+    return made
+
+
+def _by_status(status: int) -> type[errors.HoldfastError]:
+    """For problems that are not errors of Holdfast's own, such as a body that is too large."""
+    if status in (401, 403, 421):
+        return errors.AccessDenied
+    if status in (404, 412):
+        return errors.NotFound if status == 404 else errors.Conflict
+    if status in (408, 429, 502, 503, 504):
+        return errors.StoreUnavailable
+    return errors.InvalidInput if 400 <= status < 500 else errors.StoreError
+
+
+def _all_below(cls: type[errors.HoldfastError]) -> list[type[errors.HoldfastError]]:
+    return [cls, *(found for below in cls.__subclasses__() for found in _all_below(below))]
+
+
+_CLASSES: Final = {
+    name_of(cls): cls
+    for cls in _all_below(errors.HoldfastError)
+    if cls.__module__ == errors.__name__ and cls is not errors.NotStorable
+}
+"""The errors of `holdfast.errors`, by the name of their problem. (NotStorable makes its text from parts.)"""

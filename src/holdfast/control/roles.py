@@ -18,7 +18,7 @@ _READS: Final = frozenset((
 ))  # fmt: skip
 _DECIDES: Final = frozenset(("approve", "reject", "answer", "resolve"))
 _OPERATES: Final = frozenset((
-    "start", "signal", "pause", "resume", "rerun", "cancel", "fork", "patch", "undo", "bulk",
+    "start", "signal", "pause", "resume", "rerun", "cancel", "fork", "patch", "undo", "bulk", "mcp",
 ))  # fmt: skip
 _ADMINISTERS: Final = frozenset(("gc", "import", "unschedule", "tokens"))
 

@@ -179,6 +179,11 @@ def _is_postgres(where: str) -> bool:
 def _sqlite(where: str) -> tuple[str, str]:
     """The path of a SQLite URL, and how durable its commits are to be."""
     if not where.startswith(_SQLITE):
+        if where.startswith(("http://", "https://")):
+            raise InvalidInput(
+                f"{without_password(where)} is a server: `holdfast.client.Client` and the commands that look or decide "
+                "use it. What executes agents needs the URL of the database"
+            )
         if "://" in where:
             raise InvalidInput(
                 f"{where.split('://', maxsplit=1)[0]!r} is not a known kind of store; "

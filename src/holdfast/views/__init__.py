@@ -5,17 +5,20 @@
 
 from holdfast.core.plain import to_plain
 from holdfast.views.agents import AgentInfo, agents
+from holdfast.views.inbox import InboxItem, InboxPage, inbox
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
     Watch,
     every_run,
     runs,
+    shown,
     standing,
     unwatched,
 )
 from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
+from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
 from holdfast.views.state import (
     artifact,
@@ -37,8 +40,11 @@ __all__ = [
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "InboxItem",
+    "InboxPage",
     "Moment",
     "OpenRequest",
+    "Outcome",
     "Position",
     "RunPage",
     "Through",
@@ -56,8 +62,10 @@ __all__ = [
     "family",
     "folded",
     "get",
+    "inbox",
     "known",
     "next_steps",
+    "outcome",
     "pending",
     "position",
     "ranges",
@@ -65,6 +73,7 @@ __all__ = [
     "requests",
     "row_of",
     "runs",
+    "shown",
     "standing",
     "timeline",
     "to_plain",

@@ -26,10 +26,12 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Store
 from holdfast.web import pages, signin
+from holdfast.web.api import routes as api
 from holdfast.web.context import DEFAULT_LIMITS, LOOPBACK, Limits, Server, TrustedProxy
 from holdfast.web.credentials import Credential, Credentials, default_file
 from holdfast.web.guard import Guard
-from holdfast.web.problems import is_for_programs, problem_response
+from holdfast.web.mounted import Make, Mounted
+from holdfast.web.problems import MCP_PATH, is_for_programs, problem_response
 
 
 def create_app(
@@ -40,11 +42,12 @@ def create_app(
     hosts: Iterable[str] = LOOPBACK,
     proxy: TrustedProxy | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    mcp: Make | None = None,
 ) -> Starlette:
     """The application over a store: a `Holdfast`, a `Store`, or what `Holdfast(…)` takes.
 
     `credentials` is a file made by `holdfast token`, by default the one next to the store. `hosts` are the names under
-    which it answers; `*` leaves that check to the application that mounts it.
+    which it answers; `*` leaves that check to the application that mounts it. `mcp` makes what is served at /mcp.
     """
     source = store.store if isinstance(store, Holdfast) else store
     named = os.fspath(source) if isinstance(source, os.PathLike) else source
@@ -56,14 +59,17 @@ def create_app(
         proxy=proxy,
         limits=limits,
     )
-    return app_of(server)
+    return app_of(server, mcp)
 
 
-def app_of(server: Server) -> Starlette:
+def app_of(server: Server, mcp: Make | None = None) -> Starlette:
     """The application of a server."""
+    mounted = [] if mcp is None else [Mounted(server, mcp, "mcp")]
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, name="healthz"),
         *signin.routes(server),
+        *api.routes(server),
+        *(Route(MCP_PATH, app, name="mcp") for app in mounted),
         *pages.routes(server),
     ]
     handlers: Any = {HoldfastError: _refused, HTTPException: _http_error, Exception: _broken}
@@ -73,7 +79,7 @@ def app_of(server: Server) -> Starlette:
         exception_handlers=handlers,
         lifespan=_lifespan,
     )
-    app.state.server = server
+    app.state.server, app.state.mounted = server, mounted
     return app
 
 
@@ -96,6 +102,8 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        for mounted in app.state.mounted:
+            await mounted.close()
         app.state.server.close()
 
 

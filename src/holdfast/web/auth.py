@@ -39,7 +39,7 @@ class Principal:
 
 
 class NotSignedIn(AccessDenied):
-    """There is no valid credential in the request."""
+    """The request has no valid credential."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,7 +1,6 @@
 """Watches logs for all viewers of a server: one query per look, however many viewers there are.
 
-A look asks for the ends of all watched logs. It happens sooner after something has changed, and not at all while there
-is no viewer. A viewer that cannot keep up misses nothing: it reads from where it is.
+A look asks for the ends of all watched logs. It happens sooner after something has changed, and not at all without viewers. A viewer that cannot keep up misses nothing: it reads from where it is.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ LOOK_SECONDS_MAX: Final = 0.2
 RETRY_SECONDS: Final = 1.0
 NEWEST: Final = ""
 """Watch this instead of a run's id for new runs: its end is the cursor of the newest run."""
+GONE: Final = -2
+"""The end of the log of a run that does not exist."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,11 @@ class Feed:
                 _log.warning("cannot look for changes: %s; trying again", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            grown = [w for w in self._waiters if w.run_id in ends and ends[w.run_id] != w.after]
+            grown = [
+                w
+                for w in self._waiters
+                if w.run_id in ends and (ends[w.run_id] > w.after or ends[w.run_id] == GONE)
+            ]
             for waiter in grown:
                 waiter.changed.set()
             self._waiters.difference_update(grown)
@@ -93,11 +98,11 @@ class Feed:
                     await self._woken.wait()
 
     def _ends(self, watched: list[str]) -> dict[str, int]:
-        """Where each watched log ends now; -2 for a run that does not exist."""
+        """Where each watched log ends now."""
         store = self._store()
         runs = [run_id for run_id in watched if run_id != NEWEST]
         found = store.heads(runs) if runs else {}
-        ends = {run_id: found.get(run_id, -2) for run_id in runs}
+        ends = {run_id: found.get(run_id, GONE) for run_id in runs}
         if NEWEST in watched:
             newest = store.runs(Filter(), limit=1)
             ends[NEWEST] = newest[0].cursor if newest else -1

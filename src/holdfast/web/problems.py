@@ -11,6 +11,7 @@ from starlette.responses import Response
 from holdfast.api.problems import MEDIA_TYPE, Problem
 
 API_PATH: Final = "/api/"
+MCP_PATH: Final = "/mcp"
 
 
 def problem_response(found: Problem, headers: dict[str, str] | None = None) -> Response:
@@ -27,4 +28,4 @@ def path_of(connection: HTTPConnection) -> str:
 
 def is_for_programs(connection: HTTPConnection) -> bool:
     """Whether an error of this request is told as JSON."""
-    return path_of(connection).startswith((API_PATH, "/mcp"))
+    return path_of(connection).startswith((API_PATH, MCP_PATH))

@@ -17,7 +17,7 @@ class Rates:
     ) -> None:
         self._per_second, self._burst, self._clock = per_second, burst, clock
         self._free_at: dict[str, float] = {}
-        """When a client that has used its burst may go on; earlier times mean unused tokens."""
+        """When a client that has used its burst may continue; earlier times mean unused tokens."""
 
     def take(self, client: str) -> float:
         """0 if a request may be made now, else after how many seconds; at least 1."""

@@ -23,7 +23,7 @@ LINK_SECONDS: Final = 15 * 60
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who is signed in. `credential` is the digest of the token; empty for the one-time link of the server's
+    """A person who is signed in. `credential` is the digest of the token; empty for the one-time link of the server's
     own user, who needs no credential."""
 
     name: str

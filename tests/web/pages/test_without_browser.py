@@ -159,8 +159,8 @@ def test_an_artifact_is_a_download_that_cannot_run(
 
 def test_the_pages_work_below_a_mount(hf: Holdfast) -> None:
     """Every link and form starts with the mount's path."""
-    from starlette.applications import Starlette  # noqa: PLC0415
-    from starlette.routing import Mount  # noqa: PLC0415
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
 
     hf.start(mail, id="mail-3", to="sam")
     outer = Starlette(routes=[Mount("/tools/holdfast", create_app(hf, credentials=credentials()))])
