@@ -15,12 +15,14 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
-from holdfast.web.auth import require
+from holdfast.web.api.requests import Refused
+from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
 from holdfast.web.pages.render import html
 from holdfast.web.pages.run import head, timeline_values
 from holdfast.web.pages.runs import counts_of
 from holdfast.web.pages.site import Site, whole
+from holdfast.web.problems import problem_response
 
 APART_SECONDS: Final = 0.25
 """So long at least between two updates of one viewer."""
@@ -38,8 +40,25 @@ def message(data: str, seq: int | None = None, event: str = "") -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def _stream(body: AsyncIterator[str]) -> Response:
-    return StreamingResponse(body, media_type="text/event-stream", headers=HEADERS)
+def _stream(site: Site, request: Request, body: AsyncIterator[str]) -> Response:
+    """The stream, if this user has not too many of them. It ends when the credential is revoked."""
+    name = principal_of(request).name
+    try:
+        site.streams.enter(name)
+    except Refused as refused:
+        return problem_response(refused.found, refused.headers)
+
+    async def send() -> AsyncIterator[str]:
+        try:
+            async for part in body:
+                if identify(site.server, request.scope) is None:
+                    yield message("", event="signed-out")
+                    return
+                yield part
+        finally:
+            site.streams.leave(name)
+
+    return StreamingResponse(send(), media_type="text/event-stream", headers=HEADERS)
 
 
 async def run_live(site: Site, request: Request) -> Response:
@@ -49,7 +68,9 @@ async def run_live(site: Site, request: Request) -> Response:
     seen = whole(request.query_params, "seq", view.state.seq)
     given = request.headers.get("last-event-id", "")
     assert seen is not None
-    return _stream(_run_updates(site, request, int(given) if given.isdecimal() else seen))
+    return _stream(
+        site, request, _run_updates(site, request, int(given) if given.isdecimal() else seen)
+    )
 
 
 async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[str]:
@@ -84,7 +105,7 @@ async def list_live(site: Site, request: Request) -> Response:
     require(request, "stream")
     newest = whole(request.query_params, "newest", 0)
     assert newest is not None
-    return _stream(_list_updates(site, request, newest))
+    return _stream(site, request, _list_updates(site, request, newest))
 
 
 async def _list_updates(site: Site, request: Request, newest: int) -> AsyncIterator[str]:

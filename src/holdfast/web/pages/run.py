@@ -10,6 +10,7 @@ from starlette.responses import Response
 from holdfast import views
 from holdfast.core.state import Call, RunState
 from holdfast.errors import NotFound
+from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import TERMINAL_STATUSES, Store
 from holdfast.views.moments import around
 from holdfast.views.spans import SpanRow, grouped
@@ -344,8 +345,7 @@ def _preview(store: Store, run_id: str, artifact: Any) -> tuple[Literal["", "tex
         return "image", ""
     if artifact.bytes > PREVIEW_BYTES or not artifact.type.startswith(_TEXTS):
         return "", ""
-    data = store.blob(run_id, artifact.id)
-    return ("text", data.decode("utf-8", "replace")) if data is not None else ("", "")
+    return "text", read_artifact(store, run_id, artifact.id).decode("utf-8", "replace")
 
 
 async def artifact(site: Site, request: Request) -> Response:

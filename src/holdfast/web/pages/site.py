@@ -13,6 +13,7 @@ from starlette.requests import Request
 from holdfast.errors import InvalidInput
 from holdfast.store.base import Store
 from holdfast.views.tally import Tally, tally
+from holdfast.web.api.events import Streams
 from holdfast.web.context import Server
 from holdfast.web.pages.reader import RunReader, RunView
 
@@ -26,6 +27,7 @@ class Site:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.reader = RunReader()
+        self.streams = Streams(server.limits.streams_per_user, server.limits.streams)
         self._lock = threading.Lock()
         self._tally: tuple[float, Tally] | None = None
 

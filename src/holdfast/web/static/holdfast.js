@@ -159,6 +159,7 @@
       if (event.detail?.status === 401) { event.detail.connection.cancelled = true; stream.remove(); show("signed out"); }
       else show("reconnecting");
     });
+    stream.addEventListener("signed-out", () => { stream.remove(); show("signed out"); });
     stream.addEventListener("htmx:sse:close", () => { if (live.dataset.state === "live") show("reconnecting"); });
     stream.addEventListener("end", (event) => {
       // Not hx-sse:close: that aborts a stream which is being read, and the browser reports it as an error.
