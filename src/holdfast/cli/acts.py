@@ -59,9 +59,8 @@ def resolve(store: Store, run_id: str, call: int | str | None, *, by: str, why: 
         control.resolve(store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why)
 
 
-def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence[str], expected: int | None, key: str,
-          by: str, why: str) -> bool:  # fmt: skip
-    """Whether it was recorded now: the same key counts once."""
+def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence[str], expected: int | None,
+          key: str, by: str, why: str) -> bool:  # fmt: skip
     if client := client_of(store):
         return client.patch(run_id, changes, delete=delete, expected=expected, key=key, why=why)
     return control.patch(

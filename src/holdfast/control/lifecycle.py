@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
+from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
-from holdfast.core.state import Call, RunState
-from holdfast.errors import NotNow, NotResumable
+from holdfast.core.state import RunState
+from holdfast.errors import KeyTaken, NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
 from holdfast.store.outside import (
@@ -36,21 +38,25 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     act(store, run_id, decide)
 
 
-def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Let a failed, paused or quarantined run continue; one that waits is looked at again."""
+def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str = "") -> None:
+    """Let a failed, paused or quarantined run continue; one that waits is looked at again. A `key` counts once."""
+    claimed = store_key("reopen", run_id, key)
+    if recorded(store, claimed, e.RunReopened) is not None:
+        return
 
     def decide(_: RunState, row: RunRow) -> Act:
         check_reopen(store, row)
         if row.status in STOPPED:
             now = store.now()
-            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
+            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed)
         return Act()
 
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
         return  # it continues by itself: its log, which may be long, need not be read for that
     reopen_failed_children(store, run_id, by=by, why=why)
-    act(store, run_id, decide)
+    with contextlib.suppress(KeyTaken):  # it has continued
+        act(store, run_id, decide)
 
 
 STOPPED: Final = ("failed", "paused", "quarantined")
@@ -115,7 +121,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
-        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and _acts(c)]
+        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and c.may_be_in_doubt]
         if doubt:
             first = doubt[0]
             raise NotNow(
@@ -125,10 +131,6 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
     act(store, run_id, decide, what_is_open)
-
-
-def _acts(call: Call) -> bool:
-    return call.effect not in ("repeatable", "child", "transactional")
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -151,7 +153,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
-            end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
+            end = "" if row.status in TERMINAL_STATUSES else f"; hf.cancel({run_id!r}) ends it"
             raise NotNow(
                 f"run {run_id!r} has nothing to undo: none of its completed calls declares undo (@tool(undo=…)), "
                 f"or it is already undone{end}"

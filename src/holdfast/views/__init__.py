@@ -4,8 +4,10 @@
 """
 
 from holdfast.core.plain import to_plain
+from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
 from holdfast.views.inbox import InboxItem, InboxPage, inbox
+from holdfast.views.items import item, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
@@ -16,13 +18,14 @@ from holdfast.views.listing import (
     standing,
     unwatched,
 )
-from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
+from holdfast.views.log import Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
 from holdfast.views.state import (
     artifact,
     at,
+    brief,
     changes,
     diff,
     folded,
@@ -53,6 +56,7 @@ __all__ = [
     "agents",
     "artifact",
     "at",
+    "brief",
     "changes",
     "check",
     "compare",
@@ -63,6 +67,8 @@ __all__ = [
     "folded",
     "get",
     "inbox",
+    "item",
+    "items",
     "known",
     "next_steps",
     "outcome",

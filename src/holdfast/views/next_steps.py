@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.core.effect import Effect
 from holdfast.core.log import root_of
 from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
-from holdfast.views.state import get
+from holdfast.views.state import brief
 from holdfast.words.advice import NextStep
 
 
@@ -49,13 +50,13 @@ def family(store: Store, state: RunState) -> Iterator[RunState]:
         open_ones = [c for c in member.calls if c.child and c.status not in ("done", "failed")]
         new = [c.child for c in open_ones if c.child not in seen and store.get(c.child)]
         seen.update(new)
-        left[:0] = [get(store, child) for child in dict.fromkeys(new)]
+        left[:0] = [brief(store, child) for child in dict.fromkeys(new)]
 
 
 def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
     """What people can do so that a run continues; empty if it has ended or is being executed."""
-    state = get(store, run) if isinstance(run, str) else run
-    if state.status in ("completed", "cancelled", "running"):
+    state = brief(store, run) if isinstance(run, str) else run
+    if state.status in ("completed", "cancelled", "running") or state.is_recorded:
         return []
     if state.status != "waiting":
         return [*_doubts(state), _resume(state)]
@@ -124,7 +125,7 @@ def _after_divergence(run_id: str, *, adds: bool) -> list[NextStep]:
 
 def _doubts(state: RunState) -> list[NextStep]:
     # A call that is safe to repeat is resolved by the resume itself; these are for people.
-    open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
+    open_ones = [c for c in state.in_doubt if c.effect == Effect.ONCE or state.status == "waiting"]
     ways: tuple[Literal["done", "failed", "retry"], ...] = ("done", "failed", "retry")
     lost = [
         NextStep("resolve", state.id, step=c.step, how="done") for c in state.calls if c.unavailable
