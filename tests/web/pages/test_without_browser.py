@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Run, agent, control, views
 from holdfast.core.log import Record
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, NotNow, RunFailed
 from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.views.moments import Checkpoints, around
 from holdfast.views.search import parse, search
 from holdfast.views.spans import Spans, grouped
 from holdfast.views.tally import fleet, tally
@@ -123,6 +124,27 @@ def test_a_form_without_its_token_is_refused(hf: Holdfast) -> None:
             follow_redirects=False,
         )
         assert (303, True) == (done.status_code, hf.get("mail-2").cancel_requested)
+
+
+def test_a_patch_lets_a_failed_run_continue_in_one_append(hf: Holdfast) -> None:
+    """No worker can claim it between the resume and the patch."""
+    with pytest.raises(RunFailed):
+        hf.run(breaking, id="breaking-1")
+    seen = hf.get("breaking-1").seq
+    with pytest.raises(NotNow, match="already failed"):
+        control.patch(hf.store, "breaking-1", {"x": 1})
+    control.patch(hf.store, "breaking-1", {"x": 1}, expected=seen, resume=True, by="olga")
+    new = [event.kind for _, event in hf.events("breaking-1", after=seen)]
+    assert (["run_reopened", "state_patched"], "pending", {"x": 1}) == (
+        new,
+        hf.get("breaking-1").status,
+        dict(hf.get("breaking-1").state),
+    )
+
+
+@agent
+def breaking(run: Run) -> None:
+    raise ValueError("no")
 
 
 def test_a_patch_of_a_state_that_has_changed_since_is_refused(
@@ -246,6 +268,25 @@ def test_spans_show_attempts_backoff_waits_and_who_executed(shown: Path) -> None
         (r.name, r.status, [s.kind for s in r.spans]) for r in research.rows if not r.step
     ]
     assert [14, 1, 1, 1, 6] == [len(group) for group in grouped(research.rows)]
+
+
+@pytest.mark.parametrize(
+    "run_id", ["onboard-ada", "research-battery", "digest-2026-11-16", "refund-4711"]
+)
+def test_the_slider_shows_what_at_gives_wherever_it_starts_from(shown: Path, run_id: str) -> None:
+    """Before and after every step, with and without states that were kept on the way."""
+    store, marks = SQLiteStore(shown), Checkpoints(every=3)
+    try:
+        calls = views.get(store, run_id).calls
+        for call in [*calls, *reversed(calls)]:
+            expected = [
+                views.known(views.at(store, run_id, call.step, when))
+                for when in ("before", "after")
+            ]
+            assert expected == [views.known(state) for state in around(store, run_id, call)]
+            assert expected == [views.known(state) for state in around(store, run_id, call, marks)]
+    finally:
+        store.close()
 
 
 def _row(spans: Spans, step: int):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from holdfast.core import log
 from holdfast.core.events import Usage
@@ -20,6 +20,7 @@ from holdfast.errors import NoSuchRun
 from holdfast.store.base import RunRow, Store
 from holdfast.views import with_owner
 from holdfast.views.log import contradiction, row_of
+from holdfast.views.moments import Checkpoints
 from holdfast.views.spans import Spans
 
 PAGE: Final = 5000
@@ -45,6 +46,9 @@ class RunView:
     spans: Spans
     spending: list[Spending]
     now: int
+    drawn: dict[tuple[object, ...], Any]
+    """What was drawn of these events, for the next viewer; see `run.timeline_values`."""
+    marks: Checkpoints
 
     @property
     def status(self) -> str:
@@ -58,6 +62,8 @@ class _Kept:
     spans: Spans = field(default_factory=Spans)
     spending: list[Spending] = field(default_factory=list)
     frozen: RunState | None = None
+    drawn: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    marks: Checkpoints = field(default_factory=Checkpoints)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -91,7 +97,8 @@ class RunReader:
                 self._forget(run_id)
                 raise damage
             now = store.now()
-            found = RunView(row, with_owner(state, row, now), kept.spans, kept.spending, now)
+            shown = with_owner(state, row, now)
+            found = RunView(row, shown, kept.spans, kept.spending, now, kept.drawn, kept.marks)
         self._trim()
         return found
 
@@ -125,6 +132,6 @@ class RunReader:
                 if kept.draft.usage is not before:
                     kept.spending.append(Spending(kept.draft.steps, record.time, kept.draft.usage))
                 kept.head = log.head_at(record)
-            kept.frozen = None
+            kept.frozen, kept.drawn = None, {}
             if len(page) < PAGE:
                 return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final, Literal
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +26,8 @@ from holdfast.words.advice import advice
 from holdfast.words.signs import CALL_SIGNS, MARK_SIGNS, SPAN_SIGNS
 from holdfast.words.text import compact, cut, visible
 
-ROWS: Final = 200
+ROWS: Final = 140
+"""So many rows are a page of about 120 KB."""
 EVENTS: Final = 100
 MESSAGES: Final = 100
 LABEL: Final = 120
@@ -104,9 +107,12 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
     """The rows that this page shows, drawn."""
     spans, query = view.spans, request.query_params
     live = view.row.status == "running"
-    whole_end = max(spans.end, view.now if _has_open(view) else spans.end)
-    gaps = [] if query.get("gaps") == "off" else idle_gaps(spans, spans.start, whole_end)
-    overview = Scale(spans.start, whole_end, gaps)
+    whole_end = _end(view)
+    drawn_as = (query.get("gaps"), whole_end)
+    if drawn_as not in view.drawn:
+        gaps = [] if query.get("gaps") == "off" else idle_gaps(spans, spans.start, whole_end)
+        view.drawn[drawn_as] = gaps, Scale(spans.start, whole_end, gaps)
+    gaps, overview = view.drawn[drawn_as]
     zoom = _zoom(request, spans.start, whole_end)
     scale = (
         Scale(*zoom, gaps=[g for g in gaps if g.start >= zoom[0] and g.end <= zoom[1]])
@@ -114,12 +120,13 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
         else overview
     )
     only, after = query.get("only", ""), whole(query, "after", -1) or -1
-    matching = [row for row in spans.rows if _is_shown(row, only, view) and row.seq > after]
+    later = (row for row in spans.rows if row.seq > after and _is_shown(row, only, view))
+    matching = list(itertools.islice(later, ROWS + 1))
     rows = matching[:ROWS]
     drawn = [_drawn(group, scale, view) for group in grouped(rows)]
     return {
         "spans": spans,
-        "overview": chart.overview_svg(spans, overview, view.now, zoom),
+        "overview": _overview(view, overview, drawn_as, zoom),
         "axis": chart.axis_svg(scale),
         "holders": chart.holders_svg(spans, scale, view.now, live),
         "marks": chart.marks_svg(spans, scale),
@@ -139,8 +146,23 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
     }
 
 
-def _has_open(view: RunView) -> bool:
-    return view.row.status not in TERMINAL_STATUSES
+def _end(view: RunView) -> int:
+    """Where the timeline ends. While the run lasts it moves in steps, so that several viewers share a drawing."""
+    spans = view.spans
+    if view.row.status in TERMINAL_STATUSES:
+        return spans.end
+    step = max(1, (view.now - spans.start) // 500)
+    return max(spans.end, spans.start + ((view.now - spans.start) // step + 1) * step)
+
+
+def _overview(
+    view: RunView, scale: Scale, drawn_as: tuple[Any, ...], zoom: tuple[int, int] | None
+) -> Markup:
+    key = ("overview", *drawn_as, zoom)
+    if key not in view.drawn:
+        view.drawn[key] = chart.overview_svg(view.spans, scale, view.now, zoom)
+    found: Markup = view.drawn[key]
+    return found
 
 
 def _zoom(request: Request, start: int, end: int) -> tuple[int, int] | None:
@@ -238,7 +260,9 @@ async def _call_values(site: Site, view: RunView, step: int) -> dict[str, Any]:
     found = view.state.call(step)
     if found is None:
         raise NotFound(f"run {view.state.id!r} has no step {step}; it has {view.state.steps}")
-    before, after = await site.server.call(lambda store: around(store, view.state.id, found))
+    before, after = await site.server.call(
+        lambda store: around(store, view.state.id, found, view.marks)
+    )
     return {
         "call": found,
         "span_row": view.spans.row(step),
@@ -273,7 +297,9 @@ async def state_at(site: Site, request: Request) -> Response:
         steps[-1] if steps else 0,
     )
     found = view.state.call(step)
-    before, after = await site.server.call(lambda store: around(store, view.state.id, found))
+    before, after = await site.server.call(
+        lambda store: around(store, view.state.id, found, view.marks)
+    )
     values: dict[str, Any] = {
         "step": step,
         "last_step": steps[-1] if steps else 0,
