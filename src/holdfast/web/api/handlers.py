@@ -325,7 +325,7 @@ def patch(store: Store, ask: Ask) -> d.Patched:
     try:
         is_new = control.patch(
             store, ask.run_id, changes, delete=b.delete, knowledge=knowledge, expected=expected, key=b.key,
-            **ask.signed,
+            by=ask.signed["by"], why=ask.signed["why"],
         )  # fmt: skip
     except Conflict:
         assert expected is not None
