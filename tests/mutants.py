@@ -210,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "a snapshot is trusted over the log",
-        "views/state.py::_from_snapshot",
+        "store/brief.py::_from_snapshot",
         "at[0].hash == kept.hash",
         "at[0].hash",
         ("tests/test_views.py",),

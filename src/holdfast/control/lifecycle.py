@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from holdfast.control.items import is_recorded
+from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
 from holdfast.core.state import Call, RunState
-from holdfast.errors import NotNow, NotResumable
+from holdfast.errors import KeyTaken, NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
 from holdfast.store.outside import (
@@ -34,8 +38,11 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     act(store, run_id, decide)
 
 
-def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Let a failed, paused or quarantined run continue; one that waits is looked at again."""
+def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str = "") -> None:
+    """Let a failed, paused or quarantined run continue; one that waits is looked at again. A `key` counts once."""
+    claimed = store_key("reopen", run_id, key)
+    if recorded(store, claimed, e.RunReopened) is not None:
+        return
 
     def decide(_: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
@@ -48,7 +55,7 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             whole_state(store, run_id)  # it may have been quarantined because of its log
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
-            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
+            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed)
         return Act()
 
     found = store.get(run_id)
@@ -56,7 +63,8 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return  # it continues by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)
-    act(store, run_id, decide)
+    with contextlib.suppress(KeyTaken):  # it has continued
+        act(store, run_id, decide)
 
 
 def _is_undone(state: RunState) -> bool:
@@ -118,14 +126,17 @@ def _acts(call: Call) -> bool:
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
-    if not request(store, run_id, asked):
-        act(store, run_id, _refuse)
+
+    def end_recorded(_: RunState, row: RunRow) -> Act:
+        refuse_ended(row)
+        if not is_recorded(store, row):
+            return Act()
+        # No worker would carry it out.
+        return Act([asked, e.RunCancelled(by=by, why=why)], RowChange("cancelled"))
+
+    act(store, run_id, end_recorded)
+    request(store, run_id, asked)
     cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
-
-
-def _refuse(_: RunState, row: RunRow) -> Act:
-    refuse_ended(row)
-    return Act()
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -135,7 +146,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
-            end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
+            end = "" if row.status in TERMINAL_STATUSES else f"; hf.cancel({run_id!r}) ends it"
             raise NotNow(
                 f"run {run_id!r} has nothing to undo: none of its completed calls declares undo (@tool(undo=…)), "
                 f"or it is already undone{end}"

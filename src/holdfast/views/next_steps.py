@@ -13,7 +13,7 @@ from holdfast.core.log import root_of
 from holdfast.core.policy import budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
-from holdfast.views.state import get
+from holdfast.views.state import brief
 from holdfast.words.advice import NextStep
 
 
@@ -45,13 +45,13 @@ def family(store: Store, state: RunState) -> Iterator[RunState]:
     yield state
     for call in state.calls:
         if call.child and call.status not in ("done", "failed") and store.get(call.child):
-            yield from family(store, get(store, call.child))
+            yield from family(store, brief(store, call.child))
 
 
 def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
     """What people can do so that a run continues; empty if it has ended or is being executed."""
-    state = get(store, run) if isinstance(run, str) else run
-    if state.status in ("completed", "cancelled", "running"):
+    state = brief(store, run) if isinstance(run, str) else run
+    if state.status in ("completed", "cancelled", "running") or state.is_recorded:
         return []
     if state.status != "waiting":
         return [*_doubts(state), _resume(state)]

@@ -17,6 +17,7 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
     Conflict,
+    Diverged,
     NotStorable,
     RunWaiting,
     Stop,
@@ -59,7 +60,7 @@ from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import suspended
+from holdfast.words.waiting import run_waiting, suspended, waiting_for_code
 
 
 def make_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
@@ -146,6 +147,9 @@ def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: 
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if by_deadline and isinstance(error, TimeUp):
             raise end_by_deadline(session) from None
+        if spec.effect == CHILD and isinstance(error, Diverged):
+            code = waiting_for_code(error)
+            yield from _wait_for_child(asked, run_waiting(error.run_id, code))
         if spec.effect == CHILD and _ended_by_limit(session.stopped):
             raise session.stopped from None  # not the child's failure: it continues when this run does
         settled = yield from lost_response(asked, intent, error, number, tries)

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.journal import Entry, Place, is_main, request_id
+from holdfast.core.journal import Entry, Place, is_main
 from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
@@ -45,7 +45,7 @@ from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import how_to_continue, phrase
+from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
@@ -266,8 +266,7 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
         session.stopped = None
         waiting = WaitingFor("person", reason=str(cause))
         if isinstance(cause, Diverged):
-            where = "" if cause.place is None else request_id(cause.place)
-            waiting = WaitingFor("code", request_id=where, reason=cause.where)
+            waiting = waiting_for_code(cause)
         says = phrase(waiting)
         change = RowChange("waiting", None, says)
         how = how_to_continue(session.run_id, [waiting])
