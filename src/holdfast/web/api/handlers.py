@@ -135,7 +135,7 @@ def _next(cursor: int | None) -> str | None:
 
 
 def get(store: Store, ask: Ask) -> RunState:
-    return views.get(store, ask.run_id)
+    return (views.brief if ask.query.brief else views.get)(store, ask.run_id)
 
 
 def row(store: Store, ask: Ask) -> RunRow:
@@ -424,6 +424,11 @@ def gc(store: Store, ask: Ask) -> garbage.Collected:
     )  # fmt: skip
 
 
+def delete(store: Store, ask: Ask) -> d.Deleted:
+    control.delete(store, ask.run_id)
+    return d.Deleted(ask.run_id)
+
+
 def unschedule(store: Store, ask: Ask) -> d.Deleted:
     name = ask.path["schedule_id"]
     if not store.schedules.delete(name):
@@ -438,7 +443,7 @@ HANDLERS: Final[dict[str, Handler]] = {
         for handler in (
             whoami, runs, get, row, head, at, diff, calls, events, timeline, result, verify, export, artifact, blob, inbox,
             agents, schedules, doctor, approve, reject, answer, resolve, start, signal, patch, pause, cancel, undo,
-            resume, rerun, fork, gc, unschedule,
+            resume, rerun, fork, delete, gc, unschedule,
         )
     },
 }  # fmt: skip
