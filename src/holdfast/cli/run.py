@@ -36,6 +36,7 @@ from holdfast.cli.describe import content, next_commands
 from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
+from holdfast.core.effect import Effect
 from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
@@ -406,7 +407,7 @@ def _words(how: list[str]) -> list[str]:
 
 def _show_what_may_repeat(state: RunState) -> None:
     did = [f"step {call.step}, {text.visible(call.name)}" for call in state.calls
-           if call.status == "done" and call.effect not in ("", "repeatable")]  # fmt: skip
+           if call.status == "done" and call.effect not in ("", Effect.REPEATABLE)]  # fmt: skip
     if did:
         click.echo(f"run {state.id} has done this, and will do it again unless its state prevents it: "
                    + "; ".join(did), err=True)  # fmt: skip

@@ -17,7 +17,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow
 from holdfast.store.base import RESERVED, TERMINAL_STATUSES, NewRun, RowChange, RunRow, Store
 from holdfast.store.checks import check_text
-from holdfast.store.items import find
+from holdfast.store.items import find, is_recorded
 from holdfast.store.outside import Act, act, refuse_ended
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import phrase
@@ -69,15 +69,6 @@ def _suspend(store: Store, row: RunRow) -> None:
         )
 
     act(store, row.id, decide)
-
-
-def is_recorded(store: Store, row: RunRow) -> bool:
-    """Whether another program executes the run. Then no worker has ever claimed it."""
-    if row.epoch > 0:
-        return False
-    first = store.read(row.id, limit=1)
-    event = log.read_event(row.id, first[0]) if first else None
-    return isinstance(event, e.RunCreated) and event.recorded
 
 
 def finish(store: Store, run_id: str, result: Any = None) -> None:

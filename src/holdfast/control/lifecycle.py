@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from holdfast.control.items import is_recorded
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import RunState
 from holdfast.errors import KeyTaken, NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
@@ -107,7 +106,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
-        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and _acts(c)]
+        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and c.may_be_in_doubt]
         if doubt:
             first = doubt[0]
             raise NotNow(
@@ -119,24 +118,17 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     act(store, run_id, decide, what_is_open)
 
 
-def _acts(call: Call) -> bool:
-    return call.effect not in ("repeatable", "child", "transactional")
-
-
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
-
-    def end_recorded(_: RunState, row: RunRow) -> Act:
-        refuse_ended(row)
-        if not is_recorded(store, row):
-            return Act()
-        # No worker would carry it out.
-        return Act([asked, e.RunCancelled(by=by, why=why)], RowChange("cancelled"))
-
-    act(store, run_id, end_recorded)
-    request(store, run_id, asked)
+    if not request(store, run_id, asked):
+        act(store, run_id, _refuse)
     cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
+
+
+def _refuse(_: RunState, row: RunRow) -> Act:
+    refuse_ended(row)
+    return Act()
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import knowledge
 from holdfast.core import patch as patches
+from holdfast.core.effect import Effect
 from holdfast.core.events import Event, Spent, Usage, Value, added, plain
 from holdfast.core.log import Record, read_event
 from holdfast.core.loop_state import Document
@@ -350,7 +351,7 @@ class Draft:
             index=x.index,
             status="running",
             branch=x.branch,
-            effect="repeatable",
+            effect=Effect.REPEATABLE,
             digest=digest,
             args=x.args,
             attempts=(Attempt(x.attempt, time - x.duration_us),),

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.agent_state import AgentState
+from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 from holdfast.core.requests import request_id
@@ -90,6 +91,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     def id(self) -> str:
         """Where the call is in the run's code: its branch and position."""
         return f"{self.branch}#{self.index}"
+
+    @property
+    def may_be_in_doubt(self) -> bool:
+        """Whether it may have happened although no receipt is recorded."""
+        return bool(self.effect) and Effect.recorded(self.effect).may_be_in_doubt
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,7 @@
-"""Finding the items of a run: one by its key, or all, newest first. Writing them is `control/items.py`."""
+"""Finding the items of a run: one by its key, or all, newest first; and whether another program executes the run.
+
+Writing them is `control/items.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.core import log, values
-from holdfast.core.events import ItemPut
+from holdfast.core.events import ItemPut, RunCreated
 from holdfast.core.items import Item, newest_version, version_key
 from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
 from holdfast.store.artifacts import read_artifact, read_value
-from holdfast.store.base import RESERVED, Store
+from holdfast.store.base import RESERVED, RunRow, Store
 from holdfast.store.tail import newest_first
 
 
@@ -82,3 +85,12 @@ def _value(store: Store, run_id: str, record: Record, event: ItemPut) -> Any:
     if event.is_bytes:
         return read_artifact(store, run_id, event.value.blob, seq=record.seq)
     return values.decode(read_value(store, run_id, event.value, seq=record.seq))
+
+
+def is_recorded(store: Store, row: RunRow) -> bool:
+    """Whether another program executes the run. Then no worker has ever claimed it."""
+    if row.epoch > 0:
+        return False
+    first = store.read(row.id, limit=1)
+    event = log.read_event(row.id, first[0]) if first else None
+    return isinstance(event, RunCreated) and event.recorded

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.core.effect import Effect
 from holdfast.core.log import root_of
 from holdfast.core.policy import budget_use
 from holdfast.core.state import RunState, Waiting
@@ -115,7 +116,7 @@ def _after_divergence(run_id: str, *, adds: bool) -> list[NextStep]:
 
 def _doubts(state: RunState) -> list[NextStep]:
     # A call that is safe to repeat is resolved by the resume itself; these are for people.
-    open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
+    open_ones = [c for c in state.in_doubt if c.effect == Effect.ONCE or state.status == "waiting"]
     ways: tuple[Literal["done", "failed", "retry"], ...] = ("done", "failed", "retry")
     lost = [
         NextStep("resolve", state.id, step=c.step, how="done") for c in state.calls if c.unavailable

@@ -91,7 +91,7 @@ def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
 
 
 def _doubted(call: Call) -> Call:
-    may_have_happened = call.status == "running" and call.effect in ("once", "keyed", "checked")
+    may_have_happened = call.status == "running" and call.may_be_in_doubt
     return msgspec.structs.replace(call, status="in_doubt") if may_have_happened else call
 
 

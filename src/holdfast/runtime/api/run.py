@@ -36,7 +36,7 @@ from holdfast.runtime.api import templates
 from holdfast.runtime.api.memory import Messages, Place, State
 from holdfast.runtime.call import requests
 from holdfast.runtime.call.checkpoints import end_iteration
-from holdfast.runtime.call.effects import Draw
+from holdfast.runtime.call.operations import Draw
 from holdfast.runtime.call.requests import Approval, Question, Request, Timer
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
 from holdfast.runtime.call.waits import wait_first

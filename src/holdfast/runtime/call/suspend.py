@@ -12,7 +12,7 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.core.requests import ambiguous
 from holdfast.errors import Suspend, Woken
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.waiting import WaitingFor

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.journal import Entry, Place, is_main
 from holdfast.core.log import Blob, root_of
@@ -33,12 +34,12 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.gate import cancellation, gate, is_overdue
+from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import whole
-from holdfast.runtime.declare.specs import CHILD, AgentSpec
+from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.runtime.exec.undo import compensate, learn_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
@@ -234,7 +235,7 @@ def _end_children(session: Session, signal: Stop) -> Flow:
     asked = session.journal.cancel
     if asked is None or signal.reason in REASONS:
         asked = e.CancelRequested(why=signal.message, reason=signal.reason)
-    inside = Inside("end_children", CHILD, session.run_id)
+    inside = Inside("end_children", Effect.CHILD, session.run_id)
     args = (session.run_id, asked)
     try:
         yield Invoke(session, end_children, {}, inside, False, args=args)
