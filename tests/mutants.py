@@ -732,6 +732,64 @@ MUTANTS = (
         "Act([event])",
         ("tests/mcp_server/test_tools.py",),
     ),
+    Mutant(
+        "web: a role is not checked",
+        "web/auth.py::require",
+        "    roles.check_allowed(who.name, who.role, verb)\n",
+        "",
+        ("tests/web/test_access.py::test_a_role_that_may_not_is_refused_whatever_it_sends",),
+    ),
+    Mutant(
+        "web: a read-only server lets changes pass",
+        "web/auth.py::require",
+        "if server_of(request).read_only and verb not in READS:",
+        "if False:",
+        ("tests/web/test_access.py::test_a_read_only_server_refuses_every_change",),
+    ),
+    Mutant(
+        "web: a form needs no CSRF token",
+        "web/guard.py::_has_csrf",
+        "or not who.is_ambient",
+        "or who.is_ambient",
+        ("tests/web/test_signing_in.py::test_a_form_without_the_sessions_token_is_refused",),
+    ),
+    Mutant(
+        "web: any peer may name a user",
+        "web/auth.py::_by_proxy",
+        " or peer[0] not in proxy.addresses",
+        "",
+        ("tests/web/test_signing_in.py::test_a_proxys_header_counts_only_from_its_address",),
+    ),
+    Mutant(
+        "web: a session outlives its credential",
+        "web/auth.py::_by_session",
+        "if credential is None or credential.digest != session.credential:",
+        "if credential is None:",
+        (
+            "tests/web/test_signing_in.py::test_a_session_ends_with_its_credential_and_has_its_role_now",
+        ),
+    ),
+    Mutant(
+        "web: a link signs in twice",
+        "web/sessions.py::Sessions.follow",
+        "self._links.pop(",
+        "self._links.get(",
+        ("tests/web/test_signing_in.py::test_sessions_and_links_expire_and_links_work_once",),
+    ),
+    Mutant(
+        "web: pages of other sites are answered",
+        "web/guard.py::_same_origin",
+        "found.netloc.lower() == host.lower()",
+        "bool(found.netloc)",
+        ("tests/web/test_access.py::test_foreign_hosts_and_origins_are_refused",),
+    ),
+    Mutant(
+        "web: an idempotency key belongs to everybody",
+        "web/api/handlers.py::_id_for",
+        "{name}",
+        "",
+        ("tests/web/test_api.py::test_idempotency_keys_belong_to_a_credential_and_a_request",),
+    ),
 )
 
 FUZZED = tuple(
