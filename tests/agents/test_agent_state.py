@@ -232,7 +232,7 @@ def test_what_is_wrong_is_refused_when_it_is_made(make: Any, says: str) -> None:
 def test_what_cannot_be_kept_is_refused_with_its_path() -> None:
     with pytest.raises(NotStorable, match=r"Fact.value .*\$\[0\]"):
         Fact("k", [object()])
-    with pytest.raises(NotStorable, match="AgentState"):
+    with pytest.raises(InvalidInput, match="AgentState"):
         AgentState.from_json(b'{"goal": 5}')
 
 
