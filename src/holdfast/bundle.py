@@ -32,7 +32,7 @@ from holdfast.core.log import Blob, Head, Record
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, LogDamaged
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, Store
+from holdfast.store.base import TERMINAL_STATUSES, Append, Creation, NewRun, RowChange, Store
 
 FORMAT: Final = "holdfast run"
 CHARS_MAX: Final = 512 * 1024 * 1024
@@ -223,13 +223,19 @@ def import_run(store: Store, packed: Bundle) -> Imported:
     # Claimed while it is written, so that no worker claims it in between.
     run = packed.run
     signals = [(r.seq, r.event) for r in packed.records if r.kind == e.SignalReceived.stored_as]
-    row, fresh = store.create(
-        run,
-        packed.records,
-        blobs=packed.blobs,
-        worker=IMPORTER,
-        lease_us=LEASE_US,
-        keys=control.received(run.id, signals),
+    row, fresh = (
+        store.create(
+            Creation(
+                run,
+                packed.records,
+                blobs=packed.blobs,
+                worker=IMPORTER,
+                lease_us=LEASE_US,
+                keys=control.received(run.id, signals),
+            )
+        )
+        .wait()
+        .made
     )
     if not fresh:
         raise InvalidInput(f"run {run.id!r} already exists in this store; nothing was imported")

@@ -21,7 +21,7 @@ from holdfast.core.events import SignalReceived
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
-from holdfast.store.base import Append, NewRun, RowChange, Store
+from holdfast.store.base import Append, Creation, NewRun, RowChange, Store
 from holdfast.store.sqlite import SQLiteStore
 from support.old_logs import DONE, SCENARIOS, execute
 
@@ -55,7 +55,11 @@ def _load(store: Store, run: dict[str, Any]) -> None:
     blobs = [Blob(name, base64.b64decode(data)) for name, data in run["blobs"].items()]
     signals = [(r.seq, r.event) for r in records if r.kind == SignalReceived.stored_as]
     keys = [*((key, seq) for key, seq in run["keys"]), *control.received(new.id, signals)]
-    made, _ = store.create(new, records, blobs=blobs, worker=OWNER, lease_us=1, keys=keys)
+    made, _ = (
+        store.create(Creation(new, records, blobs=blobs, worker=OWNER, lease_us=1, keys=keys))
+        .wait()
+        .made
+    )
     while made.epoch < row["epoch"]:
         store.release(new.id, made.epoch)  # so that the claims do not count as attempts
         claimed = store.claim(new.id, worker=OWNER, lease_us=1)
