@@ -676,9 +676,9 @@ MUTANTS = (
     ),
     Mutant(
         "mcp: any scheme of authorization is accepted",
-        "mcp/http.py::McpApp._authenticated",
-        ' and scheme.lower() == "bearer"',
-        "",
+        "mcp/http.py::bearer_token",
+        'token.strip() if scheme.lower() == "bearer" else ""',
+        "token.strip()",
         ("tests/mcp_server/test_http.py::test_no_method_or_path_answers_without_a_token",),
     ),
     Mutant(

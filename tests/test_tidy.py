@@ -35,13 +35,14 @@ FLOORS = (
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
     {"lua"},  # a front end: files become agents, which the interfaces load
-    {"web", "mcp"},
+    {"api"},  # the HTTP API as data, for the server and its client
+    {"web", "mcp", "client"},
     {"cli"},  # starts the other interfaces
 )
 # Inside runtime, a sub-package imports only from those before it, and from itself.
 RUNTIME_LAYERS = ("declare", "lines", "log", "call", "api", "exec")
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = {"lua", "web", "mcp", "cli"}
+WINDOWS = {"lua", "api", "web", "mcp", "client", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.

@@ -524,9 +524,18 @@ class AsyncHoldfast:
         )
 
     async def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (),
-                    by: str = "", why: str = "") -> None:  # fmt: skip
+                    expected: int | None = None, key: str = "", by: str = "", why: str = "") -> bool:  # fmt: skip
         """Change what the run knows from outside; see `Holdfast.patch`."""
-        await self._write(Holdfast.patch, run_id, changes, delete=delete, by=by, why=why)
+        return await self._write(
+            Holdfast.patch,
+            run_id,
+            changes,
+            delete=delete,
+            expected=expected,
+            key=key,
+            by=by,
+            why=why,
+        )
 
     async def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Stop the run at its next call, until it is resumed."""

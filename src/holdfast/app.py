@@ -464,11 +464,18 @@ class Holdfast:
             self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why
         )
 
-    def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (), by: str = "",
-              why: str = "") -> None:  # fmt: skip
+    def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (),
+              expected: int | None = None, key: str = "", by: str = "", why: str = "") -> bool:  # fmt: skip
         """Change what the run knows from outside: new values of `run.state` by key, a `StatePatch`, or a
-        JSON Patch (RFC 6902). The agent sees it when its next call returns, a loop when its iteration ends."""
-        control.patch(self.store, run_id, changes, delete=delete, by=by, why=why)
+        JSON Patch (RFC 6902). The agent sees it when its next call returns, a loop when its iteration ends.
+
+        With `expected`, the `seq` of the state that you have read, the patch is refused with `Conflict` if the run
+        has changed since. A `key` makes a retry harmless: the same patch under the same key is recorded once, and
+        False is returned for the second one.
+        """
+        return control.patch(
+            self.store, run_id, changes, delete=delete, expected=expected, key=key, by=by, why=why
+        )
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Stop the run at its next call, until somebody resumes it."""

@@ -10,6 +10,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 │   └── UnknownStage                 a stage that the agent did not declare
 ├── NotFound                         no such run, call, approval or artifact
 │   └── NoSuchRun                    the store has no run of this id
+├── AccessDenied                     no valid credential, or its role does not allow it
 ├── NotNow                           the run's status does not allow it
 │   ├── NotResumable                 a check before a resume failed (says which, and how to override it)
 │   └── AlreadyDecided               another decision came first
@@ -178,6 +179,10 @@ class NoSuchRun(NotFound):
         super().__init__(
             f"no run {run_id!r} in this store; `holdfast list` (hf.runs()) lists all runs"
         )
+
+
+class AccessDenied(HoldfastError):
+    """A server got no valid credential, or one whose role does not allow this. Nothing has happened."""
 
 
 class NotNow(HoldfastError):
@@ -432,7 +437,8 @@ class Conflict(StoreError):
     def __init__(self, run_id: str, expected: int, head: int) -> None:
         self.run_id, self.expected, self.head = run_id, expected, head
         super().__init__(
-            f"run {run_id!r}: expected the log to end at event {expected}, but it ends at {head}"
+            f"run {run_id!r} has changed: expected its log to end at event {expected}, but it ends at {head}; "
+            "read it again, then decide"
         )
 
 

@@ -1,13 +1,12 @@
 """Every command that errors and `show` print works as printed, on a store that is not the default."""
 
-import re
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.shell import HOLDFAST, environment
+from support.shell import HOLDFAST, commands, environment
 
 AGENTS = """
 from holdfast import Run, agent, step, tool
@@ -96,11 +95,6 @@ def holdfast(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProc
         text=True,
         stdin=subprocess.DEVNULL,
     )
-
-
-def commands(text: str) -> list[str]:
-    """The commands in what was printed, each on a line of its own, perhaps after a label."""
-    return re.findall(r"(?:^|: | {2})(holdfast (?:[a-z]+) .*)$", text, re.MULTILINE)
 
 
 def as_typed(line: str) -> list[str]:

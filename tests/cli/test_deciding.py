@@ -118,6 +118,17 @@ def test_who_decided_and_why_is_kept(shell: Shell, agent: str, words: list[str])
     assert any("by ann: the moon is full" in line for line in lines), lines
 
 
+def test_a_patch_of_a_version_that_was_read_is_refused_if_the_run_has_changed(shell: Shell) -> None:
+    shell.run("listening", "r1", code=1)
+    seq = str(shell.json("show", "r1")["seq"])
+    words = ["patch", "r1", "--state", "x=1", "--expected", seq, "--key", "k", "--yes"]
+
+    assert "patched" in shell(*words).stdout
+    assert "was patched before" in shell(*words).stdout
+    refused = shell("patch", "r1", "--state", "x=2", "--expected", seq, "--yes", code=1)
+    assert "has changed" in refused.stderr
+
+
 def in_doubt(shell: Shell) -> None:
     """A run whose step 2 may or may not have happened."""
     shell.process("run", "agents.py:paying", "--id", "r1", "-p", "amount=5", "--lease", "2")

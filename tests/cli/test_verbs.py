@@ -346,6 +346,17 @@ class Configured(Strict, rename={"servers": "mcpServers"}):
     servers: dict[str, Server]
 
 
+class ReadyToServe(Strict):
+    host: str
+    port: int
+    credentials: list[str]
+    read_only: bool
+
+
+class CredentialsListed(Strict):
+    credentials: list[dict[str, Any]]
+
+
 class Invites(Strict):
     asked_for: int
     made: int
@@ -359,7 +370,18 @@ class Demonstrated(Strict):
 
 # -- every verb ----------------------------------------------------------------------------------
 
-NO_STORE_NEEDED = {"run", "worker", "schedule", "import", "demo", "test", "validate", "mcp"}
+NO_STORE_NEEDED = {
+    "run",
+    "worker",
+    "schedule",
+    "import",
+    "demo",
+    "test",
+    "validate",
+    "mcp",
+    "serve",
+    "token",
+}
 """These make a store, have their own, or need none."""
 
 
@@ -386,6 +408,10 @@ CASES = {
     "agents": Verb("agents", Agents, ("agents recap", "unexpected extra argument"), only_looks=True),
     "mcp": Verb("mcp config --as recap", Configured, ("mcp config", "Missing option '--as'"),
                 ("mcp config emacs --as recap", "unknown client 'emacs'"), only_looks=True),
+    "serve": Verb("serve --check", ReadyToServe, ("serve --check --port many", "not a valid int"),
+                  ("serve --check --host 0.0.0.0", "holdfast token create"), only_looks=True),
+    "token": Verb("token list", CredentialsListed, ("token create ann --role boss", "Invalid value for '--role'"),
+                  ("token revoke nobody", "no credential 'nobody'"), only_looks=True),
     "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
     "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
                    ("replay other.py done", "which is not in other.py"), only_looks=True),
@@ -462,7 +488,7 @@ def refused(folder: Path, line: str, code: int) -> str:
 
 
 def test_every_verb_has_its_case() -> None:
-    """A new verb is shown here first. (How `mcp` serves: tests/mcp_server/test_command.py.)"""
+    """A new verb is shown here first. (How `mcp` and `serve` serve: tests/mcp_server/test_command.py and tests/web/test_command_line.py.)"""
     assert set(VERBS) == set(CASES)
 
 

@@ -32,6 +32,8 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.core.values import decode
+from holdfast.errors import Abandon, LeaseLost
+from holdfast.runtime.log.branches import current_branch
 from holdfast.store.sqlite import SQLiteStore
 from support.waiting import eventually
 from support.workers import STORES, url_of
@@ -406,3 +408,26 @@ def test_a_loop_replays_although_the_clock_ran_backwards_before_its_last_iterati
         hf.run(answering, "goal", id="r")
 
         assert hf.replay("r").diverged is None
+
+
+@agent
+async def cancelled_and_going_on(run: AsyncRun) -> None:
+    await afterwards(1)
+    if IS_SLOW:
+        branch = current_branch()
+        assert branch is not None
+        branch.session.stop(Abandon(LeaseLost(run.id, 1, 2)))
+    await afterwards(3 if IS_SLOW else 2)
+    await run.wait_for("go")
+
+
+def test_a_run_that_lost_its_lease_is_not_recorded_as_diverged_whatever_its_code_does_then(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Holdfast(url, options=SHORT) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(cancelled_and_going_on, id="r")
+        monkeypatch.setitem(globals(), "IS_SLOW", True)
+        with pytest.raises(LeaseLost):
+            hf.run(cancelled_and_going_on, id="r")
+        assert "code" not in [waiting.kind for waiting in hf.get("r").waiting]

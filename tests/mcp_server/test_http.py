@@ -8,8 +8,8 @@ import random
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from holdfast import Holdfast
-from holdfast.mcp.http import BODY_BYTES_MAX, Credential, Sessions
+from holdfast.mcp.http import BODY_BYTES_MAX, Caller, Credential, McpApp, Sessions
 from holdfast.mcp.reach import Identity
 from support.mcp_fuzz import message as fuzzed
 from support.mcp_tasks import AGENTS, HOLDFAST, MODES, migration, run, waits
@@ -283,3 +285,70 @@ def test_a_token_is_compared_by_its_digest() -> None:
     assert WRITER not in repr(made)
     with pytest.raises(InvalidInput, match="at least 20"):
         Credential.of("short", Identity("writer"))
+
+
+# ── mounted in another application ───────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def mounted(hf: Holdfast, tokens: dict[str, Caller]) -> AsyncIterator[tuple[McpApp, Any]]:
+    """The application below `/agents` of another one that knows these tokens, and a client of it."""
+
+    async def authenticate(token: str) -> Caller | None:
+        return tokens.get(token)
+
+    app = McpApp(hf.store, authenticate, hosts=("holdfast.example",))
+    outer = Starlette(routes=[Mount("/agents", app)])
+    transport = httpx2.ASGITransport(outer)
+    base = "http://holdfast.example/agents/mcp"
+    async with app.running(), httpx2.AsyncClient(transport=transport, base_url=base) as client:
+        yield app, client
+
+
+def _message(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+INITIALIZE = _message(
+    "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "x", "version": "1"}
+)  # fmt: skip
+
+
+def test_a_mounted_application_asks_its_owner_who_a_token_is_at_every_request(
+    tmp_path: Path,
+) -> None:
+    """So that a revoked token is refused at once, also inside a session."""
+    tokens = {"a": Caller("a", Identity("migration"))}
+
+    async def main(hf: Holdfast) -> list[int]:
+        async with mounted(hf, tokens) as (_, client):
+            headers = {**ACCEPTS, "authorization": "Bearer a"}
+            started = await client.post("", json=INITIALIZE, headers=headers)
+            headers["mcp-session-id"] = started.headers["mcp-session-id"]
+            works = await client.post("", json=_message("ping"), headers=headers)
+            del tokens["a"]
+            revoked = await client.post("", json=_message("ping"), headers=headers)
+            return [started.status_code, works.status_code, revoked.status_code]
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert [200, 200, 401] == run(main(hf))
+
+
+def test_another_credential_cannot_end_the_subscriptions_of_a_session(tmp_path: Path) -> None:
+    """Not even of the same agent; the session's own credential can."""
+    tokens = {name: Caller(name, Identity("migration")) for name in ("a", "b")}
+
+    async def main(hf: Holdfast, uri: str) -> list[int]:
+        async with mounted(hf, tokens) as (app, client):
+            headers = {**ACCEPTS, "authorization": "Bearer a"}
+            started = await client.post("", json=INITIALIZE, headers=headers)
+            headers["mcp-session-id"] = started.headers["mcp-session-id"]
+            await client.post("", json=_message("resources/subscribe", uri=uri), headers=headers)
+            seen = [app.server.feed.watches]
+            for token in ("b", "a"):
+                await client.delete("", headers={**headers, "authorization": f"Bearer {token}"})
+                seen.append(app.server.feed.watches)
+            return seen
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert [1, 1, 0] == run(main(hf, waits(hf, migration, "m", goal="x")))

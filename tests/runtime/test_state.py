@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import (
     AsyncRun,
+    Conflict,
     Holdfast,
     InvalidInput,
     NotFound,
@@ -654,6 +655,39 @@ def test_a_patch_that_comes_while_the_agent_thinks_is_not_seen_before_its_next_c
     waits(home.open(), main)
 
     assert seen == [[None, 1]] * 2
+
+
+@agent
+def listening(run: Run) -> Any:
+    run.wait_for("go")
+    return run.state.all()
+
+
+def test_a_patch_of_a_state_that_has_changed_since_it_was_read_is_refused(home: Any) -> None:
+    hf = home.open()
+    waits(hf, listening)
+    read = hf.get("r").seq
+    assert hf.patch("r", {"colour": "red"}, expected=read)
+
+    with pytest.raises(Conflict) as refused:
+        hf.patch("r", {"colour": "blue"}, expected=read)
+
+    assert (read, read + 1) == (refused.value.expected, refused.value.head)
+    assert "read it again" in str(refused.value)
+    assert hf.patch("r", {"colour": "green"}, expected=refused.value.head)
+    assert {"colour": "green"} == hf.get("r").state
+
+
+def test_a_patch_that_is_sent_again_under_its_key_is_recorded_once(home: Any) -> None:
+    """Also one with a version, which the first attempt has changed."""
+    hf = home.open()
+    waits(hf, listening)
+    read = hf.get("r").seq
+
+    assert [True, False] == [hf.patch("r", {"n": 1}, expected=read, key="k") for _ in range(2)]
+    assert read + 1 == hf.get("r").seq
+    with pytest.raises(InvalidInput, match="another patch"):
+        hf.patch("r", {"n": 2}, key="k")
 
 
 def test_a_patch_can_delete_and_the_agents_own_later_change_wins(home: Any) -> None:

@@ -29,6 +29,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in ours}, **more}
 
 
+def commands(text: str) -> list[str]:
+    """The commands in what was printed, each on a line of its own, perhaps after a label."""
+    return re.findall(r"(?:^|: | {2})(holdfast (?:[a-z]+) .*)$", text, re.MULTILINE)
+
+
 AGENTS = """
 import datetime, fcntl, os, pathlib, select, signal, sys
 from typing import Literal

@@ -53,6 +53,8 @@ VERBS: Final = {
     "cancel": ("decisions", "cancel", "Cancel a run at its next call."),
     "undo": ("decisions", "undo", "Undo what a run did, newest first."),
     "fork": ("decisions", "fork", "Create a new run from the first steps of another one."),
+    "serve": ("serve", "serve", "Serve the pages and the HTTP API."),
+    "token": ("token", "token", "Create, list and revoke credentials of the server."),
     "mcp": ("mcp", "mcp", "Serve tasks to MCP clients; `mcp config` connects one."),
     "doctor": ("admin", "doctor", "Check the store for weak settings and damaged runs."),
     "gc": ("admin", "gc", "Delete old runs that have ended."),

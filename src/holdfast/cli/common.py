@@ -10,15 +10,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from holdfast.cli import text
-from holdfast.errors import HoldfastError, NotFound, NotNow
+from holdfast.errors import HoldfastError, InvalidInput, NotFound, NotNow
 from holdfast.store.base import Filter, Store
-from holdfast.store.opening import exists, open_store, sqlite_file
+from holdfast.store.opening import (
+    exists,
+    has_masked_password,
+    open_store,
+    sqlite_file,
+    with_password,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,9 +36,28 @@ COMPLETED_MAX = 1000
 def store_option(command: F) -> F:
     """`--url`, also called `--db`."""
     return click.option(
-        "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL",
-        help="A path, or postgresql://…; default: HOLDFAST_URL, or .holdfast/holdfast.db in this folder.",
+        "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL", callback=_with_password,
+        help="A path, postgresql://…, or https://… of a server; default: HOLDFAST_URL, or .holdfast/holdfast.db in this folder.",
     )(command)  # fmt: skip
+
+
+def _with_password(ctx: click.Context, _: click.Parameter, url: str | None) -> str | None:
+    """The URL of a printed command has no password: it is asked for, if the environment has none.
+
+    Without a terminal it stays empty. For PostgreSQL, libpq then looks into ~/.pgpass.
+    """
+    if url is None or ctx.resilient_parsing or not has_masked_password(url):
+        return url
+    password = os.environ.get("PGPASSWORD", "")
+    if not password and sys.stdin.isatty():
+        password = click.prompt(
+            f"Password of the store {url}",
+            hide_input=True,
+            default="",
+            show_default=False,
+            err=True,
+        )
+    return with_password(url, password)
 
 
 def json_option(command: F) -> F:
@@ -72,7 +99,11 @@ def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[Compl
 
 @contextmanager
 def existing_store(url: str | None) -> Iterator[Store]:
-    """The store, for verbs that look or decide: they never make a new one."""
+    """The store, for verbs that look or decide: they never make a new one. Of a server, what can be read of it."""
+    if is_server(url):
+        with remote_store(url) as remote:
+            yield remote
+        return
     file = sqlite_file(url)
     if file is not None and not exists(file):
         raise NotFound(
@@ -84,6 +115,26 @@ def existing_store(url: str | None) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def is_server(url: str | None) -> bool:
+    """Whether this is the URL of a `holdfast serve`, and not of a database."""
+    found = url if url is not None else os.environ.get("HOLDFAST_URL", "")
+    return found.startswith(("http://", "https://"))
+
+
+@contextmanager
+def remote_store(url: str | None) -> Iterator[Store]:
+    """The store of a server, read through its HTTP API. Decisions go through `acts`."""
+    if find_spec("httpx2") is None:
+        raise InvalidInput(
+            "to use a server, the command line needs `pip install 'holdfast[client]'`"
+        )
+    from holdfast.client import Client
+    from holdfast.client.store import RemoteStore
+
+    with Client(url) as client:
+        yield cast("Store", RemoteStore(client))
 
 
 # ── values that people type ──────────────────────────────────────────────────────────────────
@@ -144,6 +195,11 @@ def decision_options(verb: Callable[..., None]) -> Callable[..., None]:
     def deciding(
         *, by: str, why: str, yes: bool, url: str | None, as_json: bool, **own: Any
     ) -> None:
+        given = click.get_current_context().get_parameter_source("by")
+        if is_server(url) and given is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                "--by cannot be used with a server: it records whose token it is"
+            )
         verb(decider=Decider(by, why, yes, url, as_json), **own)
 
     made = store_option(json_option(deciding))

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from holdfast import control, views
-from holdfast.cli import describe, text
+from holdfast import views
+from holdfast.cli import acts, describe, text
 from holdfast.cli.common import (
     Decider,
     decision_options,
@@ -70,7 +70,7 @@ def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
 
 def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> None:
     word = "approve" if approved else "reject"
-    act = control.approve if approved else control.reject
+    act = acts.approve if approved else acts.reject
     with existing_store(decider.url) as store:
         wait = _open_request(store, run_id, "approval", request, decider.url, word, run_id)
         if wait is not None:
@@ -115,7 +115,7 @@ def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decide
             show_request(store, run_id, wait)
             decider.confirm(f"answer {text.compact(said)}?")
             request = wait.id
-        control.answer(store, run_id, said, request, by=decider.by, why=decider.why)
+        acts.answer(store, run_id, said, request, by=decider.by, why=decider.why)
         _report(store, run_id, f"answered {text.compact(said)}", decider)
 
 
@@ -132,7 +132,7 @@ def signal(
     """Send a signal to a run. It is kept until the run is waiting for it."""
     content = value if value is None or as_text else json_or_text(value)
     with existing_store(decider.url) as store:
-        control.signal(
+        acts.signal(
             store, run_id, name, content, signal_id=signal_id, by=decider.by, why=decider.why
         )
         _report(store, run_id, f"signal {name} sent", decider)
@@ -176,7 +176,7 @@ def resolve(
             )
             decider.confirm(f"resolve it as {word}?")
             which = target.step
-        control.resolve(store, run_id, which, by=decider.by, why=decider.why, **how)
+        acts.resolve(store, run_id, which, by=decider.by, why=decider.why, **how)
         _report(store, run_id, f"step {which} resolved", decider)
 
 
@@ -215,7 +215,7 @@ def _summary(store: Store, run_id: str) -> str:
 def pause(run_id: str, decider: Decider) -> None:
     """Pause a run at its next call, until it is resumed."""
     with existing_store(decider.url) as store:
-        control.pause(store, run_id, by=decider.by, why=decider.why)
+        acts.pause(store, run_id, by=decider.by, why=decider.why)
         live = is_held(views.row_of(store, run_id), store.now())
         _report(store, run_id, "will pause at its next call" if live else "paused", decider)
         if not decider.as_json:
@@ -233,12 +233,19 @@ def pause(run_id: str, decider: Decider) -> None:
     help="RFC 6902 operations on the output of `holdfast show --json` (for a loop, under `loop`); - reads "
          "them from stdin.",
 )  # fmt: skip
+@click.option(
+    "--expected", type=click.IntRange(0), metavar="SEQ",
+    help="Refuse if the run has changed since this event: `seq` in `holdfast show --json`.",
+)  # fmt: skip
+@click.option("--key", default="", help="Record the patch once, however often it is sent.")
 @decision_options
 def patch(
     run_id: str,
     changes: tuple[str, ...],
     delete: tuple[str, ...],
     operations: str | None,
+    expected: int | None,
+    key: str,
     decider: Decider,
 ) -> None:
     """Change a run's state. The agent sees it when its next call returns, a loop when its iteration ends."""
@@ -255,8 +262,10 @@ def patch(
         shown = text.compact(new, 200) if new else "nothing new"
         gone = f", and {', '.join(map(text.visible, delete))} removed" if delete else ""
         decider.confirm(lambda: f"patch {_summary(store, run_id)} with {shown}{gone}?")
-        control.patch(store, run_id, new, delete=delete, by=decider.by, why=decider.why)
-        _report(store, run_id, "patched", decider)
+        is_new = acts.patch(
+            store, run_id, new, delete=delete, expected=expected, key=key, by=decider.by, why=decider.why
+        )  # fmt: skip
+        _report(store, run_id, "patched" if is_new else "was patched before", decider)
 
 
 @click.command()
@@ -266,7 +275,7 @@ def cancel(run_id: str, decider: Decider) -> None:
     """Cancel a run at its next call. A call in progress is not interrupted."""
     with existing_store(decider.url) as store:
         decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
-        control.cancel(store, run_id, by=decider.by, why=decider.why)
+        acts.cancel(store, run_id, by=decider.by, why=decider.why)
         _report(store, run_id, "will be cancelled at its next call", decider)
 
 
@@ -285,7 +294,7 @@ def undo(run_id: str, decider: Decider) -> None:
             )
         if calls:  # else it is refused, with the reason
             decider.confirm(f"undo {text.count(len(calls), 'call')} of {_summary(store, run_id)}?")
-        control.undo(store, run_id, by=decider.by, why=decider.why)
+        acts.undo(store, run_id, by=decider.by, why=decider.why)
         _report(store, run_id, f"{text.count(len(calls), 'call')} will be undone", decider)
 
 
@@ -328,7 +337,7 @@ def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], f
         raise click.UsageError("--mock goes with --dry FILE")
     with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
-        control.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)
+        acts.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)
         inherited = views.get(store, made).inherited_effects
     data = {"run": made, "forked_from": run_id, "step": step, "inherited_effects": inherited}
     lines = [f"{made}: forked from {run_id} after step {step}"]

@@ -18,9 +18,8 @@ from holdfast.cli.common import existing_store, json_option, store_option
 from holdfast.errors import InvalidInput
 from holdfast.mcp import clients
 from holdfast.mcp.reach import Identity
-from holdfast.store.opening import sqlite_file, without_password
+from holdfast.store.opening import MASK, sqlite_file, without_password
 
-MASKED: Final = "***"
 TOKEN: Final = "HOLDFAST_MCP_TOKEN"  # noqa: S105  (the name of a variable)
 
 
@@ -123,19 +122,19 @@ def _serve_stdio(url: str | None, who: Identity) -> None:
 
 
 def _serve_http(
-    url: str | None, where: str, known: Sequence[Token], hosts: Sequence[str], *, as_json: bool
+    url: str | None, where: str, tokens: Sequence[Token], hosts: Sequence[str], *, as_json: bool
 ) -> None:
-    from holdfast.mcp.http import LOOPBACK, PATH, Credential, McpApp, is_loopback, serve
+    from holdfast.mcp.http import LOOPBACK, PATH, Credential, McpApp, is_loopback, known, serve
 
     host, port = _place(where)
     if not is_loopback(host) and not hosts:
         raise InvalidInput(
             f"other machines can reach {host}: give the names under which they do with --allow-host"
         )
-    credentials = [Credential.of(x.token, x.who) for x in known]
+    accepted = known([Credential.of(x.token, x.who) for x in tokens])
     with existing_store(url) as store:
-        app = McpApp(store, credentials, hosts=(*LOOPBACK, *hosts))
-        names, address = [x.who.name for x in known], f"http://{host}:{port}{PATH}"
+        app = McpApp(store, accepted, hosts=(*LOOPBACK, *hosts))
+        names, address = [x.who.name for x in tokens], f"http://{host}:{port}{PATH}"
         said = text.as_json_line({"url": address, "agents": names})
         click.echo(said if as_json else f"MCP for {', '.join(names)} at {address}", err=True)
         serve(app, host, port)
@@ -207,8 +206,8 @@ def config(
         click.echo(text.as_json(clients.configuration(found, words)))
         return
     click.echo(clients.text(found, words))
-    if MASKED in words[-1]:
-        click.echo(f"\nReplace {MASKED} with the password of the database.", err=True)
+    if MASK in words[-1]:
+        click.echo(f"\nReplace {MASK} with the password of the database.", err=True)
 
 
 def _program() -> str:

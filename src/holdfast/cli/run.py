@@ -16,12 +16,13 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, Refused, text
+from holdfast.cli import INTERRUPTED, Refused, acts, text
 from holdfast.cli.common import (
     Decider,
     decision_options,
     existing_store,
     file_argument,
+    is_server,
     json_option,
     known_runs,
     python_files,
@@ -295,6 +296,11 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float
 
     Parameters are converted to the types that the agent declares. After Ctrl-C the run can be resumed.
     """
+    if is_server(url):
+        raise InvalidInput(
+            "`holdfast run` executes an agent here, which needs the URL of a database; on a server, start it by name: "
+            "holdfast start NAME"
+        )
     loaded = load(target)
     agent = loaded.chosen()
     spec = agent_spec(agent)
@@ -345,6 +351,16 @@ def resume(target: str, run_id: str | None, lease: float, wait: bool, override: 
         row = views.row_of(store, run_id)
         if row.status == "completed" and not accept_new_steps:
             _print_result(store, run_id, as_json)
+            return
+        if is_server(url):
+            acts.resume(
+                store, run_id, accept_new_steps=accept_new_steps, limits=Limits(deadline, budget)
+            )
+            say(
+                as_json,
+                {"run": run_id, "did": "resumed"},
+                f"{run_id}: resumed; a worker will execute it",
+            )
             return
         if not target:
             how = command(url, "resume", "FILE", run_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from holdfast import control, views
-from holdfast.cli import text
+from holdfast import views
+from holdfast.cli import acts, text
 from holdfast.cli.common import (
     Decider,
     decision_options,
@@ -39,9 +39,9 @@ def start(agent: str, given: tuple[str, ...], run_id: str | None, version: str |
     Its code is not needed here. Workers register their agents when they start; `holdfast agents` lists them.
     """
     with existing_store(decider.url) as store:
-        schema = ParamSchema.from_json_schema(control.registered(store, agent, version).parameters)
+        schema = ParamSchema.from_json_schema(acts.parameters_of(store, agent, version))
         values = parameters(agent, schema, given)
-        row = control.start(
+        row = acts.start(
             store, agent, values, id=run_id, version=version, priority=priority, by=decider.by, why=decider.why
         )  # fmt: skip
         status = views.standing(row, store.now())
@@ -59,7 +59,7 @@ def start(agent: str, given: tuple[str, ...], run_id: str | None, version: str |
 def agents(url: str | None, as_json: bool) -> None:
     """The agents that the store knows: registered by workers, or with runs."""
     with existing_store(url) as store:
-        found = views.agents(store)
+        found = acts.agents(store)
     if as_json:
         click.echo(text.as_json({"agents": [views.to_plain(one) for one in found]}))
         return

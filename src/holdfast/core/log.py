@@ -26,7 +26,7 @@ SPILL_BYTES: Final = 64 * 1024
 """A value longer than this is kept as an artifact, by its hash, and not inside its event."""
 
 _HEADER: Final = struct.Struct(">qqq")
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
+RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
 _CHILD: Final = re.compile(r"(~\d+)+$")
 
 
@@ -67,7 +67,7 @@ _new: Final = tuple.__new__
 
 def check_run_id(run_id: object) -> str:
     """The id itself, or InvalidInput: ids become parts of keys, paths and URLs."""
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+    if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise InvalidInput(
             f"{run_id!r} is not a run id: use 1 to 200 letters, digits and . _ : @ ~ = + -, "
             "starting with a letter or digit"

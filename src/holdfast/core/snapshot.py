@@ -30,7 +30,7 @@ _DECODE: Final = msgspec.json.Decoder(RunState).decode
 
 def dump(state: RunState) -> bytes:
     """The state's bytes, with their digest in front: nothing else covers them."""
-    data = encode_struct(_map(state, pack))
+    data = to_json(state)
     return sha256(data).digest() + data
 
 
@@ -39,7 +39,17 @@ def load(data: bytes) -> RunState:
     digest, body = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
     if sha256(body).digest() != digest:
         raise ValueError("the snapshot does not match its digest")
-    return _map(_DECODE(body), lambda value: freeze(unpack(value)))
+    return from_json(body)
+
+
+def to_json(state: RunState) -> bytes:
+    """The state as JSON, with nothing lost."""
+    return encode_struct(_map(state, pack))
+
+
+def from_json(data: bytes) -> RunState:
+    """The state that `to_json` wrote; ValueError if it cannot be read."""
+    return _map(_DECODE(data), lambda value: freeze(unpack(value)))
 
 
 def _map(state: RunState, change: Any) -> RunState:

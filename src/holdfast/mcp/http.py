@@ -2,6 +2,8 @@
 
 Every request needs a bearer token; the token decides the identity. Host and Origin are checked against a list, so
 that a web page cannot reach a server on the reader's machine. TLS is the task of a proxy in front.
+
+Another application mounts `McpApp` with its own `authenticate`, and keeps `running()` open in its lifespan.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import json
 import secrets
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -61,6 +63,32 @@ class Credential:
         return cls(_digest(token), who)
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request. `credential` names the credential that was used: a session belongs to one."""
+
+    credential: str
+    who: Identity
+
+
+Authenticate = Callable[[str], Awaitable[Caller | None]]
+"""Whose bearer token this is; None for a token that is unknown, expired or revoked. Asked at every request."""
+
+
+def known(credentials: Sequence[Credential]) -> Authenticate:
+    """Accept the tokens of a list."""
+    if not credentials:
+        raise InvalidInput("an MCP server over HTTP needs a token")
+
+    async def authenticate(token: str) -> Caller | None:
+        digest = _digest(token)
+        # All are compared, so that the time does not depend on which one matches.
+        found = [c for c in credentials if hmac.compare_digest(c.digest, digest)]
+        return Caller(found[0].digest.hex(), found[0].who) if found else None
+
+    return authenticate
+
+
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
@@ -97,13 +125,10 @@ class McpApp:
     """The ASGI application. `running()` must be open while it is used; a server that knows `lifespan` does that."""
 
     def __init__(
-        self, store: Store, credentials: Sequence[Credential], *, hosts: Sequence[str] = LOOPBACK
+        self, store: Store, authenticate: Authenticate, *, hosts: Sequence[str] = LOOPBACK
     ) -> None:
-        if not credentials:
-            raise InvalidInput("an MCP server over HTTP needs a token")
-        self._credentials = tuple(credentials)
-        self._identities = {c.digest.hex(): c.who for c in credentials}
-        self.server = HoldfastServer(store, self._identify)
+        self._authenticate = authenticate
+        self.server = HoldfastServer(store, _identify, _connection)
         self._sessions = Sessions()
         self._manager = StreamableHTTPSessionManager(
             self.server.protocol,
@@ -123,43 +148,57 @@ class McpApp:
             return
         if scope["type"] != "http":
             return
-        found = self._authenticated(scope)
-        if found is None:
+        token = bearer_token(scope)
+        caller = await self._authenticate(token) if token else None
+        if caller is None:
             await _respond(
                 send, 401, "a bearer token is needed", [(b"www-authenticate", b"Bearer")]
             )
-            return
-        if scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") not in ("", PATH):
+        elif scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") not in ("", PATH):
             await _respond(send, 404, f"there is only {PATH}")
-            return
-        # The SDK ties a session to this user: another token cannot use it.
-        token = AccessToken(token="", client_id=found.digest.hex(), scopes=[])
-        scope["user"] = AuthenticatedUser(token)
-        with self._sessions.used(_session_of(scope)):
+        else:
+            await self._handle(caller, scope, receive, send)
+
+    async def _handle(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        # The SDK ties a session to this user: another credential cannot use it.
+        access = AccessToken(token="", client_id=caller.credential, scopes=[])
+        scope["user"] = AuthenticatedUser(access)
+        scope[_CALLER] = caller
+        connection = _connection_of(scope)
+        with self._sessions.used(connection):
             await self._manager.handle_request(scope, receive, send)
         if scope["method"] == "DELETE":
-            self.server.subscriptions.forget(_session_of(scope))
-        for session in self._sessions.ended():
-            self.server.subscriptions.forget(session)
-
-    def _authenticated(self, scope: Scope) -> Credential | None:
-        given = [v for k, v in scope["headers"] if k == b"authorization"]
-        if len(given) != 1:
-            return None
-        scheme, _, token = given[0].decode("latin-1").partition(" ")
-        digest = _digest(token.strip())
-        matches = [c for c in self._credentials if hmac.compare_digest(c.digest, digest)]
-        return matches[0] if matches and scheme.lower() == "bearer" else None
-
-    def _identify(self, ctx: Context) -> Identity:
-        user: Any = ctx.request.scope["user"] if ctx.request is not None else None
-        return self._identities[user.access_token.client_id]
+            self.server.subscriptions.forget(connection)
+        for ended in self._sessions.ended():
+            self.server.subscriptions.forget(ended)
 
 
-def _session_of(scope: Scope) -> str:
-    """The session that a request of a 2025-11-25 client names; "" for others."""
+_CALLER: Final = "holdfast.caller"
+
+
+def bearer_token(scope: Scope) -> str:
+    """The bearer token of a request; "" without exactly one."""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = (
+        given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+    )
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _identify(ctx: Context) -> Identity:
+    caller: Caller = ctx.request.scope[_CALLER]  # type: ignore[union-attr]  # over HTTP there is a request
+    return caller.who
+
+
+def _connection(ctx: Context) -> str:
+    return _connection_of(ctx.request.scope)  # type: ignore[union-attr]
+
+
+def _connection_of(scope: Scope) -> str:
+    """The session that a request of a 2025-11-25 client names, as its credential has it; "" for other clients."""
     found = [value for name, value in scope["headers"] if name == b"mcp-session-id"]
-    return found[0].decode("latin-1") if found else ""
+    caller: Caller = scope[_CALLER]
+    return f"{caller.credential} {found[0].decode('latin-1')}" if found else ""
 
 
 class Sessions:

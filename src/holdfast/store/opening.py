@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from holdfast.errors import InvalidInput, StoreUnavailable
 
@@ -113,9 +113,39 @@ def _mode(path: str, test: Callable[[int], bool]) -> bool:
         ) from None
 
 
+MASK: Final = "***"
+"""Shown instead of a password. The command line asks for the password where a URL has this one."""
+
+
 def without_password(url: str) -> str:
-    """The same for people to read."""
-    return _PASSWORD.sub(lambda m: f"{m['user']}:***@" if m["user"] else f"{m['key']}***", url)
+    """The same for people to read, with MASK for the password."""
+    return _PASSWORD.sub(lambda found: _replaced(found, MASK), url)
+
+
+def has_masked_password(url: str) -> bool:
+    """Whether the password of this URL is MASK."""
+    return any(_is_masked(found) for found in _PASSWORD.finditer(url))
+
+
+def with_password(url: str, password: str) -> str:
+    """The URL with this password in place of MASK."""
+    if "://" in url:
+        written = quote(password, safe="")
+    else:
+        escaped = password.replace("\\", "\\\\").replace("'", "\\'")
+        written = f"'{escaped}'"
+    return _PASSWORD.sub(
+        lambda found: _replaced(found, written) if _is_masked(found) else found[0], url
+    )
+
+
+def _is_masked(found: re.Match[str]) -> bool:
+    return found[0] == _replaced(found, MASK)
+
+
+def _replaced(found: re.Match[str], password: str) -> str:
+    """The place of a password, with another one."""
+    return f"{found['user']}:{password}@" if found["user"] else f"{found['key']}{password}"
 
 
 def _where(url: object) -> str:
@@ -149,6 +179,11 @@ def _is_postgres(where: str) -> bool:
 def _sqlite(where: str) -> tuple[str, str]:
     """The path of a SQLite URL, and how durable its commits are to be."""
     if not where.startswith(_SQLITE):
+        if where.startswith(("http://", "https://")):
+            raise InvalidInput(
+                f"{without_password(where)} is a server: `holdfast.client.Client` and the commands that look or decide "
+                "use it. What executes agents needs the URL of the database"
+            )
         if "://" in where:
             raise InvalidInput(
                 f"{where.split('://', maxsplit=1)[0]!r} is not a known kind of store; "

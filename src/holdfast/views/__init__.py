@@ -5,17 +5,20 @@
 
 from holdfast.core.plain import to_plain
 from holdfast.views.agents import AgentInfo, agents
+from holdfast.views.inbox import InboxItem, InboxPage, inbox
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
     Watch,
     every_run,
     runs,
+    shown,
     standing,
     unwatched,
 )
 from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
+from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
 from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
 from holdfast.views.timeline import Moment, timeline
@@ -26,8 +29,11 @@ __all__ = [
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "InboxItem",
+    "InboxPage",
     "Moment",
     "OpenRequest",
+    "Outcome",
     "Position",
     "RunPage",
     "Through",
@@ -45,7 +51,9 @@ __all__ = [
     "family",
     "folded",
     "get",
+    "inbox",
     "next_steps",
+    "outcome",
     "pending",
     "position",
     "ranges",
@@ -53,6 +61,7 @@ __all__ = [
     "requests",
     "row_of",
     "runs",
+    "shown",
     "standing",
     "timeline",
     "to_plain",

@@ -42,6 +42,12 @@ def standing(row: RunRow, now: int) -> str:
     return "interrupted" if row.status == "running" and not is_held(row, now) else row.status
 
 
+def shown(row: RunRow, now: int) -> RunRow:
+    """The row with the status that is shown."""
+    status = standing(row, now)
+    return row if status == row.status else replace(row, status=status)
+
+
 def runs(
     store: Store,
     *,
@@ -68,9 +74,9 @@ def runs(
         rows = store.runs(which, limit=limit + 1, cursor=cursor)
         now = store.now()
         for row in rows[:limit]:
-            cursor, shown = row.cursor, standing(row, now)
-            if status in ("", shown):
-                found.append(row if shown == row.status else replace(row, status=shown))
+            cursor, as_shown = row.cursor, shown(row, now)
+            if status in ("", as_shown.status):
+                found.append(as_shown)
             if len(found) == limit:
                 break
         if not rows or cursor == rows[-1].cursor:

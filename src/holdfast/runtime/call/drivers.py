@@ -360,8 +360,13 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     if session.boundary is not None:
         session.point("before commit ", effect.label)
     lines = _lines(session)
-    if lines is not None and lines.is_leaving:
-        await lines.stay()
+    while lines is not None and lines.is_leaving:
+        try:
+            await lines.stay()
+        except asyncio.CancelledError as cut:
+            if session.is_ending:
+                raise
+            cancelled.append(cut)
     batch = writer.commit(effect.commit, store.submit, None if lines is None else lines.outcome)
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         if batch.state is not BatchState.SENT:

@@ -54,6 +54,8 @@ class Elsewhere:
 def record_intent(asked: Asked, number: int, step: int, approval: int | None) -> Flow:
     """The intent is durable before the effect starts."""
     spec, session = asked.spec, asked.branch.session
+    # After a long sleep of the machine: an intent without an attempt would be a call in doubt.
+    session.check_lease()
     entry = session.entry(asked.branch.path, asked.index)
     step = step or session.next_step()
     digest = asked.digest

@@ -578,7 +578,10 @@ class Session:
     def diverged(
         self, where: str | Place, recorded: str, attempted: str, *, adds: bool = False
     ) -> BaseException:
-        """The code asks for something other than the log contains at this place."""
+        """The code asks for something other than the log contains at this place. If the run has been stopped, that is
+        why: code that continues although it was cancelled (after a timeout of its own) may do anything."""
+        if self.stopped is not None:
+            return self.stopped
         place = None if isinstance(where, str) else where
         created = self.journal.created
         forked_from = "" if created is None else created.forked_from

@@ -216,6 +216,10 @@ class Route:
         text = " ".join(str(error).split()) or type(error).__name__
         if len(self._password) > 2:
             text = text.replace(self._password, "***")
+        if "no password supplied" in text:
+            text += (
+                ". Set PGPASSWORD, write it to ~/.pgpass, or give it with the URL in HOLDFAST_URL"
+            )
         return f"{self.url}: {text}"
 
     def translated(self, error: psycopg.Error) -> StoreError:

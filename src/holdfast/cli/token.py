@@ -1,0 +1,85 @@
+"""`holdfast token`: the credentials of the server. They are kept in a file; tokens only as digests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.cli import text
+from holdfast.cli.common import json_option, say, store_option
+from holdfast.control.roles import ROLES
+from holdfast.web.credentials import Credentials, default_file
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def credentials_option(command: F) -> F:
+    """`--credentials FILE`."""
+    said = "The file; default: HOLDFAST_CREDENTIALS, or credentials.json next to the store."
+    file = click.Path(path_type=Path, dir_okay=False)
+    return click.option("--credentials", "file", metavar="FILE", type=file, help=said)(command)
+
+
+def credentials_of(file: Path | None, url: str | None) -> Credentials:
+    """The credentials in a file, or in the one that belongs to a store."""
+    return Credentials(file if file is not None else default_file(url))
+
+
+@click.group()
+def token() -> None:
+    """Create, list and revoke credentials of `holdfast serve`.
+
+    \b
+    viewer    reads
+    approver  reads, approves, rejects, answers, resolves
+    operator  reads, starts, signals, pauses, resumes, cancels, forks, patches, undoes
+    admin     everything
+    """
+
+
+@token.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do.")
+@credentials_option
+@store_option
+@json_option
+def create(name: str, role: str, file: Path | None, url: str | None, as_json: bool) -> None:
+    """Create a credential. Its token is printed once and cannot be shown again."""
+    known = credentials_of(file, url)
+    made = known.create(name, role)
+    if not as_json:
+        click.echo(f"{name} ({role}); keep this token, it is not stored:", err=True)
+    say(as_json, {"name": name, "role": role, "token": made, "file": str(known.file)}, made)
+
+
+@token.command("list")
+@credentials_option
+@store_option
+@json_option
+def list_tokens(file: Path | None, url: str | None, as_json: bool) -> None:
+    """List the credentials, without their tokens."""
+    found = credentials_of(file, url).all()
+    if as_json:
+        plain = [{"name": c.name, "role": c.role, "created_at": c.created_at} for c in found]
+        click.echo(text.as_json({"credentials": plain}))
+        return
+    if not found:
+        click.echo("no credentials; `holdfast token create NAME --role admin` makes one")
+        return
+    rows = [(c.name, c.role, time.strftime("%Y-%m-%d", time.gmtime(c.created_at))) for c in found]
+    text.table(("name", "role", "created"), rows)
+
+
+@token.command()
+@click.argument("name")
+@credentials_option
+@store_option
+@json_option
+def revoke(name: str, file: Path | None, url: str | None, as_json: bool) -> None:
+    """Revoke a credential: its token and its sessions stop working at once."""
+    credentials_of(file, url).revoke(name)
+    say(as_json, {"name": name, "revoked": True}, f"{name}: revoked")

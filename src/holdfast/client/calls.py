@@ -1,0 +1,480 @@
+"""Each method of a client as a request, and how its answer is read. No I/O: the sync and the async client share this."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from holdfast import bundle, views
+from holdfast.api import documents as d
+from holdfast.api.operations import Operation, operation
+from holdfast.api.problems import MEDIA_TYPE, Problem, error_of, problem
+from holdfast.control.patch import Patch
+from holdfast.core import snapshot, values
+from holdfast.core.events import Event, Value
+from holdfast.core.log import Record, check_run_id, read_event
+from holdfast.core.patch import StatePatch
+from holdfast.core.policy import Budget
+from holdfast.core.state import RunState
+from holdfast.doctor import Diagnosis
+from holdfast.errors import (
+    ArtifactDamaged,
+    BudgetExceeded,
+    DeadlineExceeded,
+    HoldfastError,
+    InvalidInput,
+    IterationsExceeded,
+    RunBusy,
+    RunCancelled,
+    RunFailed,
+    StoreUnavailable,
+)
+from holdfast.gc import Collected
+from holdfast.store.base import RunRow, Schedule
+from holdfast.store.opening import without_password
+
+T = TypeVar("T")
+
+TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  (the name of a variable)
+PAGE: Final = 1000
+WAIT_SECONDS: Final = 30.0
+"""How long one request for a result waits on the server."""
+TIMEOUT_SECONDS: Final = 60.0
+ATTEMPTS: Final = 4
+"""How often a request is made that the server refuses because of its rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request, and how its answer is read."""
+
+    op: Operation
+    read: Callable[[bytes], T]
+    parts: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.op.url(**self.parts)
+
+    @property
+    def sent(self) -> dict[str, str]:
+        """The headers of the request."""
+        if self.op.takes_lines:
+            return {"content-type": "application/x-ndjson", **self.headers}
+        kind = {} if self.body is None else {"content-type": "application/json"}
+        return {**kind, **self.headers}
+
+
+# ── where, and as whom ───────────────────────────────────────────────────────────────────────
+
+
+def base_url(url: str | None) -> str:
+    """The server's address."""
+    found = url or os.environ.get("HOLDFAST_URL", "")
+    if not found.startswith(("http://", "https://")):
+        raise InvalidInput(
+            f"a client needs the URL of a server, such as https://holdfast.example.com, not {without_password(found)!r}; "
+            "pass it or set HOLDFAST_URL"
+        )
+    return found.rstrip("/")
+
+
+def authorization(token: str | None) -> dict[str, str]:
+    """The header with the token."""
+    found = token or os.environ.get(TOKEN_VARIABLE, "")
+    if not found:
+        raise InvalidInput(
+            f"a client needs a token: pass it or set {TOKEN_VARIABLE}; `holdfast token create NAME --role operator` "
+            "on the server makes one"
+        )
+    return {"authorization": f"Bearer {found}", "user-agent": "holdfast-client"}
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────
+
+
+def refusal(status: int, kind: str, data: bytes) -> HoldfastError:
+    """The error that an answer stands for."""
+    if kind.partition(";")[0] == MEDIA_TYPE:
+        try:
+            return error_of(msgspec.json.decode(data, type=Problem))
+        except msgspec.DecodeError:
+            pass
+    text = data[:200].decode("utf-8", "replace")
+    return error_of(problem("http-error", status, f"the server answered {status}: {text}"))
+
+
+def unreachable(url: str, error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"cannot reach the server at {without_password(url)}: {str(error) or type(error).__name__}"
+    )
+
+
+def pause_before(status: int, retry_after: str, attempt: int) -> float | None:
+    """How long to wait before the request is made again; None if it is not."""
+    if status != 429 or attempt >= ATTEMPTS:
+        return None
+    return min(float(retry_after), 30.0) if retry_after.isdecimal() else 1.0
+
+
+def _reads(kind: type[T]) -> Callable[[bytes], T]:
+    decoder = msgspec.json.Decoder(kind)
+    return decoder.decode
+
+
+def _nothing(_: bytes) -> None:
+    return None
+
+
+def _record(found: d.RecordedEvent) -> Record:
+    data = bytes(memoryview(found.data))
+    return Record(found.seq, found.time, found.epoch, found.kind, data, bytes.fromhex(found.hash))
+
+
+def read_recorded(run_id: str, data: bytes) -> tuple[Record, Event]:
+    """One event of a stream."""
+    record = _record(_EVENT(data))
+    return record, read_event(run_id, record)
+
+
+_EVENT: Final = _reads(d.RecordedEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events, and where the next page starts."""
+
+    events: list[tuple[Record, Event]]
+    next: int
+    has_ended: bool
+
+
+def result_of(found: views.Outcome) -> Value:
+    """The result of a run that has ended, or the error that it ended with."""
+    if found.result is not None:
+        return found.result
+    if found.error is None:
+        by, why = f" by {found.by}" if found.by else "", f": {found.why}" if found.why else ""
+        raise RunCancelled(
+            found.run_id, "cancelled", f"cancelled{by}{why}", reason="cancelled", root=found.root
+        )
+    kind = _ENDS.get(found.reason, RunFailed)
+    raise kind(found.run_id, found.error.type, found.error.message, reason=found.reason, root=found.root)  # fmt: skip
+
+
+_ENDS: Final = {
+    "deadline": DeadlineExceeded,
+    "budget": BudgetExceeded,
+    "iterations": IterationsExceeded,
+}
+
+
+def not_yet(found: views.Outcome) -> RunBusy:
+    return RunBusy(found.run_id, found.waiting_for or "a worker", "ask again later")
+
+
+def large_values(found: Any) -> list[str]:
+    """The hashes of what is stored outside the log, in something found in a state."""
+    if isinstance(found, Value):
+        return [found.blob] if found.blob else []
+    parts = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple) else ()  # fmt: skip
+    return [hash_ for part in parts for hash_ in large_values(part)]
+
+
+def filled(found: Any, blobs: Mapping[str, bytes]) -> Any:
+    """The same as `views.value`, with what was fetched."""
+    if isinstance(found, Value):
+        return values.decode(blobs[found.blob] if found.blob else found.json)
+    if isinstance(found, dict):
+        return {key: filled(part, blobs) for key, part in found.items()}
+    if isinstance(found, list | tuple):
+        return [filled(part, blobs) for part in found]
+    return found
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_run(verb: str, run_id: str, read: Callable[[bytes], T], **query: Any) -> Call[T]:
+    return Call(operation(verb), read, {"run_id": check_run_id(run_id)}, query)
+
+
+def whoami() -> Call[d.Whoami]:
+    return Call(operation("whoami"), _reads(d.Whoami))
+
+
+def get(run_id: str) -> Call[RunState]:
+    return _of_run("get", run_id, snapshot.from_json)
+
+
+def row(run_id: str) -> Call[RunRow]:
+    return _of_run("row", run_id, _reads(RunRow))
+
+
+def at(run_id: str, step: int, when: str) -> Call[RunState]:
+    return _of_run("at", run_id, snapshot.from_json, step=step, when=when)
+
+
+def diff(run_id: str, step_a: int, step_b: int) -> Call[list[views.Change]]:
+    def read(data: bytes) -> list[views.Change]:
+        items = msgspec.json.decode(data, type=d.ChangeList).items
+        return [views.Change(x.path, x.before, x.after) for x in items]
+
+    return _of_run("diff", run_id, read, a=step_a, b=step_b)
+
+
+def events(run_id: str, after: int, limit: int | None, wait: float = 0) -> Call[EventPage]:
+    def read(data: bytes) -> EventPage:
+        page = msgspec.json.decode(data, type=d.EventList)
+        records = [_record(item) for item in page.items]
+        found = [(record, read_event(run_id, record)) for record in records]
+        return EventPage(found, page.next, page.has_ended)
+
+    most = PAGE if limit is None else max(1, min(limit, PAGE))
+    more = {"wait": wait} if wait else {}
+    return _of_run("events", run_id, read, after=after, limit=most, **more)
+
+
+def records(run_id: str, after: int, limit: int) -> Call[list[Record]]:
+    def read(data: bytes) -> list[Record]:
+        return [_record(item) for item in msgspec.json.decode(data, type=d.EventList).items]
+
+    return _of_run("events", run_id, read, after=after, limit=min(limit, PAGE))
+
+
+def head(run_id: str) -> Call[int]:
+    read = _reads(d.LogEnd)
+    return _of_run("head", run_id, lambda data: read(data).seq)
+
+
+def timeline(run_id: str, after: int, limit: int | None) -> Call[tuple[list[views.Moment], int]]:
+    def read(data: bytes) -> tuple[list[views.Moment], int]:
+        page = msgspec.json.decode(data, type=d.TimelineList)
+        return [item.moment() for item in page.items], page.next
+
+    most = PAGE if limit is None else max(1, min(limit, PAGE))
+    return _of_run("timeline", run_id, read, after=after, limit=most)
+
+
+def stream(run_id: str) -> Call[None]:
+    return _of_run("stream", run_id, _nothing)
+
+
+def outcome(run_id: str, wait: float) -> Call[views.Outcome]:
+    return _of_run("result", run_id, _reads(views.Outcome), wait=max(0.0, wait))
+
+
+def verify(run_id: str) -> Call[views.Verdict]:
+    return _of_run("verify", run_id, _reads(views.Verdict))
+
+
+def export(run_id: str) -> Call[list[str]]:
+    return _of_run("export", run_id, lambda data: data.decode().splitlines())
+
+
+def artifact(run_id: str, name: str) -> Call[bytes]:
+    return Call(operation("artifact"), bytes, {"run_id": check_run_id(run_id), "name": name})
+
+
+def large_value(run_id: str, hash_: str) -> Call[bytes]:
+    """The bytes of a value that is stored outside the log, compared with their digest."""
+
+    def read(data: bytes) -> bytes:
+        if values.digest(data) != hash_:
+            raise ArtifactDamaged(run_id, -1, hash_, missing=False)
+        return data
+
+    return Call(operation("blob"), read, {"run_id": check_run_id(run_id), "hash": hash_})
+
+
+def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -> Call[list[RunRow]]:  # fmt: skip
+    given = {"status": status, "agent": agent, "parent": parent, "limit": limit, "after": cursor}
+    query = {name: value for name, value in given.items() if value not in ("", None)}
+    return Call(operation("runs"), lambda data: _RUNS(data).items, query=query)
+
+
+_RUNS: Final = _reads(d.RunList)
+
+
+def inbox(agent: str, limit: int) -> Call[list[views.InboxItem]]:
+    query = {"limit": limit, **({"agent": agent} if agent else {})}
+    return Call(operation("inbox"), lambda data: _INBOX(data).items, query=query)
+
+
+_INBOX: Final = _reads(d.InboxList)
+
+
+def agents() -> Call[list[views.AgentInfo]]:
+    def read(data: bytes) -> list[views.AgentInfo]:
+        return msgspec.json.decode(data, type=d.AgentList).items
+
+    return Call(operation("agents"), read)
+
+
+def schedules() -> Call[list[Schedule]]:
+    def read(data: bytes) -> list[Schedule]:
+        return [x.schedule() for x in msgspec.json.decode(data, type=d.ScheduleList).items]
+
+    return Call(operation("schedules"), read)
+
+
+def doctor() -> Call[Diagnosis]:
+    read = _reads(d.DoctorReport)
+    return Call(operation("doctor"), lambda data: read(data).diagnosis())
+
+
+# ── changing ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _body(given: msgspec.Struct) -> bytes:
+    return values.encode_struct(given)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the user's as plain JSON, or NotStorable with the path to what cannot be kept."""
+    return values.lower(value)
+
+
+def _budget(given: Budget | None) -> d.BudgetGiven | None:
+    return None if given is None else d.BudgetGiven(**asdict(given))
+
+
+def _acts(verb: str, run_id: str, body: msgspec.Struct) -> Call[None]:
+    return Call(operation(verb), _nothing, {"run_id": check_run_id(run_id)}, body=_body(body))
+
+
+def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int, deadline: float | None,
+          budget: Budget | None, why: str, version: str | None = None) -> Call[d.Started]:  # fmt: skip
+    """The id is made here if none is given, so that a request whose answer was lost can be made again."""
+    if not isinstance(agent, str):
+        raise InvalidInput(
+            f"a client starts agents by name, for example hf.start('recap', …), not {agent!r}"
+        )
+    run_id = f"{agent[:150]}-{uuid.uuid4().hex[:12]}" if id is None else check_run_id(id)
+    lowered = values.lower(dict(input), typed=True)
+    body = d.Start(agent=agent, input=lowered, id=run_id, priority=priority, deadline=deadline,
+                   budget=_budget(budget), version=version, why=why)  # fmt: skip
+    return Call(operation("start"), _reads(d.Started), body=_body(body))
+
+
+def approve(run_id: str, request: str, why: str, digest: str) -> Call[None]:
+    return _acts("approve", run_id, d.Decide(request=request, why=why, digest=digest))
+
+
+def reject(run_id: str, request: str, why: str, digest: str) -> Call[None]:
+    return _acts("reject", run_id, d.Decide(request=request, why=why, digest=digest))
+
+
+def answer(run_id: str, value: Any, request: str, why: str) -> Call[None]:
+    return _acts("answer", run_id, d.Answer(value=_plain(value), request=request, why=why))
+
+
+def signal(run_id: str, name: str, value: Any, signal_id: str, why: str) -> Call[None]:
+    if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
+        raise InvalidInput("a signal needs a non-empty name")
+    sent = d.SendSignal(name=name, value=_plain(value), signal_id=signal_id or uuid.uuid4().hex, why=why)  # fmt: skip
+    return _acts("signal", run_id, sent)
+
+
+def resolve(run_id: str, call: int | str | None, *, done: Any, failed: str | None, retry: bool, why: str) -> Call[None]:  # fmt: skip
+    if (done is not ...) + (failed is not None) + bool(retry) != 1:
+        raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
+    if done is not ...:
+        body = d.Resolve(how="done", call=call, result=_plain(done), why=why)
+    elif failed is not None:
+        body = d.Resolve(how="failed", call=call, reason=failed, why=why)
+    else:
+        body = d.Resolve(how="retry", call=call, why=why)
+    return _acts("resolve", run_id, body)
+
+
+def patch(run_id: str, changes: Patch, *, delete: Sequence[str], expected: int | None, key: str, why: str) -> Call[bool]:  # fmt: skip
+    if isinstance(changes, StatePatch):
+        knowledge = msgspec.to_builtins(changes)
+        body = d.PatchGiven(knowledge=knowledge, delete=tuple(delete), key=key, why=why)
+    elif isinstance(changes, Mapping):
+        lowered = {name: _plain(value) for name, value in changes.items()}
+        body = d.PatchGiven(set=lowered, delete=tuple(delete), key=key, why=why)
+    else:
+        body = d.PatchGiven(operations=_plain(list(changes)), delete=tuple(delete), key=key, why=why)  # fmt: skip
+    read = _reads(d.Patched)
+    version = "*" if expected is None else f'"{expected}"'
+    return Call(operation("patch"), lambda data: read(data).is_new, {"run_id": check_run_id(run_id)},
+                body=_body(body), headers={"if-match": version})  # fmt: skip
+
+
+def simple(verb: str, run_id: str, why: str) -> Call[None]:
+    """pause, cancel, undo or rerun."""
+    return _acts(verb, run_id, d.Reason(why=why))
+
+
+def resume(run_id: str, deadline: float | None, budget: Budget | None, accept_new_steps: bool, why: str) -> Call[None]:  # fmt: skip
+    body = d.Resume(deadline=deadline, budget=_budget(budget), accept_new_steps=accept_new_steps, why=why)  # fmt: skip
+    return _acts("resume", run_id, body)
+
+
+def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | None, why: str) -> Call[str]:  # fmt: skip
+    made = new_id if new_id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
+    body = d.Fork(step=step, id=made, state=_plain(dict(state or {})), why=why)
+    read = _reads(RunRow)
+    return Call(operation("fork"), lambda data: read(data).id, {"run_id": check_run_id(run_id)}, body=_body(body))  # fmt: skip
+
+
+def import_run(lines: Iterable[str]) -> Call[bundle.Imported]:
+    content = "\n".join(line.rstrip("\n") for line in lines).encode()
+    return Call(operation("import"), _reads(bundle.Imported), body=content)
+
+
+def gc(older_than: float | None, keep: int | None, snapshots: int | None, snapshot_age: float | None,
+       dry_run: bool) -> Call[Collected]:  # fmt: skip
+    body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
+                            dry_run=dry_run)  # fmt: skip
+    return Call(operation("gc"), _reads(Collected), body=_body(body))
+
+
+def unschedule(schedule_id: str) -> Call[None]:
+    return Call(operation("unschedule"), _nothing, {"schedule_id": schedule_id})
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+
+class MessageReader:
+    """Server-sent events, line by line: each message as (kind, data)."""
+
+    def __init__(self) -> None:
+        self._kind, self._data = "", list[str]()
+
+    def feed(self, line: str) -> tuple[str, bytes] | None:
+        """A whole message, when this line ends one."""
+        if not line:
+            found = (self._kind, "\n".join(self._data).encode()) if self._kind else None
+            self._kind, self._data = "", []
+            return found
+        name, _, value = line.partition(":")
+        if name == "event":
+            self._kind = value.removeprefix(" ")
+        elif name == "data":
+            self._data.append(value.removeprefix(" "))
+        return None
+
+
+ENDS: Final = ("end", "signed-out", "error")
+"""The kinds of messages after which a stream is over."""
+
+
+def stream_ended(kind: str, data: bytes) -> None:
+    """What a stream ended with: nothing, or an error."""
+    if kind == "end":
+        return
+    if kind == "signed-out":
+        raise error_of(problem("not-signed-in", 401, "the token was revoked"))
+    raise StoreUnavailable(f"the stream failed: {data[:500].decode('utf-8', 'replace')}")
