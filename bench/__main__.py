@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import page
 from bench.harness import RESULTS
 
-NAMES = ("append", "cli", "steps", "loop", "decide", "fleet", "mcp", "lua")
+NAMES = ("append", "cli", "steps", "loop", "decide", "long", "fleet", "mcp", "lua", "web")
 DATABASES = ("sqlite", "postgres")
 
 

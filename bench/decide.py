@@ -24,9 +24,9 @@ from holdfast import Holdfast, Run, RunBusy, RunCancelled, RunWaiting, agent, co
 FLAT: Final = 3.0
 ENDS: Final = ("signal", "signal with an id", "approve", "answer", "resolve", "rerun", "cancel", "result",
                "result of a waiting run",
-               "holdfast list")  # fmt: skip
+               "get, brief", "holdfast list", "holdfast show")  # fmt: skip
 """What only needs the end of the log, or none of it."""
-WHOLE: Final = ("JSON Patch", "get", "holdfast show")
+WHOLE: Final = ("JSON Patch", "get")
 
 
 @step
@@ -123,6 +123,7 @@ class Visit:
         for _ in range(self.rounds):
             self._time("result", lambda: hf.result("r"))
             self._time("get", lambda: hf.get("r"))
+            self._time("get, brief", lambda: hf.get("r", brief=True))
         command = str(Path(sys.executable).parent / "holdfast")
         for _ in range(self.rounds):
             for name in ("list", "show"):

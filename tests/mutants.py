@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "no intent is committed",
         "runtime/declare/specs.py::CallSpec.__post_init__",
-        "has_intent=self.effect != REPEATABLE",
+        "has_intent=self.effect.has_intent",
         "has_intent=False",
         (f"{KILLS}[careful]",),
     ),
@@ -100,7 +100,7 @@ MUTANTS = (
         "    started = session.store.now()\n    session.check_lease()\n",
         "    started = session.store.now()\n    session.check_lease()\n"
         "    if spec.has_intent:\n"
-        "        early = e.CallSucceeded(branch=asked.branch.path, index=asked.index, step=step,\n"
+        "        early = e.CallSucceeded(branch=request.branch.path, index=request.index, step=step,\n"
         "                                name=spec.name, result=e.NULL, attempt=number)\n"
         "        yield from commit(session, [early])\n",
         (f"{KILLS}[chain]",),
@@ -197,7 +197,7 @@ MUTANTS = (
     Mutant(
         "an approval is not bound to the bytes that were shown",
         "runtime/call/approval.py::ask_approval",
-        "if shown != (asked.digest, asked.digest, spec.version):",
+        "if shown != (request.digest, request.digest, spec.version):",
         "if False:",
         ("tests/runtime/test_people.py",),
     ),
@@ -210,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "a snapshot is trusted over the log",
-        "views/state.py::_from_snapshot",
+        "store/brief.py::_from_snapshot",
         "at[0].hash == kept.hash",
         "at[0].hash",
         ("tests/test_views.py",),
@@ -600,7 +600,7 @@ MUTANTS = (
     Mutant(
         "what the code saw after it gave something up is not shown on replay",
         "runtime/call/match.py::replay",
-        "            asked.session.show(entry.seq)\n",
+        "            request.session.show(entry.seq)\n",
         "",
         ("tests/runtime/test_branches.py", "-k", "gave_something and sqlite"),
     ),

@@ -28,7 +28,7 @@ def counting(run: Run, n: int) -> int:
 
 @pytest.fixture
 def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("holdfast.views.state.SNAPSHOT_AFTER", 10)
+    monkeypatch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 10)
     with Holdfast(tmp_path / "h.db") as hf:
         hf.run(counting, id="r", n=20)
         yield hf
@@ -39,12 +39,12 @@ def truth(hf: Holdfast) -> RunState:
 
 
 def test_reading_a_long_run_leaves_a_snapshot_that_changes_nothing(hf: Holdfast) -> None:
-    first = hf.get("r")
+    first = hf.get("r", brief=True)
     kept = hf.store.snapshots.newest("r")
 
     assert kept is not None
     assert snapshot.load(kept.data) == truth(hf)
-    assert hf.get("r") == first == truth(hf)
+    assert hf.get("r", brief=True) == first == hf.get("r") == truth(hf)
 
 
 def spoiled(good: Snapshot, how: str) -> Snapshot:
@@ -75,12 +75,12 @@ def spoiled(good: Snapshot, how: str) -> Snapshot:
     ],
 )
 def test_a_snapshot_that_does_not_fit_the_log_is_ignored(hf: Holdfast, how: str) -> None:
-    hf.get("r")
+    hf.get("r", brief=True)
     good = hf.store.snapshots.newest("r")
     assert good is not None
     hf.store.snapshots.save("r", spoiled(good, how), keep=1)
 
-    assert hf.get("r") == truth(hf)
+    assert hf.get("r", brief=True) == truth(hf)
 
 
 @agent

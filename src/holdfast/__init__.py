@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.aio import AsyncHandle, AsyncHoldfast, AsyncWorker
     from holdfast.app import Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
+    from holdfast.core.items import Item
     from holdfast.core.params import Parameter, ParamSchema
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
@@ -98,6 +99,7 @@ __all__ = [
     "InputConflict",
     "InvalidInput",
     "InvalidTransition",
+    "Item",
     "IterationsExceeded",
     "LLMAgent",
     "LeaseLost",
@@ -151,6 +153,7 @@ _HOMES = {
     "holdfast.aio": ("AsyncHandle", "AsyncHoldfast", "AsyncWorker"),
     "holdfast.app": ("Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
+    "holdfast.core.items": ("Item",),
     "holdfast.core.parts": ("Message",),
     "holdfast.core.params": ("ParamSchema", "Parameter"),
     "holdfast.core.patch": ("StatePatch",),

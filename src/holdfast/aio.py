@@ -19,6 +19,7 @@ from holdfast import bundle, control, views
 from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.check import CheckedRun
 from holdfast.core.events import Event
+from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
@@ -391,9 +392,9 @@ class AsyncHoldfast:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
-    async def get(self, run_id: str) -> RunState:
-        """The state now."""
-        return await self._read(Holdfast.get, run_id)
+    async def get(self, run_id: str, *, brief: bool = False) -> RunState:
+        """The state now; with `brief` without most calls that are over, see `Holdfast.get`."""
+        return await self._read(Holdfast.get, run_id, brief=brief)
 
     async def at(
         self, run_id: str, step: int, when: Literal["before", "after"] = "after"
@@ -406,16 +407,59 @@ class AsyncHoldfast:
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
     async def events(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[tuple[Record, Event]]:
-        """The run's log after a seq, at most `limit` events: each record with its event."""
-        return await self._read(Holdfast.events, run_id, after=after, limit=limit)
+        """The run's log after a seq, at most `limit` events; or its `last` events. Each record with its event."""
+        return await self._read(Holdfast.events, run_id, after=after, limit=limit, last=last)
 
     async def timeline(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[views.Moment]:
-        """The run's events as sentences."""
-        return await self._read(Holdfast.timeline, run_id, after=after, limit=limit)
+        """The run's events as sentences; which ones is as for `events`."""
+        return await self._read(Holdfast.timeline, run_id, after=after, limit=limit, last=last)
+
+    async def record(
+        self, agent: str, /, *, id: str, by: str = "", why: str = "", **input: Any
+    ) -> AsyncHandle[Any]:
+        """Create a run that another program executes; see `Holdfast.record`."""
+        made = await self._write(Holdfast.record, agent, id=id, by=by, why=why, **input)
+        return AsyncHandle(self, made.id)
+
+    async def finish(self, run_id: str, result: Any = None) -> None:
+        """End a run that another program executes. One that has ended stays as it is."""
+        await self._write(Holdfast.finish, run_id, result)
+
+    async def put_item(
+        self, run_id: str, collection: str, key: str, value: Any, *, by: str = ""
+    ) -> bool:
+        """Keep a value (JSON, or bytes) in a run, under a key; see `Holdfast.put_item`."""
+        return await self._write(Holdfast.put_item, run_id, collection, key, value, by=by)
+
+    async def item(self, run_id: str, collection: str, key: str) -> Item | None:
+        """What is kept under a key, or None. This costs no more the longer the run's log is."""
+        return await self._read(Holdfast.item, run_id, collection, key)
+
+    async def items(
+        self,
+        run_id: str,
+        collection: str = "",
+        *,
+        prefix: str = "",
+        after: int = -1,
+        limit: int | None = None,
+    ) -> list[Item]:
+        """The items of a collection, the last one that was put first; see `Holdfast.items`."""
+        return await self._read(
+            Holdfast.items, run_id, collection, prefix=prefix, after=after, limit=limit
+        )
+
+    async def delete_item(self, run_id: str, collection: str, key: str, *, by: str = "") -> bool:
+        """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+        return await self._write(Holdfast.delete_item, run_id, collection, key, by=by)
+
+    async def delete(self, run_id: str) -> None:
+        """Delete a run that has ended: its log, its items and its values. Its id is free again."""
+        await self._write(Holdfast.delete, run_id)
 
     async def stream(
         self, run_id: str, *, after: int = -1

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 from holdfast import bundle, control, views
 from holdfast.check import CheckedRun, check
 from holdfast.core.events import Event
+from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
@@ -335,9 +336,13 @@ class Holdfast:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
-    def get(self, run_id: str) -> RunState:
-        """The state now."""
-        return views.get(self.store, run_id)
+    def get(self, run_id: str, *, brief: bool = False) -> RunState:
+        """The state now, for which the whole log is read.
+
+        With `brief`, of the calls that are over only the last 100 are there that succeeded, and the last 100 that
+        failed, were retried or were in doubt; `left_out` counts the others. Then of a long log only the end is read.
+        """
+        return views.brief(self.store, run_id) if brief else views.get(self.store, run_id)
 
     def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
         """The state before or after a step: what the agent knew then. Step 0 is the beginning."""
@@ -348,16 +353,16 @@ class Holdfast:
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[tuple[Record, Event]]:
-        """The run's log after a seq, at most `limit` events: each record with its event."""
-        return list(views.events(self.store, run_id, after=after, limit=limit))
+        """The run's log after a seq, at most `limit` events; or its `last` events. Each record with its event."""
+        return list(views.events(self.store, run_id, after=after, limit=limit, last=last))
 
     def timeline(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
+        self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[views.Moment]:
-        """The run's events as sentences."""
-        return list(views.timeline(self.store, run_id, after=after, limit=limit))
+        """The run's events as sentences; which ones is as for `events`."""
+        return list(views.timeline(self.store, run_id, after=after, limit=limit, last=last))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. Blocks while there are none."""
@@ -388,6 +393,55 @@ class Holdfast:
         """Run the code against the log, without executing any tool or writing anything."""
         row = views.row_of(self.store, run_id)
         return replay(self.store, row, self.engine.agent_of(row))
+
+    # ── integrations ─────────────────────────────────────────────────────────────────────
+
+    def record(
+        self, agent: str, /, *, id: str, by: str = "", why: str = "", **input: Any
+    ) -> Handle[Any]:
+        """Create a run that another program executes (`agent` is its name): no worker claims it. The same id is the
+        same run; with another input, InputConflict. The program keeps items in it, and ends it with `finish`."""
+        row = control.record(self.store, agent, input, id=id, by=by, why=why)
+        return Handle(self, row.id)
+
+    def finish(self, run_id: str, result: Any = None) -> None:
+        """End a run that another program executes. One that has ended stays as it is."""
+        control.finish(self.store, run_id, result)
+
+    def put_item(self, run_id: str, collection: str, key: str, value: Any, *, by: str = "") -> bool:
+        """Keep a value (JSON, or bytes) in a run, under a key; whether anything was recorded.
+
+        It is durable when this returns. The same value under the same key is not recorded again; another value is the
+        key's next version. A run that has ended takes no more items.
+        """
+        return control.put_item(self.store, run_id, collection, key, value, by=by)
+
+    def item(self, run_id: str, collection: str, key: str) -> Item | None:
+        """What is kept under a key, or None. This costs no more the longer the run's log is."""
+        return views.item(self.store, run_id, collection, key)
+
+    def items(
+        self,
+        run_id: str,
+        collection: str = "",
+        *,
+        prefix: str = "",
+        after: int = -1,
+        limit: int | None = None,
+    ) -> list[Item]:
+        """The items of a collection (or of all) whose keys start with `prefix`, the last one that was put first; only
+        those that were put after the event with this seq, if given. Deleted ones are left out."""
+        return list(
+            views.items(self.store, run_id, collection, prefix=prefix, after=after, limit=limit)
+        )
+
+    def delete_item(self, run_id: str, collection: str, key: str, *, by: str = "") -> bool:
+        """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+        return control.delete_item(self.store, run_id, collection, key, by=by)
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run that has ended: its log, its items and its values. Its id is free again."""
+        control.delete(self.store, run_id)
 
     # ── the store ────────────────────────────────────────────────────────────────────────
 

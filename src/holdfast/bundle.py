@@ -222,21 +222,11 @@ def import_run(store: Store, packed: Bundle) -> Imported:
     """Write a run that was read from a file into a store. One that had not ended is paused."""
     # Claimed while it is written, so that no worker claims it in between.
     run = packed.run
-    signals = [(r.seq, r.event) for r in packed.records if r.kind == e.SignalReceived.stored_as]
-    row, fresh = (
-        store.create(
-            Creation(
-                run,
-                packed.records,
-                blobs=packed.blobs,
-                worker=IMPORTER,
-                lease_us=LEASE_US,
-                keys=control.received(run.id, signals),
-            )
-        )
-        .wait()
-        .made
-    )
+    keyed = (e.SignalReceived.stored_as, e.ItemPut.stored_as)
+    known = [(r.seq, r.event) for r in packed.records if r.kind in keyed]
+    keys = control.received(run.id, known)
+    creation = Creation(run, packed.records, packed.blobs, IMPORTER, LEASE_US, keys)
+    row, fresh = store.create(creation).wait().made
     if not fresh:
         raise InvalidInput(f"run {run.id!r} already exists in this store; nothing was imported")
     last = packed.records[-1]

@@ -20,6 +20,7 @@ from holdfast import views
 from holdfast.control.fork import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
 from holdfast.core.journal import Place
@@ -37,7 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
-from holdfast.runtime.call.effects import Draw, Invoke
+from holdfast.runtime.call.operations import Draw, Invoke
 from holdfast.runtime.declare.mocks import Mocks, mocked_body, mocks_of
 from holdfast.runtime.declare.specs import AgentSpec, CallSpec
 from holdfast.runtime.exec.engine import Engine, Options
@@ -255,7 +256,7 @@ class _Rehearsal:
     def _mocked(self, effect: Invoke) -> Invoke:
         """What is executed instead; NotMocked for a tool or a model that has no mock."""
         assert isinstance(effect.where, Inside)
-        if effect.where.effect == "child":
+        if effect.where.effect is Effect.CHILD:
             return effect  # the agent's own code; its calls come here one by one
         is_check = bool(effect.args)
         name = effect.fn.__name__ if is_check else effect.where.name

@@ -176,9 +176,12 @@ class NoSuchRun(NotFound):
     """The store has no run of this id."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(
-            f"no run {run_id!r} in this store; `holdfast list` (hf.runs()) lists all runs"
-        )
+        self.run_id = run_id
+        super().__init__(f"no run {run_id!r} in this store; hf.runs() lists its runs")
+
+    def for_command_line(self, command: str) -> None:
+        """Let it name the command that lists the runs of this store."""
+        self.args = (f"no run {self.run_id!r} in this store; `{command}` lists its runs",)
 
 
 class AccessDenied(HoldfastError):
@@ -218,12 +221,22 @@ class RunFailed(HoldfastError):
         )
         self.root = root or run_id
         """The run whose limits hold for this one: itself, or the run at the top of its tree."""
+        self.store = ""
+        """The option that names the run's store in commands; empty if it is the default one."""
         super().__init__(self._text())
+
+    def in_store(self, option: str) -> None:
+        """Let the commands in its text name the store."""
+        self.store = option
+        self.args = (self._text(),)
+
+    def _show(self) -> str:
+        return " ".join(filter(None, ("holdfast show", self.run_id, self.store)))
 
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} failed: {self.error_type}: {self.message}\n"
-            f"  see why:   holdfast show {self.run_id}\n"
+            f"  see why:   {self._show()}\n"
             f"  try again: hf.resume({self.run_id!r}) continues from the failed step"
         )
 
@@ -234,7 +247,7 @@ class DeadlineExceeded(RunFailed):
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} failed: {self.message}\n"
-            f"  see why:   holdfast show {self.run_id}\n"
+            f"  see why:   {self._show()}\n"
             f"  continue:  hf.resume({self.root!r}, deadline=60) gives it another 60 seconds"
         )
 
@@ -245,7 +258,7 @@ class BudgetExceeded(RunFailed):
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} failed: {self.message}\n"
-            f"  see why:   holdfast show {self.run_id}\n"
+            f"  see why:   {self._show()}\n"
             f"  continue:  hf.resume({self.root!r}, budget=Budget(…)) with a higher limit; what was used counts on"
         )
 
@@ -256,7 +269,7 @@ class IterationsExceeded(RunFailed):
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} failed: {self.message}\n"
-            f"  see why:   holdfast show {self.run_id}\n"
+            f"  see why:   {self._show()}\n"
             f"  continue:  raise max_iterations, then hf.resume({self.run_id!r}); its last state is kept"
         )
 
@@ -267,7 +280,7 @@ class RunCancelled(RunFailed):
     def _text(self) -> str:
         return (
             f"run {self.run_id!r} was {self.message}\n"
-            f"  see more:  holdfast show {self.run_id}\n"
+            f"  see more:  {self._show()}\n"
             f"  try again: hf.rerun({self.run_id!r}) starts over, with the state kept"
         )
 

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from holdfast import control, views
 from holdfast.core.policy import Limits
-from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunWaiting
+from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunFailed, RunWaiting
 from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.runtime.exec.engine import Engine, Taken
 from holdfast.runtime.exec.resumable import check as check_resumable
 from holdfast.runtime.exec.tree import Tree
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.words.advice import store_option
 
 WAIT_SECONDS: Final = 5.0
 """How long one wait for a run lasts at most; then it is looked at again. (It cannot end without an event.)"""
@@ -201,6 +202,9 @@ def perform(engine: Engine, steps: Steps) -> Any:
                 advance = partial(steps.throw, error)
     except StopIteration as end:
         return end.value
+    except RunFailed as failed:
+        failed.in_store(store_option(engine.store.url))
+        raise
     finally:
         del advance  # it may hold the error, and the error this frame
 
@@ -227,6 +231,9 @@ async def perform_async(engine: Engine, steps: Steps) -> Any:
                 advance = partial(steps.throw, error)
     except StopIteration as end:
         return end.value
+    except RunFailed as failed:
+        failed.in_store(store_option(engine.store.url))
+        raise
     finally:
         del advance
 

@@ -121,8 +121,9 @@ def test_what_is_ours_is_written_beside_it_and_nothing_is_lost() -> None:
     ],
 )  # fmt: skip
 def test_what_it_does_not_know_is_refused_with_its_path(change: Any, path: str) -> None:
-    with pytest.raises(InvalidInput, match=path):
+    with pytest.raises(InvalidInput, match=path) as refused:
         read({**CANONICAL, **change})
+    assert "stored" not in str(refused.value)  # it was read
 
 
 def test_other_constraints_are_the_users_own() -> None:

@@ -199,6 +199,16 @@ async def value(hf: AsyncHoldfast) -> None:
     assert {"n": 2} == await hf.value("done", state.state)
 
 
+async def items(hf: AsyncHoldfast) -> None:
+    await hf.record("graph", id="thread")
+    assert await hf.put_item("thread", "notes", "k", {"n": 1})
+    found = await hf.item("thread", "notes", "k")
+    assert [found] == await hf.items("thread")
+    assert await hf.delete_item("thread", "notes", "k")
+    await hf.finish("thread")
+    await hf.delete("thread")
+
+
 async def fork(hf: AsyncHoldfast) -> None:
     handle = await hf.fork("done", 1, id="forked")
     assert "forked" == handle.id
@@ -244,6 +254,13 @@ OF_HOLDFAST: dict[str, Case] = {
     "value": value,
     "runs": lambda hf: hf.runs(status="waiting"),
     "timeline": lambda hf: hf.timeline("done"),
+    "record": lambda hf: hf.record("graph", id="recorded"),
+    "put_item": items,
+    "item": items,
+    "items": items,
+    "delete_item": items,
+    "finish": items,
+    "delete": items,
     "verify": lambda hf: hf.verify("done"),
     "gc": lambda hf: hf.gc(older_than=0, dry_run=True),
     "export": lambda hf: hf.export("done"),

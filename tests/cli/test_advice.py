@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Budget, Holdfast, Run, RunCancelled, RunFailed, RunWaiting, agent, tool
 from support.shell import HOLDFAST, commands, environment
 
 AGENTS = """
-from holdfast import Run, agent, step, tool
+from holdfast import Budget, Run, agent, step, tool
 import os
 
 
@@ -72,6 +73,31 @@ def sleeping(run: Run) -> str:
 @agent
 def parent(run: Run) -> object:
     return approval()
+
+
+@agent(budget=Budget(max_steps=1))
+def budget(run: Run) -> int:
+    return look(1) + look(2)
+
+
+@agent(deadline=0.001)
+def deadline(run: Run) -> int:
+    while True:
+        look(1)
+
+
+@agent
+def diverged(run: Run) -> bool:
+    look(2 if os.environ.get("CHANGED") else 1)
+    return run.approve("Send it?")
+
+
+@agent
+def added(run: Run) -> bool:
+    if os.environ.get("CHANGED"):
+        pay(1)
+    look(1)
+    return run.approve("Send it?")
 """
 CASES = {
     "approval": {},
@@ -83,7 +109,19 @@ CASES = {
     "failing": {"FAIL": "1"},
     "sleeping": {},
     "parent": {},
+    "budget": {},
+    "deadline": {},
+    "diverged": {},
+    "added": {},
+    "paused": {},
 }
+SECOND = {
+    "doubt": ("resume", "agents.py", "r-1"),  # the process died; the next one finds the doubt
+    "diverged": ("resume", "agents.py", "r-1"),
+    "added": ("resume", "agents.py", "r-1"),
+    "paused": ("pause", "r-1", "--yes"),
+}
+"""What happens before the run is looked at."""
 
 
 def holdfast(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -111,10 +149,11 @@ def test_every_printed_command_works(case: str, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "agents.py").write_text(AGENTS)
     store = ["--db", "other store.db"]
-    begin = ["run", f"agents.py:{case}", "--id", "r 1".replace(" ", "-"), "--lease", "0.2", *store]
+    agent = "approval" if case == "paused" else case
+    begin = ["run", f"agents.py:{agent}", "--id", "r 1".replace(" ", "-"), "--lease", "0.2", *store]
     first = holdfast(folder, *begin, **CASES[case])
-    if case == "doubt":  # the process died; the next one finds the doubt
-        first = holdfast(folder, "resume", "agents.py", "r-1", *store)
+    if case in SECOND:
+        first = holdfast(folder, *SECOND[case], *store, CHANGED="1")
     shown = holdfast(folder, "show", "r-1", *store)
     assert shown.returncode == 0, shown.stderr
     printed = dict.fromkeys([*commands(first.stderr), *commands(shown.stdout)])
@@ -129,3 +168,61 @@ def test_every_printed_command_works(case: str, tmp_path: Path) -> None:
         is_refused = "error:" in done.stderr or "Usage:" in done.stderr
         assert not is_refused, (line, done.stderr)
         assert "'other store.db'" in line
+
+
+@agent
+def failing(run: Run) -> None:
+    raise ValueError("no")
+
+
+@agent(deadline=0.001)
+def late(run: Run) -> None:
+    while True:
+        pay(1)
+
+
+@agent(budget=Budget(max_steps=1))
+def costly(run: Run) -> None:
+    pay(1)
+    pay(2)
+
+
+@tool
+def pay(n: int) -> int:
+    return n
+
+
+@agent
+def waiting(run: Run) -> bool:
+    return run.approve("Send it?")
+
+
+def test_every_command_in_an_error_names_its_store(tmp_path: Path) -> None:
+    path = tmp_path / "other store.db"
+    printed: list[str] = []
+    with Holdfast(path, agents=[failing, late, costly, waiting]) as hf:
+        for number, agent_ in enumerate((failing, late, costly)):
+            with pytest.raises(RunFailed) as failed:
+                hf.run(agent_, id=f"r{number}")
+            printed += commands(str(failed.value))
+        with pytest.raises(RunWaiting):
+            hf.run(waiting, id="w")
+        hf.cancel("w")
+        with pytest.raises(RunCancelled) as cancelled:
+            hf.resume("w")
+        printed += commands(str(cancelled.value))
+
+    assert len(printed) == 4
+    for line in printed:
+        done = holdfast(tmp_path, *as_typed(line))
+        assert not done.returncode, (line, done.stderr)
+
+
+def test_a_run_that_is_not_there_is_answered_with_the_command_that_lists_those_that_are(
+    tmp_path: Path,
+) -> None:
+    Holdfast(tmp_path / "other store.db").close()
+
+    refused = holdfast(tmp_path, "show", "nowhere", "--db", "other store.db")
+
+    assert "`holdfast list --db 'other store.db'` lists its runs" in refused.stderr

@@ -1,6 +1,8 @@
 """`holdfast fork ID STEP --dry FILE`: one step again, in isolation."""
 
-from support.shell import Shell
+import shlex
+
+from support.shell import Shell, commands
 
 
 def test_a_dry_fork_prints_what_the_step_did_and_changes_nothing(shell: Shell) -> None:
@@ -37,6 +39,9 @@ def test_a_tool_without_a_mock_is_named_and_not_called(shell: Shell) -> None:
     refused = shell("fork", "r1", "2", "--dry", "agents.py", code=1).stderr
 
     assert "send has no mock, so nothing was executed" in refused
+    (line,) = commands(refused)
+    pasted = shell(*shlex.split(line.replace("RESULT", "m-9"))[1:]).stdout
+    assert "step 2, send: done" in pasted
     assert ["sam"] == shell.lines("sent")
 
 

@@ -520,7 +520,7 @@ def test_an_unknown_run_is_refused(verb: str, world: Path) -> None:
     at = next(n for n, word in enumerate(words) if n and word in known)
     line = " ".join([*words[:at], "no-such", *words[at + 1 :]])
 
-    assert refused(world, line, 1).startswith("no run 'no-such' in this store; `holdfast list`")
+    assert refused(world, line, 1).startswith("no run 'no-such' in this store; `holdfast list --db")
 
 
 @pytest.mark.parametrize("verb", [verb for verb, case in CASES.items() if case.wrong_state])

@@ -97,6 +97,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.TimeoutFired, **PLACES, within_us=st.integers(0, 9)),
     st.builds(e.WaitEnded, **PLACES, wait=st.just("timer"), outcome=KEYS, source=st.integers(0, 9)),
     st.builds(e.SignalReceived, id=KEYS, name=KEYS, value=VALUES),
+    st.builds(e.ItemPut, collection=KEYS, key=KEYS, number=st.integers(1, 9), value=VALUES, adds=st.booleans()),
     st.builds(e.ApprovalDecided, **PLACES, approved=st.booleans()),
     st.builds(e.AnswerGiven, **PLACES, value=VALUES),
     st.builds(e.StateChanged, **NOTED, op=st.sampled_from(["set", "increment", "append", "delete"]), key=KEYS, value=VALUES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -10,7 +11,8 @@ from mcp import Client
 from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 
-from holdfast import Holdfast
+from holdfast import Holdfast, StoreUnavailable
+from holdfast.mcp import feed
 from holdfast.mcp.reach import Identity
 from holdfast.mcp.server import HoldfastServer
 from support.mcp_tasks import connected, migration, run, waits
@@ -125,6 +127,33 @@ def test_new_tasks_change_the_list_of_resources(hf: Holdfast) -> None:
                 return await anext(aiter(changes))
 
     assert ResourcesListChanged() == run(main())
+
+
+def test_a_store_that_fails_in_an_unexpected_way_does_not_end_notifications(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged and tried again."""
+    uri = waits(hf, migration, "m", goal="x")
+    heads, failures = hf.store.heads, [RuntimeError("a bug"), StoreUnavailable("away")]
+    monkeypatch.setattr(feed, "RETRY_SECONDS", 0.01)
+
+    async def main() -> Any:
+        async with (
+            connected(hf.store, ME) as client,
+            client.listen(resource_subscriptions=[uri]) as changes,
+        ):
+
+            def failing(ids: Sequence[str]) -> dict[str, int]:
+                if failures:
+                    raise failures.pop()
+                return heads(ids)
+
+            monkeypatch.setattr(hf.store, "heads", failing)
+            await anyio.to_thread.run_sync(elsewhere, hf, "m")
+            return await anext(aiter(changes))
+
+    assert ResourceUpdated(uri) == run(main())
+    assert [] == failures
 
 
 def test_a_slow_subscriber_delays_nobody(hf: Holdfast) -> None:

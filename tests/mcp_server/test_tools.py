@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Run, agent
 from holdfast.mcp.reach import Identity
 from support.mcp_tasks import (
     MODES,
@@ -21,6 +21,7 @@ from support.mcp_tasks import (
     run,
     talk,
     waits,
+    wordy,
 )
 
 ME = Identity("migration")
@@ -224,6 +225,58 @@ def test_a_question_is_answered_if_the_operator_allows_it(hf: Holdfast) -> None:
 
     hf.worker(agents=[asking]).run(once=True)
     assert "red" == hf.result("q")
+
+
+@agent(name="asks twice")
+def asking_twice(run: Run) -> list[str]:
+    return [str(run.ask(f"Question {n}", options=["yes", "no"])) for n in range(2)]
+
+
+def test_an_answer_that_is_sent_again_does_not_answer_the_next_question(hf: Holdfast) -> None:
+    waits(hf, asking_twice, "q")
+    who = Identity("asker", ("*",), may_answer=True)
+
+    def answers() -> None:
+        call(hf.store, who, "answer_question", task_id="q", value="yes", idempotency_key="first")
+
+    answers()
+    hf.worker(agents=[asking_twice]).run(once=True)
+    answers()
+
+    assert ["Question 1"] == [wait.name for wait in hf.get("q").waits if not wait.decided]
+    found = refusal(
+        hf.store, who, "answer_question", task_id="q", value="no", idempotency_key="first"
+    )
+    assert "another request" in found["message"]
+
+
+def test_a_resume_that_is_sent_again_lets_a_task_try_once(hf: Holdfast, tmp_path: Path) -> None:
+    waits(hf, failing, "f", file=str(tmp_path / "missing"))
+    for _ in range(2):
+        call(hf.store, Identity("failing"), "resume_task", task_id="f", idempotency_key="k")
+        hf.worker(agents=[failing]).run(once=True)
+
+    assert 1 == sum(event.kind == "run_reopened" for _, event in hf.events("f"))
+
+
+def test_a_key_starts_a_task_of_an_agent_whose_name_is_not_an_id(hf: Holdfast) -> None:
+    hf.worker(agents=[asking_twice]).run(once=True)
+    who = Identity("asker", ("asks twice",))
+    started = [
+        call(hf.store, who, "start_task", agent_id="asks twice", idempotency_key="k")
+        for _ in range(2)
+    ]
+
+    assert [True, False] == [found["is_new"] for found in started]
+    assert started[0]["task_id"].startswith("asks-twice-")
+
+
+def test_long_texts_are_cut_in_lists(hf: Holdfast) -> None:
+    """The URI of each entry has all of it."""
+    waits(hf, wordy, "w")
+    call(hf.store, Identity("wordy"), "hand_over_task", task_id="w", to_agent="b", note="n" * 8000)
+    for tool in ("list_tasks", "list_due"):
+        assert len(str(call(hf.store, Identity("wordy"), tool))) < 1500
 
 
 def test_a_wait_for_a_change_ends_with_it(hf: Holdfast) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NewType, TypedDict
 
 import annotated_types
 import msgspec
@@ -91,12 +91,60 @@ def inside_a_struct(amount: Sum) -> None:
     paid.append(amount)
 
 
-CONSTRAINED = [by_field, by_meta, by_annotated_types, by_validator, optional]
+Amount = NewType("Amount", Annotated[int, Field(gt=0, le=100)])  # type: ignore[valid-newtype]
+Debt = NewType("Debt", Annotated[int, Meta(gt=0, le=100)])  # type: ignore[valid-newtype]
+
+
+def by_new_type(amount: Amount) -> None:
+    paid.append(amount)
+
+
+def by_new_type_of_meta(amount: Debt) -> None:
+    paid.append(amount)
+
+
+def by_meta_around_a_field(
+    amount: Annotated[Annotated[int, Field(le=100)], Meta(gt=0)],
+) -> None:
+    paid.append(amount)
+
+
+def by_field_around_meta(
+    amount: Annotated[Annotated[int, Meta(le=100)], Field(gt=0)],
+) -> None:
+    paid.append(amount)
+
+
+class Bill(TypedDict):
+    amount: Annotated[int, Field(gt=0)]
+
+
+class Row(NamedTuple):
+    amount: Annotated[int, Meta(gt=0)]
+
+
+def inside_a_typed_dict(amount: list[Bill]) -> None:
+    paid.append(amount)
+
+
+def inside_a_named_tuple(amount: Row | None) -> None:
+    paid.append(amount)
+
+
+def inside_a_new_type(amount: dict[str, Amount]) -> None:
+    paid.append(amount)
+
+
+CONSTRAINED = [by_field, by_meta, by_annotated_types, by_new_type, by_new_type_of_meta, by_meta_around_a_field,
+               by_field_around_meta, by_validator, optional]  # fmt: skip
 AMOUNT = -5_000_000
 NESTED: list[tuple[Any, Any]] = [
     (inside_a_list, [1, AMOUNT]),
     (inside_a_dataclass, Order(AMOUNT)),
     (inside_a_struct, Sum(AMOUNT)),
+    (inside_a_typed_dict, [{"amount": AMOUNT}]),
+    (inside_a_named_tuple, Row(AMOUNT)),
+    (inside_a_new_type, {"a": AMOUNT}),
 ]
 WRONG = [*((fn, AMOUNT) for fn in CONSTRAINED), *NESTED]
 
@@ -137,7 +185,7 @@ def test_what_fits_the_constraint_is_called_with_what_was_given(fn: Any, home: A
     assert [50] == paid
 
 
-@pytest.mark.parametrize("fn", CONSTRAINED[:4])
+@pytest.mark.parametrize("fn", CONSTRAINED[:8])
 def test_a_model_is_told_what_is_wrong_and_may_try_again(fn: Any, home: Any) -> None:
     model = ScriptedModel(call(fn.__name__, amount=AMOUNT), call(fn.__name__, amount=7), "Paid.")
     main = LLMAgent("clerk", model=model, tools=[tool(fn)])
@@ -148,7 +196,7 @@ def test_a_model_is_told_what_is_wrong_and_may_try_again(fn: Any, home: Any) -> 
     assert "'amount' is wrong" in hf.get("r").messages[2].content
 
 
-@pytest.mark.parametrize("fn", CONSTRAINED[:3])
+@pytest.mark.parametrize("fn", CONSTRAINED[:7])
 def test_a_constraint_is_in_the_schema(fn: Any) -> None:
     shown = tool_use(tool(fn)).schema.parameters["properties"]["amount"]
     assert {"type": "integer", "exclusiveMinimum": 0, "maximum": 100} == shown

@@ -806,3 +806,25 @@ def test_a_plain_call_on_the_event_loop_does_not_stop_the_other_branches(url: st
         with opened(url, main, boundary=patch) as hf:
             assert ["quick", "plain"] == hf.run(main, id="r")
             assert hf.verify("r").ok
+
+
+@step
+def doubled(n: int) -> int:
+    return 2 * n
+
+
+@agent
+async def maps_a_plain_step(run: AsyncRun) -> list[int]:
+    first = await run.map(doubled, [1, 2, 3])
+    await run.wait_for("go")
+    return first
+
+
+def test_an_async_agent_maps_a_plain_step(home: Any) -> None:
+    hf = home.open(maps_a_plain_step)
+    with pytest.raises(RunWaiting):
+        hf.run(maps_a_plain_step, id="r")
+    hf.signal("r", "go")
+
+    assert home.open(maps_a_plain_step).run(maps_a_plain_step, id="r") == [2, 4, 6]
+    assert [call.name for call in hf.get("r").calls] == ["doubled"] * 3

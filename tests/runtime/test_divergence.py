@@ -719,3 +719,92 @@ def test_a_key_of_ones_own_that_changed_is_a_divergence_and_nothing_is_sent_agai
     assert ["send sam"] == happened
     assert "'first'" in stopped.value.recorded
     assert "'second'" in stopped.value.attempted
+
+
+# ── in a child run ───────────────────────────────────────────────────────────────────────────
+
+
+def families() -> dict[str, tuple[Any, Any, Any]]:
+    """A parent, sync and async, with its child as it was and as it was changed to."""
+
+    @agent(name="child")
+    def child(run: Run) -> str:
+        read("a")
+        return str(run.wait_for("go"))
+
+    @agent(name="child")
+    def changed(run: Run) -> str:
+        other("a")
+        return str(run.wait_for("go"))
+
+    @agent(name="child")
+    async def child_async(run: AsyncRun) -> str:
+        read("a")
+        return str(await run.wait_for("go"))
+
+    @agent(name="child")
+    async def changed_async(run: AsyncRun) -> str:
+        other("a")
+        return str(await run.wait_for("go"))
+
+    called: dict[str, Any] = {}
+
+    @agent(name="parent")
+    def parent(run: Run) -> str:
+        return f"child: {called['child']()}"
+
+    @agent(name="parent")
+    async def parent_async(run: AsyncRun) -> str:
+        return f"child: {await called['child']()}"
+
+    return {
+        "sync": (parent, lambda new: called.update(child=changed if new else child), (child, changed)),
+        "async": (parent_async, lambda new: called.update(child=changed_async if new else child_async),
+                  (child_async, changed_async)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_parent_waits_until_the_code_of_its_child_is_put_right(home: Any, how: str) -> None:
+    """The child has not failed: it is waiting for its code, and so is its parent."""
+    parent, use, (old, new) = families()[how]
+    use(False)
+    with pytest.raises(RunWaiting):
+        home.open(parent, old).run(parent, id="p")
+    hf = home.open(parent, new)
+    use(True)
+    hf.signal("p~1", "go", "gone")
+
+    with pytest.raises(RunWaiting, match="child run p~1, which is waiting for its code") as waiting:
+        hf.run(parent, id="p")
+    assert [("child", "p~1", "code")] == [
+        (x.kind, x.run_id, x.child[0].kind) for x in waiting.value.waits
+    ]
+    assert ("waiting", "waiting") == (hf.get("p").status, hf.get("p~1").status)
+    assert hf.get("p~1").diverged is not None
+    assert "hf.resume('p~1')" in waiting.value.how
+    assert ["read a"] == happened
+
+    use(False)
+    again = home.open(parent, old)
+    assert "gone" == again.resume("p~1")
+    assert "child: gone" == again.run(parent, id="p")
+    assert ["read a"] == happened
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_parent_that_is_resumed_with_the_right_code_resumes_its_child(
+    home: Any, how: str
+) -> None:
+    parent, use, (old, new) = families()[how]
+    use(False)
+    with pytest.raises(RunWaiting):
+        home.open(parent, old).run(parent, id="p")
+    use(True)
+    hf = home.open(parent, new)
+    hf.signal("p~1", "go", "gone")
+    with pytest.raises(RunWaiting):
+        hf.run(parent, id="p")
+
+    use(False)
+    assert "child: gone" == home.open(parent, old).run(parent, id="p")

@@ -29,6 +29,7 @@ from holdfast import (
     tool,
 )
 from holdfast.testing import ScriptedModel
+from support.places import Place
 from support.runs import waits
 
 executed: list[str] = []
@@ -73,8 +74,8 @@ def order(run: Run, item: str) -> str:
 
 
 @pytest.fixture
-def ordered(home: Any) -> Holdfast:
-    hf: Holdfast = home.open(order)
+def ordered(place: Place) -> Holdfast:
+    hf: Holdfast = place.open(order)
     hf.run(order, id="r", item="lamp")
     executed.clear()
     return hf
@@ -146,7 +147,7 @@ def test_a_failing_mock_shows_how_the_step_fails_without_waiting_between_attempt
     assert "in test_a_failing" not in dry.error.traceback
 
 
-def test_the_failed_step_of_a_failed_run_can_be_tried_with_another_answer(home: Any) -> None:
+def test_the_failed_step_of_a_failed_run_can_be_tried_with_another_answer(place: Place) -> None:
     @tool
     def flaky() -> str:
         raise ValueError("broken")
@@ -156,7 +157,7 @@ def test_the_failed_step_of_a_failed_run_can_be_tried_with_another_answer(home: 
         run.state.answer = flaky()
         return run.state.answer
 
-    hf = home.open(failing)
+    hf = place.open(failing)
     with pytest.raises(RunFailed):
         hf.run(failing, id="r")
 
@@ -167,13 +168,13 @@ def test_the_failed_step_of_a_failed_run_can_be_tried_with_another_answer(home: 
     assert hf.get("r").status == "failed"
 
 
-def test_state_can_be_changed_before_the_step(home: Any) -> None:
+def test_state_can_be_changed_before_the_step(place: Place) -> None:
     @agent
     def telling(run: Run) -> str:
         look_up("lamp")
         return send(f"to {run.state.get('to', 'sam')}")
 
-    hf = home.open(telling)
+    hf = place.open(telling)
     hf.run(telling, id="r")
 
     dry = hf.fork("r", 2, mocks={"send": {"returns": "m-2"}}, state={"to": "ann"})
@@ -184,12 +185,12 @@ def test_state_can_be_changed_before_the_step(home: Any) -> None:
         hf.fork("r", 1, mocks={"look_up": {"returns": ""}}, state={"to": "ann"})
 
 
-def test_an_approval_that_was_given_counts(home: Any) -> None:
+def test_an_approval_that_was_given_counts(place: Place) -> None:
     @agent(approve=("external_action",))
     def careful(run: Run) -> str:
         return send("hello")
 
-    hf = home.open(careful)
+    hf = place.open(careful)
     waits(hf, careful)
     hf.approve("r", by="ann")
     hf.run(careful, id="r")
@@ -199,13 +200,13 @@ def test_an_approval_that_was_given_counts(home: Any) -> None:
     assert executed == []
 
 
-def test_parallel_calls_beside_the_step_are_answered_from_the_log(home: Any) -> None:
+def test_parallel_calls_beside_the_step_are_answered_from_the_log(place: Place) -> None:
     @agent
     def mapping(run: Run) -> list[Any]:
         run.state.sent = run.map(send, ["a", "b", "c"])
         return run.state.sent
 
-    hf = home.open(mapping)
+    hf = place.open(mapping)
     hf.run(mapping, id="r")
     executed.clear()
     second = next(c for c in hf.get("r").calls if c.branch == "0-2")
@@ -224,7 +225,7 @@ async def send_later(text: str) -> str:
     return f"sent {text}"
 
 
-def test_a_step_of_an_async_agent_with_tasks(home: Any) -> None:
+def test_a_step_of_an_async_agent_with_tasks(place: Place) -> None:
     @agent
     async def gathering(run: AsyncRun) -> list[str]:
         await send_later("first")
@@ -232,7 +233,7 @@ def test_a_step_of_an_async_agent_with_tasks(home: Any) -> None:
         run.state.both = both
         return [*both, await send_later("last")]
 
-    hf = home.open(gathering)
+    hf = place.open(gathering)
     hf.run(gathering, id="r")
     executed.clear()
     chosen = next(c for c in hf.get("r").calls if hf.value("r", c.args) == {"text": "b"})
@@ -251,12 +252,12 @@ def test_from_an_event_loop_too(ordered: Holdfast) -> None:
     assert asyncio.run(forked()).result == {"id": "x"}
 
 
-def test_the_tools_of_a_child_run_are_mocked_too(home: Any) -> None:
+def test_the_tools_of_a_child_run_are_mocked_too(place: Place) -> None:
     @agent
     def parent(run: Run) -> str:
         return order(item="lamp")
 
-    hf = home.open(parent, order)
+    hf = place.open(parent, order)
     hf.run(parent, id="r")
     executed.clear()
 
@@ -268,13 +269,13 @@ def test_the_tools_of_a_child_run_are_mocked_too(home: Any) -> None:
     assert {row.id for row in hf.runs()} == {"r", "r~1"}
 
 
-def test_a_step_of_a_loop(home: Any) -> None:
+def test_a_step_of_a_loop(place: Place) -> None:
     @loop(max_iterations=5)
     def counting(run: Run, state: AgentState) -> AgentState:
         noted = state.with_note(f"n{state.iteration}", send(f"iteration {state.iteration}"))
         return noted if state.iteration < 2 else noted.to_done("done")
 
-    hf = home.open(counting)
+    hf = place.open(counting)
     hf.run(counting, id="r", goal="count")
     executed.clear()
 
@@ -284,10 +285,10 @@ def test_a_step_of_a_loop(home: Any) -> None:
     assert executed == []
 
 
-def test_a_model_without_a_mock_is_refused_and_not_contacted(home: Any) -> None:
-    home.open().run(LLMAgent("writer", model=ScriptedModel("a poem")), id="r", goal="write")
+def test_a_model_without_a_mock_is_refused_and_not_contacted(place: Place) -> None:
+    place.open().run(LLMAgent("writer", model=ScriptedModel("a poem")), id="r", goal="write")
     real = LLMAgent("writer", model=OpenAIModel("some-model", api_key="none", base_url="http://127.0.0.1:9"))  # fmt: skip
-    hf = home.open(real)
+    hf = place.open(real)
 
     with pytest.raises(NotMocked, match="model has no mock"):
         hf.fork("r", step=1, mocks={})
@@ -296,15 +297,15 @@ def test_a_model_without_a_mock_is_refused_and_not_contacted(home: Any) -> None:
     assert dry.result["text"] == "a song"
 
 
-def test_a_scripted_model_needs_no_mock(home: Any) -> None:
+def test_a_scripted_model_needs_no_mock(place: Place) -> None:
     writer = LLMAgent("writer", model=ScriptedModel("a poem"))
-    hf = home.open(writer)
+    hf = place.open(writer)
     hf.run(writer, id="r", goal="write")
 
     assert hf.fork("r", step=1, mocks={}).result["text"] == "a poem"
 
 
-def test_a_step_that_is_declared_to_contact_something_needs_a_mock(home: Any) -> None:
+def test_a_step_that_is_declared_to_contact_something_needs_a_mock(place: Place) -> None:
     @step(outside=True)
     def draft() -> str:
         executed.append("draft")
@@ -314,7 +315,7 @@ def test_a_step_that_is_declared_to_contact_something_needs_a_mock(home: Any) ->
     def drafting(run: Run) -> str:
         return draft()
 
-    hf = home.open(drafting)
+    hf = place.open(drafting)
     hf.run(drafting, id="r")
 
     with pytest.raises(NotMocked, match="draft has no mock"):
@@ -340,17 +341,17 @@ def test_what_cannot_be_forked_is_refused(
         call(ordered)
 
 
-def test_changed_code_diverges_as_on_a_resume(ordered: Holdfast, home: Any) -> None:
+def test_changed_code_diverges_as_on_a_resume(ordered: Holdfast, place: Place) -> None:
     @agent(name="order")
     def changed(run: Run, item: str) -> str:
         return send(item)
 
     with pytest.raises(Diverged):
-        home.open(changed).fork("r", step=3, mocks={"charge": {"returns": {}}})
+        place.open(changed).fork("r", step=3, mocks={"charge": {"returns": {}}})
 
 
-def test_a_step_before_a_rerun_is_refused(home: Any) -> None:
-    hf = home.open(order)
+def test_a_step_before_a_rerun_is_refused(place: Place) -> None:
+    hf = place.open(order)
     hf.run(order, id="r", item="lamp")
     hf.rerun("r")
 
@@ -358,12 +359,12 @@ def test_a_step_before_a_rerun_is_refused(home: Any) -> None:
         hf.fork("r", step=3, mocks={"charge": {"returns": {}}})
 
 
-def test_a_deadline_that_has_passed_since_does_not_count(home: Any, clock: Any) -> None:
+def test_a_deadline_that_has_passed_since_does_not_count(place: Place, clock: Any) -> None:
     @agent(deadline=60)
     def urgent(run: Run) -> str:
         return send("quick")
 
-    hf = home.open(urgent)
+    hf = place.open(urgent)
     hf.run(urgent, id="r")
     clock.advance(3600)
 

@@ -85,7 +85,7 @@ def test_requests_of_one_choice_are_named_by_their_ids(home: Any) -> None:
     first, second, question = commands(waiting.how)
 
     assert (first, second) == ("hf.approve('r', '#0')", "hf.approve('r', '#1')")
-    assert question == "hf.answer('r', …)"  # the only question: it needs no id
+    assert question == "hf.answer('r', VALUE)"  # the only question: it needs no id
     eval(second, {"hf": hf})
     assert home.open().run(either, id="r") == "Keep?"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Message, Run, agent, bundle, control, step, tool, views
+from holdfast import Holdfast, Message, Run, agent, bundle, control, step, tool
 from holdfast.cli.describe import content
 from holdfast.core.parts import ToolCall
 from holdfast.doctor import damage_of
@@ -283,15 +283,15 @@ def test_a_snapshot_with_a_changed_bit_is_not_used(
     """It still reads as a state, of this run and of this place in the log: only its digest can tell."""
     hf = opened.hf
     hf.run(small, id="r", name="sam")
-    monkeypatch.setattr(views.state, "SNAPSHOT_AFTER", 1)
-    truth = hf.get("r")
+    monkeypatch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 1)
+    truth = hf.get("r", brief=True)
     kept = opened.store.snapshots.newest("r")
     assert kept is not None and b"sam" in kept.data
     opened.change(
         "UPDATE holdfast.snapshots SET data = :data", data=kept.data.replace(b"sam", b"tom")
     )
 
-    assert truth == hf.get("r")
+    assert truth == hf.get("r", brief=True) == hf.get("r")
 
 
 def test_a_log_that_lost_its_end_is_reported(opened: Opened) -> None:
@@ -331,7 +331,7 @@ SAYS_DAMAGE = (LogDamaged, StoreUnavailable, SchemaMismatch)
 def fill(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A store with small values, blobs, an artifact, a caller's key, a waiting run and snapshots."""
     with monkeypatch.context() as patch, Holdfast(path) as hf:
-        patch.setattr(views.state, "SNAPSHOT_AFTER", 1)
+        patch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 1)
         for n in range(2):
             hf.run(small, id=f"small-{n}", name=f"sam {n}")
         hf.run(large, id="large")
@@ -339,7 +339,7 @@ def fill(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
         with pytest.raises(RunWaiting):
             hf.run(waiting_after, id="waiting")
         for run_id in RUNS:
-            hf.get(run_id)
+            hf.get(run_id, brief=True)
     return path.read_bytes()
 
 
@@ -353,6 +353,7 @@ def read_all(hf: Holdfast) -> dict[tuple[str, str], Any]:
     }
     for run_id in RUNS:
         reads[run_id, "get"] = partial(hf.get, run_id)
+        reads[run_id, "brief"] = partial(hf.get, run_id, brief=True)
         reads[run_id, "events"] = partial(hf.events, run_id)
         reads[run_id, "verify"] = partial(damage_of, hf.store, run_id)
         if run_id != "waiting":

@@ -70,6 +70,11 @@ def asking(run: Run) -> str:
 
 
 @agent
+def wordy(run: Run) -> bool:
+    return bool(run.approve("really? " * 10_000))
+
+
+@agent
 def secretive(run: Run) -> str:
     log_in("sam", password="hunter2-canary")
     return str(run.wait_for("finished"))
@@ -82,7 +87,7 @@ def failing(run: Run, file: str) -> str:
     return "found"
 
 
-AGENTS = (migration, gated, asking, secretive, failing)
+AGENTS = (migration, gated, asking, wordy, secretive, failing)
 
 
 def waits(hf: Holdfast, wanted: Callable[..., Any], task_id: str, **given: Any) -> str:

@@ -27,6 +27,7 @@ from holdfast import (
     Handle,
     Holdfast,
     HoldfastError,
+    Item,
     LLMAgent,
     Message,
     OpenAIModel,
@@ -190,7 +191,8 @@ async def inside_async(run: AsyncRun) -> None:
     await run.wait_for("go", timeout=3)
     await run.ask("Which?")
     await run.checkpoint()
-    await run.map(draft, ["a"])  # expect-error
+    assert_type(await run.map(draft, ["a"]), list[list[str]])
+    await run.map(think, [7])  # expect-error
 
 
 # ── outside, sync ────────────────────────────────────────────────────────────────────────────
@@ -229,12 +231,14 @@ def running(url: str) -> None:
 def looking(hf: Holdfast) -> None:
     state: RunState = hf.at("r", 6, "before")
     assert_type(hf.get("r"), RunState)
+    assert_type(hf.get("r", brief=True), RunState)
     assert_type(state.state, dict[str, Any])
     assert_type(hf.artifact("r", "report"), bytes)
     for record, event in hf.stream("r", after=3):
         print(record.kind, event)
     hf.diff("r", 1, 2)
     hf.events("r", after=3)
+    hf.events("r", last=10)
     hf.value("r", state.state)
     hf.runs(status="waiting", agent="recap", limit=5)
     hf.verify("r")
@@ -252,6 +256,19 @@ def looking(hf: Holdfast) -> None:
     hf.at("r", 6, "during")  # expect-error
     hf.get(7)  # expect-error
     hf.gett("r")  # expect-error
+
+
+def integrating(hf: Holdfast) -> None:
+    assert_type(hf.record("graph", id="t", thread=7), Handle[Any])
+    assert_type(hf.put_item("t", "graph.checkpoints", "1", {"v": 1}, by="graph"), bool)
+    found = hf.item("t", "graph.checkpoints", "1")
+    assert_type(found, Item | None)
+    assert_type(hf.items("t", "graph.checkpoints", prefix="1", after=3, limit=1), list[Item])
+    assert_type(hf.delete_item("t", "graph.checkpoints", "1"), bool)
+    hf.finish("t", {"answer": 7})
+    hf.delete("t")
+    print(found.key)  # expect-error
+    hf.record("graph")  # expect-error
 
 
 def deciding(hf: Holdfast) -> None:
@@ -323,12 +340,14 @@ async def running_async(url: str) -> None:
 
 async def looking_async(hf: AsyncHoldfast) -> None:
     assert_type(await hf.get("r"), RunState)
+    assert_type(await hf.get("r", brief=True), RunState)
     assert_type(await hf.at("r", 6, "before"), RunState)
     assert_type(await hf.artifact("r", "report"), bytes)
     async for record, event in hf.stream("r", after=3):
         print(record.kind, event)
     await hf.diff("r", 1, 2)
     await hf.events("r", after=3)
+    await hf.events("r", last=10)
     await hf.value("r", 1)
     await hf.runs(status="waiting")
     await hf.verify("r")
@@ -345,6 +364,17 @@ async def looking_async(hf: AsyncHoldfast) -> None:
     await hf.agents()
     await hf.get(7)  # expect-error
     await hf.runs(state="waiting")  # expect-error
+
+
+async def integrating_async(hf: AsyncHoldfast) -> None:
+    assert_type(await hf.record("graph", id="t", thread=7), AsyncHandle[Any])
+    assert_type(await hf.put_item("t", "graph.checkpoints", "1", b"bytes"), bool)
+    assert_type(await hf.item("t", "graph.checkpoints", "1"), Item | None)
+    assert_type(await hf.items("t", "graph.checkpoints", prefix="1", limit=1), list[Item])
+    assert_type(await hf.delete_item("t", "graph.checkpoints", "1"), bool)
+    await hf.finish("t", {"answer": 7})
+    await hf.delete("t")
+    await hf.put_item("t", "k", 1)  # expect-error
 
 
 async def deciding_async(hf: AsyncHoldfast) -> None:

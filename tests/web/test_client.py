@@ -199,7 +199,7 @@ def test_a_patch_is_bound_to_a_version_and_a_key(hf: Holdfast, outside: Any) -> 
     patch = partial(control.patch, hf.store) if outside is hf else outside.patch
     assert patch("p", {"a": 1}, delete=["asked"], expected=seq, key="k")
     assert not patch("p", {"a": 1}, delete=["asked"], expected=seq, key="k")
-    with pytest.raises(Conflict, match="expected the log to end"):
+    with pytest.raises(Conflict, match="expected its log to end"):
         patch("p", {"a": 2}, expected=seq)
     patch("p", [{"op": "add", "path": "/state/b", "value": [1]}])
     patch("p", StatePatch(facts={"x": 1}, flags=["odd"]))  # type: ignore[arg-type]

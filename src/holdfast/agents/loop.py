@@ -28,9 +28,9 @@ from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.approvals import require_approvals
 from holdfast.runtime.call.checkpoints import end_iteration
 from holdfast.runtime.call.durations import Durations, measured
-from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.enter import enter
 from holdfast.runtime.call.gate import check_budget, gate
+from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.task_factory import whole
 from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
 from holdfast.runtime.declare.params import Params

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from holdfast.cli import text
-from holdfast.errors import HoldfastError, InvalidInput, NotFound, NotNow
+from holdfast.errors import HoldfastError, InvalidInput, NoSuchRun, NotFound, NotNow
 from holdfast.store.base import Filter, Store
 from holdfast.store.opening import (
     exists,
@@ -27,6 +27,7 @@ from holdfast.store.opening import (
     sqlite_file,
     with_password,
 )
+from holdfast.words.advice import command
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,6 +114,9 @@ def existing_store(url: str | None) -> Iterator[Store]:
     store = open_store(url)
     try:
         yield store
+    except NoSuchRun as error:
+        error.for_command_line(command(url, "list"))
+        raise
     finally:
         store.close()
 

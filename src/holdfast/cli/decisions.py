@@ -205,7 +205,7 @@ def _show_call(store: Store, run_id: str, call: Call) -> None:
 
 
 def _summary(store: Store, run_id: str) -> str:
-    state = views.get(store, run_id)
+    state = views.brief(store, run_id)
     return f"{run_id} of {text.visible(state.agent)} ({state.status}, {text.visible(str(views.position(state)))})"
 
 
@@ -338,7 +338,7 @@ def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], f
     with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         acts.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)
-        inherited = views.get(store, made).inherited_effects
+        inherited = views.brief(store, made).inherited_effects
     data = {"run": made, "forked_from": run_id, "step": step, "inherited_effects": inherited}
     lines = [f"{made}: forked from {run_id} after step {step}"]
     if inherited:

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import views
 from holdfast.core import values
+from holdfast.core.effect import Effect
 from holdfast.core.events import Value
 from holdfast.core.state import Call, RunState
 from holdfast.doctor import OVERDUE_US
@@ -67,8 +68,8 @@ def _overdue(row: RunRow, now: int) -> str:
 def doubt_of(call: Call) -> str:
     """What becomes of a call in doubt."""
     match call.effect:
-        case "keyed":
+        case Effect.KEYED:
             return "on resume it is called again with the same key"
-        case "checked":
+        case Effect.CHECKED:
             return "on resume its check is called"
     return "it is not repeated: a person must resolve it"

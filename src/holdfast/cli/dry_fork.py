@@ -13,6 +13,8 @@ from holdfast.cli import text
 from holdfast.cli.common import existing_store, users_code
 from holdfast.cli.load import check_agent, load
 from holdfast.dry_fork import DryStep
+from holdfast.errors import InvalidInput, NotMocked
+from holdfast.words.advice import command
 
 
 def dry_fork(
@@ -26,7 +28,15 @@ def dry_fork(
     with existing_store(url) as store:
         check_agent(loaded, views.row_of(store, run_id))
     with Holdfast(url, agents=loaded.agents.values()) as hf, users_code(as_json):
-        done = hf.fork(run_id, step, state=state, mocks=mocks)
+        try:
+            done = hf.fork(run_id, step, state=state, mocks=mocks)
+        except NotMocked as refused:
+            again = command(
+                url, "fork", run_id, step, "--dry", file, "--mock", f"{refused.name}=RESULT"
+            )
+            raise InvalidInput(
+                f"{refused.name} has no mock, so nothing was executed. Add one: {again}"
+            ) from None
     if as_json:
         click.echo(text.as_json(_data(done)))
     else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from holdfast.words.calls import evidence, resolution
 EVENTS_SHOWN = 1000
 """So many events are printed in one table."""
 CALLS_SHOWN = 100
-"""Of a long run so many calls are shown, the last ones, and all that did not simply succeed."""
+"""Of a long run so many calls are shown, the last ones, and earlier ones that did not simply succeed."""
 
 
 # ── list ─────────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +100,7 @@ def _fields(row: RunRow) -> dict[str, Any]:
 @click.option("--short", is_flag=True, help="Only its position, and how to continue.")
 @click.option(
     "--all", "every_call", is_flag=True,
-    help=f"Every call. Default: the last {CALLS_SHOWN}, and those that are not done.",
+    help=f"Every call. Default: the last {CALLS_SHOWN}, and earlier ones that did not simply succeed.",
 )  # fmt: skip
 @store_option
 @json_option
@@ -109,8 +109,10 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
     """Show the state of a run and how it got there."""
     with existing_store(url) as store:
         row = views.row_of(store, run_id)
-        if step is None:
+        if step is None and every_call:
             state = views.get(store, run_id)
+        elif step is None:
+            state = views.brief(store, run_id, through=partial(counted, what="reading event"))
         else:
             state = views.at(store, run_id, step, "before" if before else "after")
         ways = views.next_steps(store, state) if step is None else []
@@ -139,7 +141,8 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
     _head(state, place, waits, steps, now)
     if short:
         return
-    _calls(state.calls if every_call else _worth_a_look(state.calls), len(state.calls))
+    shown = state.calls if every_call else _worth_a_look(state.calls)
+    _calls(shown, len(state.calls) + state.left_out - len(shown))
     _knowledge(state)
     _failure(state)
     _ending(state)
@@ -198,12 +201,12 @@ def _worth_a_look(calls: Sequence[Call]) -> Sequence[Call]:
     return [*(c for c in earlier if c.status != "done" or _story(c)), *calls[-CALLS_SHOWN:]]
 
 
-def _calls(calls: Sequence[Call], of: int) -> None:
+def _calls(calls: Sequence[Call], left_out: int) -> None:
     if not calls:
         return
     text.heading("calls")
-    if len(calls) < of:
-        click.echo(f"  {of - len(calls):,} earlier calls are done and not shown; --all shows them")
+    if left_out:
+        click.echo(f"  {text.count(left_out, 'earlier call')} not shown; --all shows every call")
     text.table(
         ("step", "call", "status", "tries", "took", "arguments", "result"),
         [
@@ -280,6 +283,7 @@ def _knowledge(state: RunState) -> None:
         f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
         for a in (*state.artifacts, *memory.artifacts)
     ])  # fmt: skip
+    _section("items", [f"{text.visible(name)}: {count:,}" for name, count in state.items.items()])
     _section(
         "last shown to a model", [] if state.context is None else [text.compact(state.context)]
     )
@@ -332,24 +336,40 @@ def _ending(state: RunState) -> None:
 # ── trace, events, diff ──────────────────────────────────────────────────────────────────────
 
 
+def _which_events(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that select a part of a log."""
+    options = (
+        click.option("--after", type=int, default=-1, help="Only events after this number."),
+        click.option("--limit", type=click.IntRange(0), help="At most so many events."),
+        click.option("--last", type=click.IntRange(0), help="Only the last so many events."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command()
 @run_argument
+@_which_events
 @store_option
 @json_option
-def trace(run_id: str, url: str | None, as_json: bool) -> None:
+def trace(run_id: str, after: int, limit: int | None, last: int | None, url: str | None,
+          as_json: bool) -> None:  # fmt: skip
     """Print a run's timeline as sentences."""
     with existing_store(url) as store:
-        _check_readable(store, run_id)
-        moments = views.timeline(store, run_id)
+        _check_readable(store, run_id, after, limit, last)
+        moments = views.timeline(store, run_id, after=after, limit=limit, last=last)
         if as_json:
             _trace_json(run_id, moments)
         else:
             _trace(run_id, moments)
 
 
-def _check_readable(store: Store, run_id: str, after: int = -1) -> None:
+def _check_readable(
+    store: Store, run_id: str, after: int, limit: int | None, last: int | None
+) -> None:
     """Read all that is to be printed, before any of it is: a damaged log is not shown in part."""
-    for _ in views.events(store, run_id, after=after):
+    for _ in views.events(store, run_id, after=after, limit=limit, last=last):
         pass
 
 
@@ -378,14 +398,15 @@ def _trace_json(run_id: str, moments: Iterable[views.Moment]) -> None:
 
 @click.command()
 @run_argument
-@click.option("--after", type=int, default=-1, help="Only events after this number.")
+@_which_events
 @store_option
 @json_option
-def events(run_id: str, after: int, url: str | None, as_json: bool) -> None:
+def events(run_id: str, after: int, limit: int | None, last: int | None, url: str | None,
+           as_json: bool) -> None:  # fmt: skip
     """A run's log, event by event, as it is kept."""
     with existing_store(url) as store:
-        _check_readable(store, run_id, after)
-        found = views.events(store, run_id, after=after)
+        _check_readable(store, run_id, after, limit, last)
+        found = views.events(store, run_id, after=after, limit=limit, last=last)
         if as_json:
             data = (
                 {"seq": r.seq, "time": r.time, "epoch": r.epoch, "kind": r.kind, "hash": r.hash.hex(),

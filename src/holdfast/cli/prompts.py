@@ -43,7 +43,7 @@ def show_request(store: Store, run_id: str, wait: Waiting) -> None:
 def ask_on_the_spot(store: Store, run_id: str) -> bool:
     """Ask the person at the terminal for everything that the run is waiting for. Returns whether anything was decided."""
     decided = False
-    for asked in views.requests(store, views.get(store, run_id)):
+    for asked in views.requests(store, views.brief(store, run_id)):
         if asked.wait.wait in ("approval", "answer"):
             show_request(store, asked.run_id, asked.wait)
             try:

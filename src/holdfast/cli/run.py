@@ -36,6 +36,7 @@ from holdfast.cli.describe import content, next_commands
 from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
+from holdfast.core.effect import Effect
 from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
@@ -184,7 +185,7 @@ class Job:
 
     def _interrupted(self) -> NoReturn:
         store = self.hf.store
-        state = views.get(store, self.run_id) if store.get(self.run_id) is not None else None
+        state = views.brief(store, self.run_id) if store.get(self.run_id) is not None else None
         how = next_commands(store, state, self.url, self.file) if state is not None else []
         if self.as_json:
             self._json(state.status if state is not None else "not created", how=how)
@@ -200,7 +201,7 @@ class Job:
         raise click.exceptions.Exit(INTERRUPTED)
 
     def _waits(self, waiting: RunWaiting) -> NoReturn:
-        state = views.get(self.hf.store, self.run_id)
+        state = views.brief(self.hf.store, self.run_id)
         steps = views.next_steps(self.hf.store, state)
         how = [advice(step, self.url, self.file) for step in steps] or [waiting.how]
         if self.as_json:
@@ -218,7 +219,7 @@ class Job:
         raise click.exceptions.Exit(1)
 
     def _failed(self, failed: RunFailed) -> NoReturn:
-        state = views.get(self.hf.store, self.run_id)
+        state = views.brief(self.hf.store, self.run_id)
         was_cancelled = isinstance(failed, RunCancelled)  # its message says so by itself
         error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
@@ -241,7 +242,7 @@ class Job:
 
     def _diverged(self, diverged: Diverged) -> NoReturn:
         """The code does not match the log: both sides, and the commands with which the run goes on."""
-        state = views.get(self.hf.store, self.run_id)
+        state = views.brief(self.hf.store, self.run_id)
         how = next_commands(self.hf.store, state, self.url, self.file)
         lines = [
             f"{diverged.what} To continue:",
@@ -267,7 +268,7 @@ def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str =
 
 def _print_result(store: Store, run_id: str, as_json: bool) -> None:
     """The result of a run that is completed; the agent's code is not needed for that."""
-    state = views.get(store, run_id)
+    state = views.brief(store, run_id)
     result = content(store, run_id, state.result)
     if as_json:
         click.echo(_as_json(run_id, state.status, result=result))
@@ -406,7 +407,7 @@ def _words(how: list[str]) -> list[str]:
 
 def _show_what_may_repeat(state: RunState) -> None:
     did = [f"step {call.step}, {text.visible(call.name)}" for call in state.calls
-           if call.status == "done" and call.effect not in ("", "repeatable")]  # fmt: skip
+           if call.status == "done" and call.effect not in ("", Effect.REPEATABLE)]  # fmt: skip
     if did:
         click.echo(f"run {state.id} has done this, and will do it again unless its state prevents it: "
                    + "; ".join(did), err=True)  # fmt: skip

@@ -7,6 +7,7 @@ is executing the run sees the event at its next commit.
 
 from holdfast.control.doubt import resolve
 from holdfast.control.fork import fork
+from holdfast.control.items import delete, delete_item, finish, put_item, record
 from holdfast.control.lifecycle import accept_new_steps, cancel, pause, reopen, rerun, undo
 from holdfast.control.limits import set_limits
 from holdfast.control.patch import Patch, patch
@@ -22,10 +23,15 @@ __all__ = [
     "answer",
     "approve",
     "cancel",
+    "delete",
+    "delete_item",
+    "finish",
     "fork",
     "patch",
     "pause",
+    "put_item",
     "received",
+    "record",
     "registered",
     "reject",
     "reopen",

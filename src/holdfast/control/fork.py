@@ -12,6 +12,7 @@ from holdfast.control.requests import received
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.ancestors import ForkAncestry, ancestry_of
+from holdfast.core.effect import Effect
 from holdfast.core.events import Event
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob
@@ -58,7 +59,7 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     effects = tuple(
         f"step {c.step}: {c.name}"
         for c in whole.calls
-        if (c.branch, c.index) in finished and c.effect != "repeatable"
+        if (c.branch, c.index) in finished and c.effect != Effect.REPEATABLE
     )
     first = msgspec.structs.replace(
         created,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
-from holdfast.core.state import Call, RunState
-from holdfast.errors import NotNow, NotResumable
+from holdfast.core.state import RunState
+from holdfast.errors import KeyTaken, NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
 from holdfast.store.outside import (
@@ -34,8 +37,11 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     act(store, run_id, decide)
 
 
-def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Let a failed, paused or quarantined run continue; one that waits is looked at again."""
+def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str = "") -> None:
+    """Let a failed, paused or quarantined run continue; one that waits is looked at again. A `key` counts once."""
+    claimed = store_key("reopen", run_id, key)
+    if recorded(store, claimed, e.RunReopened) is not None:
+        return
 
     def decide(_: RunState, row: RunRow) -> Act:
         if row.status == "cancelled":
@@ -48,7 +54,7 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             whole_state(store, run_id)  # it may have been quarantined because of its log
         if row.status in ("failed", "paused", "quarantined"):
             now = store.now()
-            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now))
+            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed)
         return Act()
 
     found = store.get(run_id)
@@ -56,7 +62,8 @@ def reopen(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return  # it continues by itself: its log, which may be long, need not be read for that
     for child in _failed_children(store, run_id):
         reopen(store, child, by=by, why=why)
-    act(store, run_id, decide)
+    with contextlib.suppress(KeyTaken):  # it has continued
+        act(store, run_id, decide)
 
 
 def _is_undone(state: RunState) -> bool:
@@ -99,7 +106,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
-        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and _acts(c)]
+        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and c.may_be_in_doubt]
         if doubt:
             first = doubt[0]
             raise NotNow(
@@ -109,10 +116,6 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
     act(store, run_id, decide, what_is_open)
-
-
-def _acts(call: Call) -> bool:
-    return call.effect not in ("repeatable", "child", "transactional")
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -135,7 +138,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
-            end = "" if row.status in TERMINAL_STATUSES else f"; `holdfast cancel {run_id}` ends it"
+            end = "" if row.status in TERMINAL_STATUSES else f"; hf.cancel({run_id!r}) ends it"
             raise NotNow(
                 f"run {run_id!r} has nothing to undo: none of its completed calls declares undo (@tool(undo=…)), "
                 f"or it is already undone{end}"

@@ -10,13 +10,14 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, values
 from holdfast.core.knowledge import operated
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
-from holdfast.store.base import RESERVED, RunRow, Store
+from holdfast.store.base import RunRow, Store
 from holdfast.store.outside import Act, act, everything, refuse_ended, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
@@ -43,9 +44,9 @@ def patch(
     `key` counts once per run: False if a patch with this key was recorded before.
     """
     event = _patch_event(changes, delete, knowledge, by=by, why=why)
-    claimed = _patch_key(run_id, key) if key else ""
+    claimed = store_key("patch", run_id, key)
     # Looked for before the version is compared: the first attempt has changed the version.
-    if claimed and _is_recorded(store, claimed, event):
+    if _is_recorded(store, run_id, claimed, event):
         return False
 
     def decide(state: RunState, row: RunRow) -> Act:
@@ -59,23 +60,16 @@ def patch(
     try:
         act(store, run_id, decide, the_end if event.operations is None else everything)
     except KeyTaken:
-        return not _is_recorded(store, claimed, event)
+        return not _is_recorded(store, run_id, claimed, event)
     return True
 
 
-def _is_recorded(store: Store, key: str, event: e.StatePatched) -> bool:
+def _is_recorded(store: Store, run_id: str, key: str, event: e.StatePatched) -> bool:
     """Whether this patch was recorded under its key; InvalidInput if another one was."""
-    found = store.find_key(key)
-    if found is None:
-        return False
-    run_id, seq = found
-    records = store.read(run_id, after=seq - 1, limit=1)
-    known = log.read_event(run_id, records[0]) if records else None
-    if not isinstance(known, e.StatePatched) or _content(known) != _content(event):
-        raise InvalidInput(
-            f"run {run_id!r}: the idempotency key was used for another patch (event {seq}); use a new key"
-        )
-    return True
+    known = recorded(store, key, e.StatePatched)
+    if known is not None and _content(known) != _content(event):
+        raise refusal(run_id)
+    return known is not None
 
 
 def _content(event: e.StatePatched) -> tuple[e.Value | None, ...]:
@@ -100,12 +94,6 @@ def _patch_event(
         return replace(event, changes=state_operations(changes, delete), patch=also)
     jsonpatch.operations(changes)
     return replace(event, operations=_small(values.encode(changes)))
-
-
-def _patch_key(run_id: str, key: str) -> str:
-    """The key under which the store knows that a run has received this patch."""
-    known_as = values.digest(key.encode("utf-8", "surrogatepass"))
-    return f"{RESERVED}patch {run_id} {known_as}"
 
 
 def _try_out(state: RunState, ops: Any) -> None:

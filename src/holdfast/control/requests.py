@@ -7,14 +7,16 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
 from holdfast.core import log, still_open, values
-from holdfast.core.advice import decision_calls
 from holdfast.core.events import Event
+from holdfast.core.items import version_key
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.base import RESERVED, RunRow, Store
 from holdfast.store.outside import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
+from holdfast.words.waiting import decision_calls
 
 
 def signal(
@@ -51,8 +53,13 @@ def _signal_key(run_id: str, signal_id: str) -> str:
 
 
 def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
-    """For a log that is written at once: the keys of the signals in it, with their places."""
-    found = {_signal_key(run_id, x.id): seq for seq, x in events if isinstance(x, e.SignalReceived)}
+    """For a log that is written at once: the keys of the signals and items in it, with their places."""
+    found: dict[str, int] = {}
+    for seq, x in events:
+        if isinstance(x, e.SignalReceived):
+            found[_signal_key(run_id, x.id)] = seq
+        elif isinstance(x, e.ItemPut):
+            found[RESERVED + version_key(run_id, x.collection, x.key, x.number)] = seq
     return list(found.items())
 
 
@@ -105,10 +112,17 @@ def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
 
 
 def answer(
-    store: Store, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = ""
-) -> None:
-    """Answer the question that the run asks."""
+    store: Store, run_id: str, value: Any, request: str = "", *, key: str = "", by: str = "", why: str = ""
+) -> bool:  # fmt: skip
+    """Answer the question that the run asks.
+
+    A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:
+    False if an answer with this key was recorded before.
+    """
     wrapped, blob = log.wrap(values.encode(value))
+    claimed = store_key("answer", run_id, key)
+    if _is_given(store, run_id, claimed, wrapped):
+        return False
 
     def decide(state: RunState, row: RunRow) -> Act:
         refuse_ended(row)
@@ -117,9 +131,21 @@ def answer(
         if wait.options and value not in wait.options:
             raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
-        return Act([event], WAKE, [] if blob is None else [blob])
+        return Act([event], WAKE, [] if blob is None else [blob], claimed)
 
-    act(store, run_id, decide, _requests(request))
+    try:
+        act(store, run_id, decide, _requests(request))
+    except KeyTaken:
+        return not _is_given(store, run_id, claimed, wrapped)
+    return True
+
+
+def _is_given(store: Store, run_id: str, key: str, value: e.Value) -> bool:
+    """Whether this answer was recorded under its key; InvalidInput if another one was."""
+    known = recorded(store, key, e.AnswerGiven)
+    if known is not None and known.value != value:
+        raise refusal(run_id)
+    return known is not None
 
 
 def _pending(state: RunState, kind: str, request: str) -> Waiting:

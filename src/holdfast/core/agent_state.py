@@ -37,7 +37,7 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.policy import MICROSECONDS, RISKS, Budget
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
-from holdfast.errors import InvalidInput, InvalidTransition, NotStorable
+from holdfast.errors import InvalidInput, InvalidTransition
 
 
 class Phase(enum.StrEnum):
@@ -367,7 +367,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             return msgspec.convert(stored, cls)
         except msgspec.ValidationError as error:
             said = canonical_state.path_given(str(error), given)
-            raise NotStorable(f"this is not an {cls.__name__}: {said}") from None
+            raise InvalidInput(f"this is not an {cls.__name__}: {said}") from None
 
     def stored(self) -> bytes:
         """The state as it is kept in a log: its fields, and those of its parts."""

@@ -161,6 +161,7 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     )
     ancestors: tuple[str, ...] = ()  # of a fork of a fork: those before `forked_from`, oldest first
     inherited_events: int = 0  # how many of the events that follow are those of `forked_from`
+    recorded: bool = False  # another program executes it: no worker claims it
 
     def __post_init__(self) -> None:
         for name, limit in self.budget.items():
@@ -687,6 +688,23 @@ class StatePatched(Event, frozen=True, omit_defaults=True):
     id: str = ""
     patch: Value | None = None
     operations: Value | None = None
+
+
+class ItemPut(Event, frozen=True, omit_defaults=True):
+    """An integration has kept a value under a key of its own, or (without a value) deleted it.
+
+    The versions of a key are numbered from 1, so that each is recorded once.
+    """
+
+    collection: str
+    key: str
+    number: int
+    value: Value | None = None
+    is_bytes: bool = False
+    """The value is bytes, stored outside the log, and not JSON."""
+    adds: bool = False
+    """The key had no value before."""
+    by: str = ""
 
 
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import knowledge
 from holdfast.core import patch as patches
+from holdfast.core.effect import Effect
 from holdfast.core.events import Event, Spent, Usage, Value, added, plain
 from holdfast.core.log import Record, read_event
 from holdfast.core.loop_state import Document
@@ -107,6 +108,7 @@ class Draft:
     plan: list[PlanStep]
     steps: int
     child_steps: int
+    left_out: int
     decisions: list[Decision]
     facts: list[Fact]
     questions: list[str]
@@ -115,6 +117,8 @@ class Draft:
     flags: list[str]
     lines: list[Line]
     usage: Usage
+    items: dict[str, int]
+    is_recorded: bool
     budget: dict[str, float]
     deadline_at: int | None
     waiting_for: str
@@ -189,6 +193,7 @@ class Draft:
         self.code_version, self.deadline_at, self.budget = x.code_version, x.deadline_at, x.budget
         self.stages, self.parent, self.forked_from = x.stages, x.parent, x.forked_from
         self.inherited_effects, self.is_loop = x.inherited_effects, x.loop
+        self.is_recorded = x.recorded
         self.created_at, self.status = time, "pending"
 
     def _claimed(self, x: e.RunClaimed) -> None:
@@ -346,7 +351,7 @@ class Draft:
             index=x.index,
             status="running",
             branch=x.branch,
-            effect="repeatable",
+            effect=Effect.REPEATABLE,
             digest=digest,
             args=x.args,
             attempts=(Attempt(x.attempt, time - x.duration_us),),
@@ -619,6 +624,10 @@ class Draft:
     def _context(self, x: e.ContextShown) -> None:
         self.context = x.slice
 
+    def _item(self, x: e.ItemPut) -> None:
+        count = self.items.get(x.collection, 0) + x.adds - (x.value is None)
+        self.items = {**self.items, x.collection: count}
+
     def _nothing(self, _x: Event) -> None:
         """An event that says how the code took its way, and nothing about the state."""
 
@@ -644,7 +653,7 @@ _APPLY: Final[dict[type[Event], Callable[[Draft, Any], None]]] = {
     e.NoteTaken: Draft._note, e.MessageAdded: Draft._message, e.ArtifactSaved: Draft._artifact,
     e.LogWritten: Draft._log, e.IterationEnded: Draft._iterated, e.KnowledgePatched: Draft._knowledge,
     e.ContextShown: Draft._context, e.StepsAccepted: Draft._accepted, e.LimitsChanged: Draft._limits, e.TimeoutFired: Draft._nothing,
-    e.UndoStarted: Draft._nothing,
+    e.ItemPut: Draft._item, e.UndoStarted: Draft._nothing,
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from holdfast.core.parts import Message, pack, unpack
 from holdfast.core.state import RunState
 from holdfast.core.values import encode_struct, freeze
 
-VERSION: Final = "6"
+VERSION: Final = "7"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
 DIGEST_BYTES: Final = 32

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.advice import request_id
 from holdfast.core.agent_state import AgentState
+from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
+from holdfast.core.requests import request_id
 from holdfast.waiting import WaitingFor
 
 
@@ -90,6 +91,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     def id(self) -> str:
         """Where the call is in the run's code: its branch and position."""
         return f"{self.branch}#{self.index}"
+
+    @property
+    def may_be_in_doubt(self) -> bool:
+        """Whether it may have happened although no receipt is recorded."""
+        return bool(self.effect) and Effect.recorded(self.effect).may_be_in_doubt
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,6 +186,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     child_steps: int = 0
     """How many calls its child runs (and theirs) had made when they ended."""
     calls: tuple[Call, ...] = ()
+    left_out: int = 0
+    """How many calls that are over are not in `calls`; 0 unless this is a brief state."""
     waits: tuple[Waiting, ...] = ()
     decisions: tuple[Decision, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -193,6 +201,10 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[Line, ...] = ()
     signals: tuple[Signal, ...] = ()
     usage: Usage = Usage()
+    items: dict[str, int] = {}
+    """How many items integrations keep in it, by collection."""
+    is_recorded: bool = False
+    """Another program executes it; Holdfast only records it."""
     budget: dict[str, float] = {}
     deadline_at: int | None = None
     waiting_for: str = ""
@@ -225,7 +237,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def committed(self) -> int:
         """How many calls are over, one way or the other."""
-        return sum(call.status in ("done", "failed") for call in self.calls)
+        return self.left_out + sum(call.status in ("done", "failed") for call in self.calls)
 
     @property
     def in_doubt(self) -> tuple[Call, ...]:

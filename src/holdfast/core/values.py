@@ -619,8 +619,21 @@ def _foreign(info: Any, seen: list[Any]) -> type[Any] | None:
 
 
 def _decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
-    if has_pydantic_metadata(declared):
-        return _pydantic_decoder(declared)
+    if not has_pydantic_metadata(declared):
+        return _msgspec_decoder(declared)
+    by_pydantic = _pydantic_decoder(declared)
+    if not has_msgspec_metadata(declared):
+        return by_pydantic
+    by_msgspec = _msgspec_decoder(declared)  # neither knows the other's constraints
+
+    def decode_and_check(data: bytes | msgspec.Raw) -> Any:
+        by_msgspec(data)
+        return by_pydantic(data)
+
+    return decode_and_check
+
+
+def _msgspec_decoder(declared: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     try:
         with _BUILDING:
             return msgspec.json.Decoder(declared, dec_hook=_read_foreign).decode
@@ -684,13 +697,16 @@ def has_pydantic_metadata(declared: Any) -> bool:
 
 def is_constrained(declared: Any) -> bool:
     """Whether the declared type demands more of a value than to be of a type."""
-    return has_pydantic_metadata(declared) or any(
-        isinstance(found, msgspec.Meta) for found in metadata_in(declared)
-    )
+    return has_pydantic_metadata(declared) or has_msgspec_metadata(declared)
+
+
+def has_msgspec_metadata(declared: Any) -> bool:
+    """Whether there is a `msgspec.Meta` somewhere in the declared type."""
+    return any(isinstance(found, msgspec.Meta) for found in metadata_in(declared))
 
 
 def metadata_in(declared: Any, seen: tuple[Any, ...] = ()) -> list[Any]:
-    """The `Annotated` metadata in a declared type, also of the fields of dataclasses and structs.
+    """The `Annotated` metadata in a declared type, also of the fields of records and behind other names.
 
     Not of pydantic models: they check themselves when they are made.
     """
@@ -698,7 +714,7 @@ def metadata_in(declared: Any, seen: tuple[Any, ...] = ()) -> list[Any]:
         return []
     seen = (*seen, declared)
     found = list(getattr(declared, "__metadata__", ())) if _is_annotated(declared) else []
-    for part in (*typing.get_args(declared)[: 1 if found else None], *_field_types(declared)):
+    for part in (*typing.get_args(declared)[: 1 if found else None], *_parts(declared)):
         found += metadata_in(part, seen)
     return found
 
@@ -707,16 +723,24 @@ def _is_annotated(declared: Any) -> bool:
     return typing.get_origin(declared) is typing.Annotated
 
 
-def _field_types(declared: Any) -> list[Any]:
+def _parts(declared: Any) -> list[Any]:
+    """What a name stands for (`NewType`, `type X = …`), or the types of a record's fields."""
+    for name in ("__supertype__", "__value__"):
+        if not isinstance(declared, type) and hasattr(declared, name):
+            return [getattr(declared, name)]
     kind = typing.get_origin(declared) or declared
-    if not isinstance(kind, type) or not (
-        dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
-    ):
+    if not isinstance(kind, type) or not _is_record(kind):
         return []
     try:
         return list(typing.get_type_hints(kind, include_extras=True).values())
     except (NameError, TypeError):  # what cannot be resolved is refused when it is read
         return []
+
+
+def _is_record(kind: type[Any]) -> bool:
+    is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    is_struct = dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    return is_struct or is_named_tuple or typing.is_typeddict(kind)
 
 
 def _said(error: BaseException) -> str:

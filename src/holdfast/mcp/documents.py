@@ -28,6 +28,8 @@ NOTICE: Final = (
 )
 HANDED_OVER: Final = "handed_over"
 """The key of the fact that records a hand-over."""
+LISTED_CHARACTERS_MAX: Final = 300
+"""A text in a list is cut after so many; the task itself has all of it."""
 _MILLION: Final = 1_000_000
 
 
@@ -148,16 +150,24 @@ def _links(state: RunState) -> dict[str, Any]:
     return {**below, **(last if state.steps else {})}
 
 
-def handed_over(state: RunState) -> dict[str, Any] | None:
-    """The last hand-over: to whom, by whom and with which note; also one that a loop has not taken in yet."""
+def handed_over(state: RunState, limit: int | None = None) -> dict[str, Any] | None:
+    """The last hand-over: to whom, by whom and with which note; also one that a loop has not taken in yet.
+
+    With a limit, longer texts are cut: in a list, whose entries have the URI of the whole.
+    """
     facts = state.facts if state.agent_state is None else state.agent_state.memory.facts
     for queued in state.queued:
         if queued.patch is not None:
             facts = (*facts, *msgspec.convert(plain(queued.patch), StatePatch).facts)
     for fact in reversed(facts):
         if fact.key == HANDED_OVER and isinstance(fact.value, dict):
-            return {name: str(fact.value.get(name, "")) for name in ("to", "from", "note")}
+            said = {name: str(fact.value.get(name, "")) for name in ("to", "from", "note")}
+            return said if limit is None else {name: short(x, limit) for name, x in said.items()}
     return None
+
+
+def short(text: str, limit: int = LISTED_CHARACTERS_MAX) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def listed(row: RunRow, now: int) -> dict[str, Any]:
@@ -166,7 +176,7 @@ def listed(row: RunRow, now: int) -> dict[str, Any]:
         "task_id": row.id,
         "agent_id": row.agent,
         "status": views.standing(row, now),
-        "waiting_for": row.waiting_for,
+        "waiting_for": short(row.waiting_for),
         "due_at": time(row.due_at) if row.status in ("pending", "waiting") else None,
         "created_at": time(row.created_at),
         "updated_at": time(row.updated_at),

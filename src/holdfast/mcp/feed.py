@@ -106,8 +106,11 @@ class Feed:
             try:
                 subjects = frozenset(w.subject for w in self._watches)
                 marks = await anyio.to_thread.run_sync(self.marks, subjects)
-            except StoreError as error:
-                _log.warning("cannot look for changes: %s; trying again", error)
+            except Exception as error:  # noqa: BLE001  (whatever it is: without this task nobody is notified)
+                is_known = isinstance(error, StoreError)
+                _log.warning(
+                    "cannot look for changes: %s; trying again", error, exc_info=not is_known
+                )
                 await anyio.sleep(RETRY_SECONDS)
                 continue
             pause = POLL_SECONDS_MIN if self._compare(marks) else min(pause * 1.5, POLL_SECONDS_MAX)

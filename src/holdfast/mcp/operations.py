@@ -7,6 +7,7 @@ deadline: an agent can add to what is known, not to what it is allowed.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -75,7 +76,8 @@ def _id_for(agent: str, who: Identity, key: str) -> str:
     if not key:
         return ""
     digest = hashlib.sha256(f"{who.name}\0{agent}\0{key}".encode("utf-8", "surrogatepass"))
-    return f"{agent[:100]}-{digest.hexdigest()[:24]}"
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100]
+    return f"{readable or 'task'}-{digest.hexdigest()[:24]}"
 
 
 def get(store: Store, who: Identity, task_id: str, agent: str | None = None) -> RunState:
@@ -197,16 +199,18 @@ def signal(
     control.signal(store, task_id, name, value, signal_id=_scoped(who, key), by=who.by)
 
 
-def answer(store: Store, who: Identity, task_id: str, value: Any, request: str) -> None:
-    """Answer a question that the task asks. An approval is not a question."""
+def answer(
+    store: Store, who: Identity, task_id: str, value: Any, request: str, *, key: str = ""
+) -> None:
+    """Answer a question that the task asks; the same key counts once. An approval is not a question."""
     if not who.may_answer:
         raise NotNow("this connection may not answer questions; a person can: `holdfast answer`")
     reachable(store, who, task_id)
-    control.answer(store, task_id, value, request, by=who.by)
+    control.answer(store, task_id, value, request, key=_scoped(who, key), by=who.by)
 
 
-def resume(store: Store, who: Identity, task_id: str) -> None:
-    """Let a failed task try again from its failed step. What a person stopped stays stopped."""
+def resume(store: Store, who: Identity, task_id: str, *, key: str = "") -> None:
+    """Let a failed task try again from its failed step; the same key counts once. What a person stopped stays so."""
     row = reachable(store, who, task_id)
     if row.status in ("paused", "quarantined"):
         raise NotNow(
@@ -214,7 +218,7 @@ def resume(store: Store, who: Identity, task_id: str) -> None:
         )
     if row.status == "completed":
         raise NotNow(f"task {task_id!r} is already completed")
-    control.reopen(store, task_id, by=who.by, why="resumed through MCP")
+    control.reopen(store, task_id, key=_scoped(who, key), by=who.by, why="resumed through MCP")
 
 
 # ── lists ────────────────────────────────────────────────────────────────────────────────────
@@ -278,7 +282,7 @@ def due(
         for row in page.rows:
             if row.status in TERMINAL_STATUSES or row.is_live(now):
                 continue
-            state = views.get(store, row.id)
+            state = views.brief(store, row.id)
             if wanted(state):
                 found.append((row, state))
         cursor, scanned = page.next, scanned + len(page.rows)

@@ -71,6 +71,10 @@ class OneTask(Arguments, kw_only=True):
     task_id: TaskId
 
 
+class ResumeTask(Keyed, kw_only=True):
+    task_id: TaskId
+
+
 class ListTasks(Arguments, kw_only=True):
     agent_id: AgentId | None = None
     status: Annotated[str, Meta(description=f"One of {', '.join(STATUSES)}.")] = ""
@@ -117,7 +121,7 @@ class AddQuestions(Keyed, kw_only=True):
     questions: Annotated[list[Text], Meta(min_length=1, max_length=100)]
 
 
-class AnswerQuestion(Arguments, kw_only=True):
+class AnswerQuestion(Keyed, kw_only=True):
     task_id: TaskId
     value: Annotated[
         Any, Meta(description="The answer; one of the options if the question has any.")

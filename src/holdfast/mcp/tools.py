@@ -126,7 +126,7 @@ def _due(call: Call) -> Data:
         {
             **documents.listed(row, now),
             "version": state.seq,
-            "handed_over": documents.handed_over(state),
+            "handed_over": documents.handed_over(state, documents.LISTED_CHARACTERS_MAX),
         }
         for row, state in page.found
     ]
@@ -207,7 +207,7 @@ def _hand_over(call: Call) -> Data:
 
 def _answer(call: Call) -> Data:
     args: schemas.AnswerQuestion = call.args
-    operations.answer(call.store, call.who, args.task_id, args.value, args.request)
+    operations.answer(call.store, call.who, args.task_id, args.value, args.request, key=call.key)
     return _status(call)
 
 
@@ -218,7 +218,7 @@ def _signal(call: Call) -> Data:
 
 
 def _resume(call: Call) -> Data:
-    operations.resume(call.store, call.who, call.args.task_id)
+    operations.resume(call.store, call.who, call.args.task_id, key=call.key)
     return _status(call)
 
 
@@ -259,7 +259,7 @@ TOOLS: Final = (
          _s.SignalTask, _s.STATUS, _signal, repeatable=False),
     Tool("resume_task", "Resume a task",
          "Let a failed task try again from its failed step. A paused task can only be resumed by a person.",
-         _s.OneTask, _s.STATUS, _resume),
+         _s.ResumeTask, _s.STATUS, _resume, repeatable=False),
     Tool("hand_over_task", "Hand a task over",
          "Record that another agent should continue this task, with a note for it. The other agent finds it with "
          "list_due.", _s.HandOverTask, _s.PATCHED, _hand_over, repeatable=False),

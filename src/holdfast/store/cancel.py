@@ -19,6 +19,7 @@ from holdfast.core.log import Record
 from holdfast.core.state import RunState
 from holdfast.errors import NoSuchRun
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RowChange, RunRow, Store
+from holdfast.store.items import is_recorded
 from holdfast.store.outside import WAKE, Act, act, lately
 
 PAGE: Final = 1000
@@ -76,6 +77,9 @@ def request(store: Store, run_id: str, asked: e.CancelRequested) -> bool:
         # One by a person counts more than one by a limit above: it is who the run says cancelled it.
         if not unfinished or (known is not None and (asked.reason or not known.reason)):
             return Act()
+        if is_recorded(store, row):  # no worker would carry it out
+            ended = e.RunCancelled(by=asked.by, why=asked.why)
+            return Act([asked, ended], RowChange("cancelled"))
         if row.status in ("paused", "quarantined"):
             reopened = e.RunReopened(by=asked.by, why="to cancel it")
             return Act([asked, reopened], RowChange("pending", store.now()))

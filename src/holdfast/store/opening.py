@@ -117,6 +117,15 @@ MASK: Final = "***"
 """Shown instead of a password. The command line asks for the password where a URL has this one."""
 
 
+def is_default(url: str) -> bool:
+    """Whether a command finds this store without being told where it is."""
+    given = os.environ.get("HOLDFAST_URL", "")
+    if given in (url, without_password(url)):
+        return True
+    here, default = sqlite_file(url), sqlite_file(given or None)
+    return here is not None and default is not None and here.absolute() == default.absolute()
+
+
 def without_password(url: str) -> str:
     """The same for people to read, with MASK for the password."""
     return _PASSWORD.sub(lambda found: _replaced(found, MASK), url)

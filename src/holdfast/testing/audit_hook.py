@@ -13,7 +13,7 @@ import sys
 from typing import Any, Final
 
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
-from holdfast.testing.sandbox import ACTING, Journal, is_ours, user_place
+from holdfast.testing.sandbox import Journal, is_ours, user_place
 
 # event: (what it is in words, whether doing it twice is surely not the same as doing it once)
 SEEN: Final = {
@@ -46,9 +46,7 @@ def watch(journal: Journal) -> None:
 
 def _see(journal: Journal, event: str, args: tuple[Any, ...]) -> None:
     here = CURRENT.get()
-    if here is None or (
-        isinstance(here, Inside) and here.effect in ACTING and here.effect != "transactional"
-    ):
+    if here is None or (isinstance(here, Inside) and here.effect.may_be_in_doubt):
         return  # outside any run, or in the body of a tool that has declared its effect
     what, is_sure = _opened(args) if event == "open" else SEEN[event]
     frame = sys._getframe(2)

@@ -34,9 +34,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.core.effect import Effect
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError
-from holdfast.runtime.declare.specs import KEYED, REPEATABLE, TRANSACTIONAL, CallSpec, spec_of
+from holdfast.runtime.declare.specs import CallSpec, spec_of
 from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
 from holdfast.testing.scenario import Ended, How, Life, Play, Stage, live_here
@@ -396,7 +397,7 @@ def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
     return found
 
 
-_NOT_COUNTED: Final = (REPEATABLE, TRANSACTIONAL, "check", "plain", "outside")
+_NOT_COUNTED: Final = (Effect.REPEATABLE, Effect.TRANSACTIONAL, "check", "plain", "outside")
 
 
 def _repeated_calls(seen: _Seen) -> list[Fault]:
@@ -408,7 +409,7 @@ def _repeated_calls(seen: _Seen) -> list[Fault]:
             calls = [call for call in run.calls if call.name == name]
             bodies = [did for did in mine if did["name"] == name]
             failures = sum(a.error is not None for call in calls for a in call.attempts)
-            if last["effect"] == KEYED:
+            if last["effect"] == Effect.KEYED:
                 happened = len({did["key"] for did in bodies if "error" not in did})
                 allowed = len(calls)
             else:
@@ -420,10 +421,10 @@ def _repeated_calls(seen: _Seen) -> list[Fault]:
 
 def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Seen) -> Fault:
     effect = body["effect"]
-    if effect == KEYED:
+    if effect == Effect.KEYED:
         says = f"{name} happens {happened} times for {_count(allowed, 'call')}, each with a different key"
         fix = "the key that the code passes changes between processes: leave it to Holdfast, or derive it from the input"
-    elif effect == "checked":
+    elif effect == Effect.CHECKED:
         says = f"{name} happens again, because its check reports that it did not happen although it did"
         fix = "let the check look up the real effect, by its key"
     else:
@@ -485,7 +486,7 @@ def _static_faults(play: Play, first: _Seen) -> list[Fault]:
     specs = [spec_of(value) for value in play.names.values()]
     used = {did["name"]: did for did in first.did}
     for spec in {id(s): s for s in specs if isinstance(s, CallSpec)}.values():
-        if spec.name not in used or spec.effect != KEYED or not _ignores_key(spec.fn):
+        if spec.name not in used or spec.effect != Effect.KEYED or not _ignores_key(spec.fn):
             continue
         found.append(Fault(
             "repeats", f"{spec.name} takes `idempotency_key` and does nothing with it, so that a call that is "

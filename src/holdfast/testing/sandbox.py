@@ -37,18 +37,11 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.core import values
+from holdfast.core.effect import Effect
 from holdfast.errors import NotStorable
-from holdfast.runtime.call.effects import Draw, Invoke
+from holdfast.runtime.call.operations import Draw, Invoke
 from holdfast.runtime.declare.mocks import Mock, MockMissing, Mocks, typed_answer
-from holdfast.runtime.declare.specs import (
-    CHECKED,
-    KEYED,
-    ONCE,
-    REPEATABLE,
-    TRANSACTIONAL,
-    CallSpec,
-    spec_of,
-)
+from holdfast.runtime.declare.specs import CallSpec, spec_of
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
@@ -56,7 +49,6 @@ from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.no_contact import refuse_contacts
 
-ACTING: Final = (ONCE, KEYED, CHECKED, TRANSACTIONAL)
 LEASE_SECONDS: Final = 3600.0  # dead processes are known to be dead here: no lease has to expire
 
 _OURS: Final = str(Path(holdfast.__file__).parent)
@@ -251,7 +243,7 @@ class Sandbox:
         if isinstance(effect, Draw):
             return effect if self._fixed_draws is None else self._fixed_draws(effect)
         where = effect.where
-        if not isinstance(where, Inside) or where.effect == "child":
+        if not isinstance(where, Inside) or where.effect is Effect.CHILD:
             return effect
         is_check = bool(effect.args)
         name = effect.fn.__name__ if is_check else where.name
@@ -310,7 +302,7 @@ class Sandbox:
         """The mock's answer. A receiver that is given a key answers the same key alike."""
         key = kwargs.get("idempotency_key") or ""
         earlier = [did for did in self.journal.read("did") if did["name"] == facts["name"]]
-        if key and facts["effect"] == KEYED:
+        if key and facts["effect"] == Effect.KEYED:
             for did in earlier:
                 if did["key"] == key and "error" not in did:
                     self.journal.add(
@@ -321,7 +313,7 @@ class Sandbox:
         if args:
             shown |= dict(zip(inspect.signature(real).parameters, args, strict=False))
         with self._executing(facts, kwargs) as answer:
-            if facts["effect"] == REPEATABLE:
+            if facts["effect"] == Effect.REPEATABLE:
                 count = next(self._turns_of(facts["name"]))
             else:
                 count = sum(not did.get("again") for did in earlier)
@@ -428,7 +420,7 @@ class Sandbox:
 def _is_outside(session: Session, where: Inside) -> bool:
     """Whether a body contacts something: a tool, a model, or a step that is declared so."""
     spec = session.specs.get(where.name)
-    return where.effect in ACTING or (spec is not None and spec.outside)
+    return where.effect.acts or (spec is not None and spec.outside)
 
 
 async def _later(answer: Any) -> Any:

@@ -4,8 +4,10 @@
 """
 
 from holdfast.core.plain import to_plain
+from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
 from holdfast.views.inbox import InboxItem, InboxPage, inbox
+from holdfast.views.items import item, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
@@ -16,11 +18,21 @@ from holdfast.views.listing import (
     standing,
     unwatched,
 )
-from holdfast.views.log import Through, Verdict, check, events, records, row_of, verify
+from holdfast.views.log import Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
 from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.state import artifact, at, changes, diff, folded, get, pending, with_owner
+from holdfast.views.state import (
+    artifact,
+    at,
+    brief,
+    changes,
+    diff,
+    folded,
+    get,
+    pending,
+    with_owner,
+)
 from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
 
@@ -42,6 +54,7 @@ __all__ = [
     "agents",
     "artifact",
     "at",
+    "brief",
     "changes",
     "check",
     "compare",
@@ -52,6 +65,8 @@ __all__ = [
     "folded",
     "get",
     "inbox",
+    "item",
+    "items",
     "next_steps",
     "outcome",
     "pending",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,16 +11,11 @@ from holdfast.core.events import Event, artifacts
 from holdfast.core.fold import Draft
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
-from holdfast.errors import LogDamaged, NoSuchRun
+from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.store.checks import check_whole
-
-PAGE: Final = 5000
-"""So many events of a long log are read at once."""
-
-Through = Callable[[Iterable[Record]], Iterable[Record]]
-"""What the events of a long log pass on their way, one by one: where they may be counted."""
+from holdfast.store.pages import Through, in_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +39,10 @@ def row_of(store: Store, run_id: str) -> RunRow:
 
 def records(store: Store, run_id: str, through: Through = iter) -> list[Record]:
     """The run's log, checked, from the beginning."""
-    found = list(log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))))
+    found = list(log.verify(run_id, log.origin(run_id), through(in_pages(store, run_id))))
     if not found:
         row_of(store, run_id)
     return found
-
-
-def _in_pages(store: Store, run_id: str, after: int = -1) -> Iterator[Record]:
-    """The run's log as it is kept."""
-    while page := store.read(run_id, after=after, limit=PAGE):
-        yield from page
-        if len(page) < PAGE or page[-1].seq <= after:
-            return
-        after = page[-1].seq
 
 
 def contradiction(row: RunRow, state: RunState | Draft) -> LogDamaged | None:
@@ -82,16 +67,34 @@ _NOT_RECORDED: Final = ("pending", "running", "paused", "quarantined")
 
 
 def events(
-    store: Store, run_id: str, *, after: int = -1, limit: int | None = None, through: Through = iter
+    store: Store,
+    run_id: str,
+    *,
+    after: int = -1,
+    limit: int | None = None,
+    last: int | None = None,
+    through: Through = iter,
 ) -> Iterator[tuple[Record, Event]]:
-    """The run's log after a seq, at most `limit` events: each record with its event.
+    """The run's log after a seq, at most `limit` events, or its `last` events: each record with its event.
 
     They are read page by page, so that a long log costs no more memory than a short one. Each is checked against the
-    one before it; all that is before `after` is not read."""
+    one before it; what is not asked for is not read."""
     check_whole("after", after)
     if limit is not None:
         check_whole("limit", limit, least=0)
+    if last is not None:
+        after, limit = _last(store, run_id, check_whole("last", last, least=0), after, limit), last
     return _events(store, run_id, after, limit, through)
+
+
+def _last(store: Store, run_id: str, last: int, after: int, limit: int | None) -> int:
+    """The seq after which the last events begin."""
+    if after != -1 or limit is not None:
+        raise InvalidInput("give either last, or after and limit")
+    head = store.heads([run_id]).get(run_id)
+    if head is None:
+        raise NoSuchRun(run_id)
+    return max(-1, head - last)
 
 
 def _events(
@@ -106,9 +109,9 @@ def _events(
         if before[0].seq != after:
             raise LogDamaged(run_id, after, "it is missing")
         head = log.head_at(before[0])
-    found = log.verify(run_id, head, through(_in_pages(store, run_id, head.seq)))
+    found = log.verify(run_id, head, through(in_pages(store, run_id, head.seq, limit)))
     is_empty = True
-    for record in itertools.islice(found, limit):
+    for record in found:
         is_empty = False
         yield record, log.read_event(run_id, record)
     if is_empty:
@@ -153,7 +156,7 @@ def _verdict(run_id: str, seen: Sequence[Record], problem: str = "") -> Verdict:
 def _verified(store: Store, run_id: str, through: Through, seen: list[Record]) -> Iterator[Record]:
     """The run's records, each checked with all that it refers to; the last one is left in `seen`."""
     known: set[str] = set()
-    for record in log.verify(run_id, log.origin(run_id), through(_in_pages(store, run_id))):
+    for record in log.verify(run_id, log.origin(run_id), through(in_pages(store, run_id))):
         new = artifacts(log.read_event(run_id, record)) - known
         for name in sorted(new):
             read_artifact(store, run_id, name, seq=record.seq)

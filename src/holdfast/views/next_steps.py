@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.core.effect import Effect
 from holdfast.core.log import root_of
 from holdfast.core.policy import budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
-from holdfast.views.state import get
+from holdfast.views.state import brief
 from holdfast.words.advice import NextStep
 
 
@@ -45,13 +46,13 @@ def family(store: Store, state: RunState) -> Iterator[RunState]:
     yield state
     for call in state.calls:
         if call.child and call.status not in ("done", "failed") and store.get(call.child):
-            yield from family(store, get(store, call.child))
+            yield from family(store, brief(store, call.child))
 
 
 def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
     """What people can do so that a run continues; empty if it has ended or is being executed."""
-    state = get(store, run) if isinstance(run, str) else run
-    if state.status in ("completed", "cancelled", "running"):
+    state = brief(store, run) if isinstance(run, str) else run
+    if state.status in ("completed", "cancelled", "running") or state.is_recorded:
         return []
     if state.status != "waiting":
         return [*_doubts(state), _resume(state)]
@@ -115,7 +116,7 @@ def _after_divergence(run_id: str, *, adds: bool) -> list[NextStep]:
 
 def _doubts(state: RunState) -> list[NextStep]:
     # A call that is safe to repeat is resolved by the resume itself; these are for people.
-    open_ones = [c for c in state.in_doubt if c.effect == "once" or state.status == "waiting"]
+    open_ones = [c for c in state.in_doubt if c.effect == Effect.ONCE or state.status == "waiting"]
     ways: tuple[Literal["done", "failed", "retry"], ...] = ("done", "failed", "retry")
     lost = [
         NextStep("resolve", state.id, step=c.step, how="done") for c in state.calls if c.unavailable

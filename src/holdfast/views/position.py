@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.state import RunState
+from holdfast.core.state import Call, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,21 @@ def position(state: RunState) -> Position:
         return Position(
             now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done)
         )
-    over = [c.step for c in state.calls if c.status in ("done", "failed")]
     under_way = [c for c in state.calls if c.status not in ("done", "failed")]
+    over = _committed(state, under_way)
     if under_way:
-        return Position(under_way[0].step, None, under_way[0].name, ranges(over))
+        return Position(under_way[0].step, None, under_way[0].name, over)
     # Between two calls: the next one has no name yet. After the end there is no next one.
-    return Position(state.steps + (state.status not in ENDED), None, "", ranges(over))
+    return Position(state.steps + (state.status not in ENDED), None, "", over)
+
+
+def _committed(state: RunState, under_way: Sequence[Call]) -> str:
+    """The steps that are over. A brief state does not name them all: they are those that are not under way."""
+    if not state.left_out:
+        return ranges([c.step for c in state.calls if c.status in ("done", "failed")])
+    gaps = [0, *sorted({c.step for c in under_way}), state.steps + 1]
+    between = [(a + 1, b - 1) for a, b in itertools.pairwise(gaps) if a + 1 < b]
+    return ", ".join(_range(a, b) for a, b in between)
 
 
 ENDED: Final = ("completed", "failed", "cancelled")
@@ -55,4 +65,8 @@ def ranges(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+    return ", ".join(_range(a, b) for a, b in runs)
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"

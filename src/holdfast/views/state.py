@@ -1,44 +1,55 @@
 """The state of a run, now and at any step: a fold of its log.
 
-A snapshot saves time when a long log is folded. The run's row adds whether an open call has a live owner.
+The run's row adds whether an open call has a live owner.
 """
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.core import log, snapshot, still_open
+from holdfast.core import log, still_open
 from holdfast.core.events import ALL, Noted, RunClaimed
-from holdfast.core.fold import fold
-from holdfast.core.log import Head
+from holdfast.core.fold import Draft, fold
 from holdfast.core.plain import to_plain
 from holdfast.core.state import Call, RunState
-from holdfast.errors import InvalidInput, NotFound, StoreError
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import RunRow, Snapshot, Store
+from holdfast.store.base import RunRow, Store
+from holdfast.store.brief import read_brief
+from holdfast.store.pages import Through, in_pages
 from holdfast.store.process import is_held
 from holdfast.store.tail import newest_first
 from holdfast.views.listing import standing
 from holdfast.views.log import contradiction, records, row_of
 from holdfast.views.values import Change, compare
 
-SNAPSHOT_AFTER: Final = 1000
-"""A log that grew by this many events since the last snapshot gets a new one when it is read."""
-
 
 def get(store: Store, run_id: str) -> RunState:
-    """The state now, with calls in doubt marked as such."""
-    row, state = _row_and_state(store, run_id)
+    """The state now, with calls in doubt marked as such. This reads the whole log."""
+    return _shown(store, run_id, folded)
+
+
+def brief(store: Store, run_id: str, *, through: Through = iter) -> RunState:
+    """The same without most calls that are over: of those only the last ones (`core/brief.py`). Of a long log only the
+    end is read, unless no process has left a snapshot."""
+    return _shown(store, run_id, partial(read_brief, through=through))
+
+
+def _shown(store: Store, run_id: str, read: Callable[[Store, str], RunState]) -> RunState:
+    row, state = _row_and_state(store, run_id, read)
     return _with_dialogue(with_owner(state, row, store.now()))
 
 
-def _row_and_state(store: Store, run_id: str) -> tuple[RunRow, RunState]:
+def _row_and_state(
+    store: Store, run_id: str, read: Callable[[Store, str], RunState]
+) -> tuple[RunRow, RunState]:
     """The row and the fold of the log; LogDamaged if they contradict each other."""
     while True:
-        row, state = row_of(store, run_id), folded(store, run_id)
+        row, state = row_of(store, run_id), read(store, run_id)
         damage = contradiction(row, state)
         if damage is None:
             return row, state
@@ -66,41 +77,11 @@ def pending(store: Store, run_id: str) -> RunState:
 
 
 def folded(store: Store, run_id: str) -> RunState:
-    """The fold of the whole log, started at a snapshot if there is a good one.
-
-    A reader that has folded a long log saves a snapshot for the next one. It only saves time: a
-    snapshot that does not fit the log exactly is not used.
-    """
-    start, head = _from_snapshot(store, run_id)
-    found = list(log.verify(run_id, head, store.read(run_id, after=head.seq)))
-    state = fold(start, found)
-    if len(found) >= SNAPSHOT_AFTER and not _ends_at_live(store, run_id, found[-1].seq):
-        last = found[-1]
-        kept = Snapshot(last.seq, last.hash, snapshot.VERSION, store.now(), snapshot.dump(state))
-        with contextlib.suppress(
-            StoreError
-        ):  # a cache: a store that is read-only or full does without
-            store.snapshots.save(run_id, kept)
-    return state
-
-
-def _ends_at_live(store: Store, run_id: str, seq: int) -> bool:
-    """Whether a loop continues from a snapshot that ends here: one place holds one snapshot."""
-    live = store.snapshots.newest(run_id, live=True)
-    return live is not None and live.seq == seq
-
-
-def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
-    """A state to start with and the end of the log that it is the fold of."""
-    kept = store.snapshots.newest(run_id)
-    if kept is not None and kept.code_version == snapshot.VERSION:
-        at = store.read(run_id, after=kept.seq - 1, limit=1)
-        if at and at[0].seq == kept.seq and at[0].hash == kept.hash:
-            with contextlib.suppress(ValueError):
-                state = snapshot.load(kept.data)
-                if (state.id, state.seq) == (run_id, kept.seq):
-                    return state, Head(kept.seq, kept.hash, at[0].time)
-    return RunState(), log.origin(run_id)
+    """The fold of the whole log."""
+    draft = Draft()
+    for record in log.verify(run_id, log.origin(run_id), in_pages(store, run_id)):
+        draft.apply(record.seq, record.time, log.read_event(run_id, record))
+    return draft.freeze()
 
 
 def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
@@ -110,7 +91,7 @@ def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
 
 
 def _doubted(call: Call) -> Call:
-    may_have_happened = call.status == "running" and call.effect in ("once", "keyed", "checked")
+    may_have_happened = call.status == "running" and call.may_be_in_doubt
     return msgspec.structs.replace(call, status="in_doubt") if may_have_happened else call
 
 

@@ -23,10 +23,15 @@ class Moment(NamedTuple):
 
 
 def timeline(
-    store: Store, run_id: str, *, after: int = -1, limit: int | None = None
+    store: Store,
+    run_id: str,
+    *,
+    after: int = -1,
+    limit: int | None = None,
+    last: int | None = None,
 ) -> Iterator[Moment]:
-    """The run's events after a seq, in words; read page by page."""
-    for record, event in events(store, run_id, after=after, limit=limit):
+    """The run's events after a seq, or its `last` events, in words; read page by page."""
+    for record, event in events(store, run_id, after=after, limit=limit, last=last):
         said = sentence(event)
         yield Moment(
             record.seq, record.time, record.epoch, record.kind, said.what, said.text, said.colour

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.store.opening import without_password
+from holdfast.store.opening import is_default, without_password
 
 PLACEHOLDERS = ("FILE", "ID", "NEWCODE", "RESULT", "VALUE", "WHY")
 
@@ -48,6 +48,11 @@ def command(url: str | None, *words: object) -> str:
     if url and url != os.environ.get("HOLDFAST_URL"):
         said += ["--db", without_password(url)]
     return " ".join(word if word in PLACEHOLDERS else shlex.quote(word) for word in said)
+
+
+def store_option(url: str) -> str:
+    """The option that names a store in a command; empty if it is found without."""
+    return "" if is_default(url) else f"--db {shlex.quote(without_password(url))}"
 
 
 def advice(step: NextStep, url: str | None = None, file: str = "FILE") -> str:

@@ -142,6 +142,17 @@ def _iterated(x: e.IterationEnded) -> Sentence:
     return Sentence("iteration", f"{x.iteration} ended{phase} {changed}".rstrip(), "cyan")
 
 
+def _item(x: e.ItemPut) -> Sentence:
+    if x.value is None:
+        said = "deleted"
+    elif x.is_bytes:
+        said = f"{x.value.bytes:,} bytes"
+    else:
+        said = _value(x.value)
+    again = f" (version {x.number})" if x.number > 1 else ""
+    return Sentence(visible(x.collection), f"{visible(x.key)}{again}: {said}{_by(x)}")
+
+
 _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.RunCreated: _created,
     e.RunClaimed: lambda x: Sentence("run", f"claimed by {visible(x.worker)}", "cyan"),
@@ -191,6 +202,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.MessageAdded: lambda x: Sentence("message", f"{visible(x.role)}: {_value(x.content)}"),
     e.ArtifactSaved: lambda x: Sentence("artifact", f"{visible(x.name)} ({visible(x.type)}, {x.bytes:,} bytes)"),
     e.ContextShown: lambda x: Sentence("context", f"a model was shown {_value(x.slice)}"),
+    e.ItemPut: _item,
     e.LogWritten: lambda x: Sentence("log", f"{visible(x.level)}: {visible(x.text)}"),
 }  # fmt: skip
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import RunBusy, RunWaiting, Suspend
+from holdfast.core.requests import DECIDED_BY_PEOPLE, OpenRequest, ambiguous, request_id
+from holdfast.errors import Diverged, RunBusy, RunWaiting, Suspend
 from holdfast.waiting import WaitingFor
 
 BY_ITSELF = "a worker resumes it when it is due"
@@ -86,6 +87,18 @@ def calls(run_id: str, x: WaitingFor, *, several: bool = False) -> list[str]:
             return []
 
 
+def decision_calls(run_id: str, requests: Sequence[OpenRequest]) -> list[str]:
+    """For each request the calls that decide it, with its id where several of its kind are open."""
+    named = ambiguous(requests)
+    found = []
+    for request in requests:
+        if request.wait in DECIDED_BY_PEOPLE:
+            wanted = WaitingFor(request.wait, request.name, request_id=request_id(request))
+            decide = calls(run_id, wanted, several=request.wait in named)
+            found.append(f"{' or '.join(decide)}   # {request.name}")
+    return found
+
+
 def how_to_continue(run_id: str, waits: Sequence[WaitingFor], *, several: bool = False) -> str:
     """All ways on, in one line."""
     found = [call for x in waits for call in calls(run_id, x, several=several)]
@@ -105,6 +118,12 @@ def run_waiting(run_id: str, *waits: WaitingFor, several: bool = False) -> RunWa
     """The error for a run that cannot continue here and now."""
     how = how_to_continue(run_id, waits, several=several)
     return RunWaiting(run_id, phrases(waits), how, waits=waits)
+
+
+def waiting_for_code(diverged: Diverged) -> WaitingFor:
+    """What a run is waiting for whose code has diverged."""
+    place = "" if diverged.place is None else "{}#{}".format(*diverged.place)
+    return WaitingFor("code", request_id=place, reason=diverged.where)
 
 
 def run_busy(run_id: str, owner: str, how: str) -> RunBusy:

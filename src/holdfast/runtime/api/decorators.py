@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, get_overloads, overload
 
+from holdfast.core.effect import Effect
 from holdfast.core.policy import RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.errors import InvalidInput
 from holdfast.runtime.api.run import AsyncRun, Run
@@ -19,7 +20,6 @@ from holdfast.runtime.declare.callables import as_function
 from holdfast.runtime.declare.options import AGENT, STEP, TOOL, check_known
 from holdfast.runtime.declare.params import HIDDEN
 from holdfast.runtime.declare.specs import (
-    REPEATABLE,
     Risk,
     Schema,
     Strategy,
@@ -60,7 +60,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         hidden = [name for name in inspect.signature(fn).parameters if name in HIDDEN]
         if hidden:
             raise InvalidInput(f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step")
-        spec = call_spec_of(fn, effect=REPEATABLE, risk="read", **options)
+        spec = call_spec_of(fn, effect=Effect.REPEATABLE, risk="read", **options)
         return declared(fn, spec, enter)
 
     check_known("@step", options, STEP)

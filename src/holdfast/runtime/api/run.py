@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
@@ -36,7 +36,7 @@ from holdfast.runtime.api import templates
 from holdfast.runtime.api.memory import Messages, Place, State
 from holdfast.runtime.call import requests
 from holdfast.runtime.call.checkpoints import end_iteration
-from holdfast.runtime.call.effects import Draw
+from holdfast.runtime.call.operations import Draw
 from holdfast.runtime.call.requests import Approval, Question, Request, Timer
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
 from holdfast.runtime.call.waits import wait_first
@@ -508,11 +508,18 @@ class AsyncRun(RunBase):
         ended = await self._wait(requests.question(prompt, options, timeout))
         return requests.value_of(self._session, ended)
 
-    async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]:
-        """Call `fn` for each item, concurrently; results in the order of the items."""
+    @overload
+    async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]: ...
+    @overload
+    async def map(self, fn: Callable[[U], T], items: Iterable[U]) -> list[T]: ...
+    async def map(self, fn: Callable[[U], Any], items: Iterable[U]) -> list[Any]:
+        """Call `fn` for each item, concurrently; results in the order of the items. A plain function or tool works too, but
+        it is called on the event loop, one item after the other."""
         import asyncio
+        import inspect
 
-        async def one(item: U) -> T:
-            return await fn(item)
+        async def one(item: U) -> Any:
+            found = fn(item)
+            return await found if inspect.isawaitable(found) else found
 
         return list(await asyncio.gather(*(one(item) for item in items)))

@@ -3,6 +3,6 @@
     enter → match → gate → approval → intent → attempt → results → commit
 
 `recover` and `unanswered` handle calls whose outcome is unknown, `cancelled` calls that the code stopped waiting for,
-`waits` and `checkpoints` the other things that have a place in the log. `flow` puts the stages together, `effects` is
+`waits` and `checkpoints` the other things that have a place in the log. `flow` puts the stages together, `operations` is
 what they ask for, `drivers` performs it for code that blocks and code that awaits.
 """

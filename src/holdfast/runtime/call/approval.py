@@ -15,12 +15,12 @@ from holdfast.errors import (
     Rejected,
 )
 from holdfast.runtime.call.commit import commit, park
-from holdfast.runtime.call.effects import (
-    Asked,
-    Flow,
-)
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import intent_of_this_run
+from holdfast.runtime.call.operations import (
+    CallRequest,
+    Flow,
+)
 from holdfast.runtime.call.results import (
     failed_receipt,
     failure,
@@ -30,7 +30,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
 
-def ask_approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
+def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow:
     """For a risk that needs a person: the seq of an approval of exactly these arguments.
 
     It counts once (the intent that names it is committed in the same transaction), for these very
@@ -39,68 +39,68 @@ def ask_approval(asked: Asked, entry: Entry | None, gated: bool) -> Flow:
     A request that is recorded counts even if the code no longer asks (it is not `gated`): a rejection is
     an outcome, an approval is used, and without a decision the call is not made.
     """
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
     policy = session.lineage.policy
-    if asked.undoes or (entry is not None and intent_of_this_run(session, entry) is not None):
+    if request.undoes or (entry is not None and intent_of_this_run(session, entry) is not None):
         return None
     if entry is None or entry.wait is None or _asks_again(session, entry):
         if entry is not None and not gated:
             if _was_rejected(entry):
-                raise _gate_removed(asked, "rejected")
+                raise _gate_removed(request, "rejected")
             return None
         until = None
         if policy.approval_ttl is not None:
             until = session.store.now() + microseconds(policy.approval_ttl, "approval_ttl")
-        value, blobs = session.wrap(asked.args)
-        request = e.WaitBegan(
-            branch=asked.branch.path,
-            index=asked.index,
-            forks=asked.forks,
+        value, blobs = session.wrap(request.args)
+        asks = e.WaitBegan(
+            branch=request.branch.path,
+            index=request.index,
+            forks=request.forks,
             wait="approval",
             name=spec.name,
-            digest=asked.digest,
+            digest=request.digest,
             until=until,
             show=value,
             tool=spec.name,
             tool_version=spec.version,
         )
-        yield from commit(session, [request], blobs=blobs, recheck=gate)
-        entry = session.entry(asked.branch.path, asked.index)
+        yield from commit(session, [asks], blobs=blobs, recheck=gate)
+        entry = session.entry(request.branch.path, request.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
         session.catch_up()
-    decided = entry.approval.digest if entry.approval is not None else asked.digest
+    decided = entry.approval.digest if entry.approval is not None else request.digest
     shown = (entry.wait.digest, decided, entry.wait.tool_version)
-    if shown != (asked.digest, asked.digest, spec.version):
+    if shown != (request.digest, request.digest, spec.version):
         raise session.diverged(
-            asked.place,
+            request.place,
             f"approval of {entry.name}, digest {entry.wait.digest}, version {entry.wait.tool_version!r}",
-            f"{asked}, digest {asked.digest}, version {spec.version!r}",
+            f"{request}, digest {request.digest}, version {spec.version!r}",
         )
     decision, until = entry.approval, entry.wait.until
     if decision is not None and not decision.approved:
         who = decision.by or "a person"
         yield from _reject(
-            asked, f"rejected by {who}" + (f": {decision.why}" if decision.why else "")
+            request, f"rejected by {who}" + (f": {decision.why}" if decision.why else "")
         )
     if until is not None and session.store.now() >= until:
-        yield from _reject(asked, "the approval was not given and used in time")
+        yield from _reject(request, "the approval was not given and used in time")
     if decision is not None:
         return entry.approval_seq
     if not gated:
-        raise _gate_removed(asked, "not decided")
-    name = request_id(asked.place)
+        raise _gate_removed(request, "not decided")
+    name = request_id(request.place)
     waiting = WaitingFor("approval", spec.name, until=until, request_id=name, tool=spec.name)
     signal = suspended(session.run_id, waiting, wake_at=until)
-    yield from park(session, OpenWait(asked.place, "approval", until), signal)
+    yield from park(session, OpenWait(request.place, "approval", until), signal)
     return None
 
 
-def _gate_removed(asked: Asked, status: str) -> BaseException:
+def _gate_removed(request: CallRequest, status: str) -> BaseException:
     """The log has a request for approval of this call that gives no right to make it, and the code no
     longer asks."""
-    recorded = f"a request for approval of {asked}, which was {status}"
-    return asked.session.diverged(asked.place, recorded, f"{asked} without approval")
+    recorded = f"a request for approval of {request}, which was {status}"
+    return request.session.diverged(request.place, recorded, f"{request} without approval")
 
 
 def _was_rejected(entry: Entry) -> bool:
@@ -115,21 +115,21 @@ def _asks_again(session: Session, entry: Entry) -> bool:
     return entry.granted and entry.wait_seq < entry.granted_seq
 
 
-def _reject(asked: Asked, why: str) -> Flow:
-    yield from _refuse(asked, ErrorInfo("Rejected", why, effect="none"))
+def _reject(request: CallRequest, why: str) -> Flow:
+    yield from _refuse(request, ErrorInfo("Rejected", why, effect="none"))
 
 
-def check_args(asked: Asked, entry: Entry | None) -> Flow:
+def check_args(request: CallRequest, entry: Entry | None) -> Flow:
     """Before approval and intent: arguments that the annotations forbid fail the call, which was not made."""
     if entry is None or entry.intent is None:
-        wrong = asked.spec.wrong_argument(asked.bound)
+        wrong = request.spec.wrong_argument(request.bound)
         if wrong:
-            yield from _refuse(asked, ErrorInfo("InvalidInput", wrong, effect="none"))
+            yield from _refuse(request, ErrorInfo("InvalidInput", wrong, effect="none"))
 
 
-def _refuse(asked: Asked, error: ErrorInfo) -> Flow:
+def _refuse(request: CallRequest, error: ErrorInfo) -> Flow:
     """Record that the call was not made and why, and raise it."""
-    session = asked.session
+    session = request.session
     step = session.next_step()
-    yield from commit(session, [failed_receipt(asked, error, step)], is_outcome=True)
-    raise failure(asked.spec.name, error, 1, step)
+    yield from commit(session, [failed_receipt(request, error, step)], is_outcome=True)
+    raise failure(request.spec.name, error, 1, step)

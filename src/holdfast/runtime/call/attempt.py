@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.events import Usage
 from holdfast.core.journal import Entry
 from holdfast.core.log import Blob
@@ -17,6 +18,7 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Abandon,
     Conflict,
+    Diverged,
     NotStorable,
     RunWaiting,
     Stop,
@@ -25,8 +27,12 @@ from holdfast.errors import (
 from holdfast.runtime.call import durations
 from holdfast.runtime.call.cancelled import record_cut
 from holdfast.runtime.call.commit import commit, is_due, park, wait_until
-from holdfast.runtime.call.effects import (
-    Asked,
+from holdfast.runtime.call.gate import end_by_deadline, gate
+from holdfast.runtime.call.intent import record_intent
+from holdfast.runtime.call.limits import within_limits
+from holdfast.runtime.call.match import replay
+from holdfast.runtime.call.operations import (
+    CallRequest,
     CutOff,
     Flow,
     HandOver,
@@ -34,10 +40,6 @@ from holdfast.runtime.call.effects import (
     Never,
     TimeUp,
 )
-from holdfast.runtime.call.gate import end_by_deadline, gate
-from holdfast.runtime.call.intent import record_intent
-from holdfast.runtime.call.limits import within_limits
-from holdfast.runtime.call.match import replay
 from holdfast.runtime.call.results import (
     encoded,
     error_info,
@@ -49,170 +51,179 @@ from holdfast.runtime.call.results import (
     spent_by_child,
 )
 from holdfast.runtime.call.unanswered import given_up, is_unknown, lost_response
-from holdfast.runtime.declare.specs import (
-    CHECKED,
-    CHILD,
-    KEYED,
-    TRANSACTIONAL,
-)
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import suspended
+from holdfast.words.waiting import run_waiting, suspended, waiting_for_code
 
 
-def make_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
+def make_attempts(request: CallRequest, entry: Entry | None, approval: int | None) -> Flow:
     """Try until it succeeds or the policy says enough; every attempt and wait is in the log."""
-    if entry is None and asked.spec.retry.attempts == 1 and not asked.spec.is_limited:
-        return _attempt(asked, 1, 0, approval, 1)
-    return _all_attempts(asked, entry, approval)
+    if entry is None and request.spec.retry.attempts == 1 and not request.spec.is_limited:
+        return _attempt(request, 1, 0, approval, 1)
+    return _all_attempts(request, entry, approval)
 
 
-def _all_attempts(asked: Asked, entry: Entry | None, approval: int | None) -> Flow:
+def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | None) -> Flow:
     number = entry.attempts + 1 if entry else 1
     tries = number - (entry.attempts_before if entry else 0)
     step = entry.step if entry else 0
     if entry is not None and entry.failures and entry.failures[-1].retry_at is not None:
         yield from wait_until(
-            asked.session,
-            asked.place,
+            request.session,
+            request.place,
             entry.failures[-1].retry_at,
-            WaitingFor("retry", asked.spec.name),
+            WaitingFor("retry", request.spec.name),
         )
-    outcome = yield from _limited(asked, number, step, approval, tries)
+    outcome = yield from _limited(request, number, step, approval, tries)
     if isinstance(outcome, e.CallFailed):
-        return (yield from _tried(asked, outcome, number, tries))
+        return (yield from _tried(request, outcome, number, tries))
     return outcome
 
 
-def _tried(asked: Asked, outcome: Any, number: int, tries: int) -> Flow:
+def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow:
     """What came of an attempt, and of those that follow it if it failed and others are due."""
     while isinstance(outcome, e.CallFailed):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
-            asked.session, asked.place, outcome.retry_at, WaitingFor("retry", asked.spec.name)
+            request.session, request.place, outcome.retry_at, WaitingFor("retry", request.spec.name)
         )
         number += 1
         tries += 1
-        if not asked.undoes:
-            gate(asked.session)
-        outcome = yield from _limited(asked, number, outcome.step, None, tries)
+        if not request.undoes:
+            gate(request.session)
+        outcome = yield from _limited(request, number, outcome.step, None, tries)
     return outcome
 
 
-def _limited(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
+def _limited(
+    request: CallRequest, number: int, step: int, approval: int | None, tries: int
+) -> Flow:
     """An attempt, when there is room for it."""
-    if not asked.spec.is_limited:
-        return _attempt(asked, number, step, approval, tries)
-    return within_limits(asked, number, partial(_attempt, asked, number, step, approval, tries))
+    if not request.spec.is_limited:
+        return _attempt(request, number, step, approval, tries)
+    return within_limits(request, number, partial(_attempt, request, number, step, approval, tries))
 
 
-def _wait_for_child(asked: Asked, child: RunWaiting) -> Never:
+def _wait_for_child(request: CallRequest, child: RunWaiting) -> Never:
     """The child run is suspended, or another worker executes it: its end wakes this run."""
     below = child.waits or (WaitingFor("other", child.waiting_for),)
-    waiting = WaitingFor("child", asked.spec.name, run_id=child.run_id, how=child.how, child=below)
-    wait = OpenWait(asked.place, "child", child=child.run_id)
-    yield from park(asked.session, wait, suspended(asked.session.run_id, waiting))
+    waiting = WaitingFor(
+        "child", request.spec.name, run_id=child.run_id, how=child.how, child=below
+    )
+    wait = OpenWait(request.place, "child", child=child.run_id)
+    yield from park(request.session, wait, suspended(request.session.run_id, waiting))
     raise AssertionError("unreachable")
 
 
-def _attempt(asked: Asked, number: int, step: int, approval: int | None, tries: int) -> Flow:
+def _attempt(
+    request: CallRequest, number: int, step: int, approval: int | None, tries: int
+) -> Flow:
     """One attempt: intent, effect, receipt. Returns the result, or a failure that is to be retried."""
-    spec, session = asked.spec, asked.branch.session
+    spec, session = request.spec, request.branch.session
     intent: e.CallStarted | None = None
     if spec.has_intent:
-        taken = yield from record_intent(asked, number, step, approval)
+        taken = yield from record_intent(request, number, step, approval)
         if not isinstance(taken, e.CallStarted):
             return taken.value
         intent = taken
         step = intent.step
     started = session.store.now()
     session.check_lease()
-    timeout, by_deadline = _time_limit(asked)
+    timeout, by_deadline = _time_limit(request)
     try:
-        if spec.effect == TRANSACTIONAL:
-            return (yield from _transact(asked, number, step, started, timeout))
+        if spec.effect == Effect.TRANSACTIONAL:
+            return (yield from _transact(request, number, step, started, timeout))
         raw = yield Invoke(
             session,
             spec.body,
-            _filled(asked, intent) if intent or spec.params.hidden else asked.bound,
+            _filled(request, intent) if intent or spec.params.hidden else request.bound,
             Inside(spec.name, spec.effect, session.run_id),
             spec.is_async,
             timeout,
         )
     except RunWaiting as child:
-        yield from _wait_for_child(asked, child)
+        yield from _wait_for_child(request, child)
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if by_deadline and isinstance(error, TimeUp):
             raise end_by_deadline(session) from None
-        if spec.effect == CHILD and _ended_by_limit(session.stopped):
+        if spec.effect == Effect.CHILD and isinstance(error, Diverged):
+            code = waiting_for_code(error)
+            yield from _wait_for_child(request, run_waiting(error.run_id, code))
+        if spec.effect == Effect.CHILD and _ended_by_limit(session.stopped):
             raise session.stopped from None  # not the child's failure: it continues when this run does
-        settled = yield from lost_response(asked, intent, error, number, tries)
+        settled = yield from lost_response(request, intent, error, number, tries)
         if settled is not None:
-            return (yield from replay(asked, settled))
-        return (yield from _failed(asked, error, number, step, started, tries))
+            return (yield from replay(request, settled))
+        return (yield from _failed(request, error, number, step, started, tries))
     except CutOff as cut:
-        cut.began = cut.began or _may_have_happened(asked, number)
+        cut.began = cut.began or _may_have_happened(request, number)
         if cut.began:
-            settled = yield from given_up(asked, intent, number, str(cut))
+            settled = yield from given_up(request, intent, number, str(cut))
             if settled is not None:
-                return (yield from replay(asked, settled))
-        yield from record_cut(asked, cut, number, step, started)
-    result, receipt, blobs = receipt_of(asked, raw, number, step, started)
-    yield from _record_receipt(asked, receipt, blobs)
+                return (yield from replay(request, settled))
+        yield from record_cut(request, cut, number, step, started)
+    result, receipt, blobs = receipt_of(request, raw, number, step, started)
+    yield from _record_receipt(request, receipt, blobs)
     if receipt.unavailable:
-        raise result_lost(asked, receipt.unavailable, receipt.step)
+        raise result_lost(request, receipt.unavailable, receipt.step)
     return result
 
 
-def _may_have_happened(asked: Asked, number: int) -> bool:
+def _may_have_happened(request: CallRequest, number: int) -> bool:
     """Whether an earlier attempt has no known outcome: it was begun by a process that died."""
-    entry = asked.session.entry(*asked.place)
-    return asked.spec.effect == KEYED and entry is not None and number - 1 > len(entry.failures)
+    entry = request.session.entry(*request.place)
+    return (
+        request.spec.effect == Effect.KEYED
+        and entry is not None
+        and number - 1 > len(entry.failures)
+    )
 
 
-def _filled(asked: Asked, intent: e.CallStarted | None) -> dict[str, Any]:
+def _filled(request: CallRequest, intent: e.CallStarted | None) -> dict[str, Any]:
     """The arguments with what the runtime fills in."""
-    if asked.spec.effect == CHILD and intent is not None:
-        return {"child_id": intent.child, "kwargs": asked.bound}
-    if "idempotency_key" not in asked.spec.params.hidden:
-        return asked.bound
-    return {**asked.bound, "idempotency_key": intent.key if intent else asked.own_key}
+    if request.spec.effect == Effect.CHILD and intent is not None:
+        return {"child_id": intent.child, "kwargs": request.bound}
+    if "idempotency_key" not in request.spec.params.hidden:
+        return request.bound
+    return {**request.bound, "idempotency_key": intent.key if intent else request.own_key}
 
 
 def _ended_by_limit(stopped: BaseException | None) -> TypeGuard[Stop]:
     return isinstance(stopped, Stop) and stopped.reason in REASONS
 
 
-def _time_limit(asked: Asked) -> tuple[float | None, bool]:
+def _time_limit(request: CallRequest) -> tuple[float | None, bool]:
     """How long a call may take, and whether that is the run's deadline.
 
     A blocking call is cut at the deadline as by `timeout=`: the run ends, and what became of the call is found out
     when it is resumed. Async calls are cut by the watcher, and a child run has a deadline of its own.
     """
-    spec, created = asked.spec, asked.session.journal.created
+    spec, created = request.spec, request.session.journal.created
     at = None if created is None else created.deadline_at
-    if at is None or spec.is_async or spec.effect == CHILD or asked.undoes:
+    if at is None or spec.is_async or spec.effect == Effect.CHILD or request.undoes:
         return spec.timeout, False
-    left = max(0, at - asked.session.store.now()) / MICROSECONDS
+    left = max(0, at - request.session.store.now()) / MICROSECONDS
     return (
         (spec.timeout, False) if spec.timeout is not None and spec.timeout < left else (left, True)
     )
 
 
-def _transact(asked: Asked, number: int, step: int, started: int, timeout: float | None) -> Flow:
+def _transact(
+    request: CallRequest, number: int, step: int, started: int, timeout: float | None
+) -> Flow:
     """The tool's writes and its receipt commit in one transaction of the store's database."""
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
 
     def finish(raw: Any) -> tuple[Any, Batch]:
-        result, value, blobs, unavailable = encoded(asked, raw)
+        result, value, blobs, unavailable = encoded(request, raw)
         if unavailable:  # nothing is committed yet, so it can still be refused
             raise NotStorable(unavailable, what=f"the result of {spec.name}")
         receipt = e.CallSucceeded(
-            branch=asked.branch.path,
-            index=asked.index,
-            forks=asked.forks,
+            branch=request.branch.path,
+            index=request.index,
+            forks=request.forks,
             step=step,
             name=spec.name,
             result=value,
@@ -227,14 +238,14 @@ def _transact(asked: Asked, number: int, step: int, started: int, timeout: float
             result, batch = yield Invoke(
                 session,
                 spec.body,
-                asked.bound,
+                request.bound,
                 Inside(spec.name, spec.effect, session.run_id),
                 False,
                 timeout,
                 finish=finish,
             )
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
-            if not asked.undoes:
+            if not request.undoes:
                 gate(session)
         except StoreError as error:
             raise session.stop(Abandon(error)) from error
@@ -244,22 +255,22 @@ def _transact(asked: Asked, number: int, step: int, started: int, timeout: float
 
 
 def receipt_of(
-    asked: Asked, raw: Any, number: int, step: int, started: int
+    request: CallRequest, raw: Any, number: int, step: int, started: int
 ) -> tuple[Any, e.CallSucceeded, Sequence[Blob]]:
     """The result as code sees it, and the receipt with what is kept beside it."""
-    spec, session = asked.spec, asked.branch.session
+    spec, session = request.spec, request.branch.session
     usage = getattr(raw, "usage", None)
-    result, value, blobs, unavailable = encoded(asked, raw)
-    has_intent, is_child = spec.has_intent, spec.effect == CHILD
+    result, value, blobs, unavailable = encoded(request, raw)
+    has_intent, is_child = spec.has_intent, spec.effect == Effect.CHILD
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
-    args, digest = (None, "") if has_intent else kept_args(asked)
+    args, digest = (None, "") if has_intent else kept_args(request)
     duration_us = session.store.now() - started
     durations.note(spec.name, duration_us)
     receipt = e.CallSucceeded(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
+        branch=request.branch.path,
+        index=request.index,
+        forks=request.forks,
         step=step or session.next_step(),
         name=spec.name,
         result=value,
@@ -269,39 +280,39 @@ def receipt_of(
         duration_us=duration_us,
         usage=usage if usage is not None and isinstance(usage, Usage) and not is_child else None,
         unavailable=unavailable,
-        spent=spent_by_child(asked, step) if is_child else None,
+        spent=spent_by_child(request, step) if is_child else None,
     )
     return result, receipt, blobs
 
 
-def _record_receipt(asked: Asked, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+def _record_receipt(request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
     """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
-    session, has_intent = asked.branch.session, asked.spec.has_intent
+    session, has_intent = request.branch.session, request.spec.has_intent
     if has_intent or session.setting.checkpoint.at_step or is_due(session):
         return commit(
-            session, [receipt], blobs=blobs, urgent=has_intent, evidence=asked, is_outcome=True
+            session, [receipt], blobs=blobs, urgent=has_intent, evidence=request, is_outcome=True
         )
-    return _hold_receipt(asked, receipt, blobs)
+    return _hold_receipt(request, receipt, blobs)
 
 
-def _hold_receipt(asked: Asked, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
-    session = asked.branch.session
+def _hold_receipt(request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+    session = request.branch.session
     turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
-    session.journal.forget(*asked.place)
+    session.journal.forget(*request.place)
     if turn is not None:
         yield HandOver(session, None, turn)
 
 
 def _failed(
-    asked: Asked, error: Exception, number: int, step: int, started: int, tries: int
+    request: CallRequest, error: Exception, number: int, step: int, started: int, tries: int
 ) -> Flow:
     """Record the failure; return it if another attempt is due, raise it if not."""
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
     if isinstance(error, StoreError):
         raise session.stop(Abandon(error)) from error
     now = session.store.now()
-    info = error_info(error, secrets_of(asked))
-    if spec.effect != CHECKED and is_unknown(asked, error):  # a check has been asked
+    info = error_info(error, secrets_of(request))
+    if spec.effect != Effect.CHECKED and is_unknown(request, error):  # a check has been asked
         info = msgspec.structs.replace(info, effect="unknown")
     step = step or session.next_step()
     retry_at = None
@@ -311,7 +322,7 @@ def _failed(
         retry_at = now + max(wait_us, asked_us)
     usage = getattr(error, "usage", None)
     receipt = failed_receipt(
-        asked,
+        request,
         info,
         step,
         has_intent=spec.has_intent,
@@ -321,7 +332,9 @@ def _failed(
         usage=usage if isinstance(usage, Usage) else None,
     )
     final = retry_at is None
-    yield from commit(session, [receipt], urgent=spec.has_intent, evidence=asked, is_outcome=final)
+    yield from commit(
+        session, [receipt], urgent=spec.has_intent, evidence=request, is_outcome=final
+    )
     if not final:
         return receipt
     raise failure(spec.name, info, number, step) from error

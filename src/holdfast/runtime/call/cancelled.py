@@ -8,24 +8,24 @@ Recorded, so that the code is told nothing else when it is replayed: the call gi
 from __future__ import annotations
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo
 from holdfast.runtime.call.commit import commit, commit_outcome
-from holdfast.runtime.call.effects import Asked, CutOff, Flow, Invoke, Never
+from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, Never
 from holdfast.runtime.call.results import failed_receipt
-from holdfast.runtime.declare.specs import CHILD
 from holdfast.runtime.log.branches import Inside
 from holdfast.store.base import Store
 from holdfast.store.cancel import cancel_tree
 
 
 def record_cut(
-    asked: Asked, cut: CutOff, number: int, step: int, started: int | None = None
+    request: CallRequest, cut: CutOff, number: int, step: int, started: int | None = None
 ) -> Never:
     """Record it, and tell the code. A child run that is no longer awaited is cancelled."""
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
     error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
     receipt = failed_receipt(
-        asked,
+        request,
         error,
         step or session.next_step(),
         has_intent=spec.has_intent and step > 0,
@@ -33,19 +33,19 @@ def record_cut(
         cut=True,
         duration_us=0 if started is None else session.store.now() - started,
     )
-    if spec.effect == CHILD:
-        cancel = cancel_child(asked, receipt.step)
-        yield from commit_outcome(asked, receipt, urgent=True, first=cancel)
+    if spec.effect == Effect.CHILD:
+        cancel = cancel_child(request, receipt.step)
+        yield from commit_outcome(request, receipt, urgent=True, first=cancel)
     else:
         urgent = spec.has_intent
-        yield from commit(session, [receipt], urgent=urgent, evidence=asked, is_outcome=True)
+        yield from commit(session, [receipt], urgent=urgent, evidence=request, is_outcome=True)
     raise cut.cancelled
 
 
-def cancel_child(asked: Asked, step: int) -> Flow:
+def cancel_child(request: CallRequest, step: int) -> Flow:
     """Cancel the child run of this call, unless it has ended; repeating it does no harm. Returns the cancellation of
     the caller that came meanwhile, if any: the child is cancelled in spite of it."""
-    session, spec = asked.session, asked.spec
+    session, spec = request.session, request.spec
     child = {"store": session.store, "run_id": f"{session.run_id}~{step}"}
     inside = Inside(spec.name, spec.effect, session.run_id)
     given_up: BaseException | None = None

@@ -21,9 +21,9 @@ from holdfast.core import log, snapshot
 from holdfast.core.log import Head
 from holdfast.errors import InvalidInput, StoreError
 from holdfast.runtime.call.commit import commit, is_due
-from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed
+from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Saved, Session
 from holdfast.store.base import LIVE, Snapshot, Store

@@ -28,8 +28,8 @@ from holdfast.errors import (
     Suspend,
     Woken,
 )
-from holdfast.runtime.call.effects import (
-    Asked,
+from holdfast.runtime.call.operations import (
+    CallRequest,
     Flow,
     HandOver,
     Invoke,
@@ -38,7 +38,7 @@ from holdfast.runtime.call.effects import (
     Park,
     Pause,
     Refused,
-    StoreEffect,
+    Write,
 )
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
@@ -73,7 +73,7 @@ def commit(
     recheck: Callable[[Session], None] | None = None,
     claims_key: str = "",
     urgent: bool = False,
-    evidence: Asked | None = None,
+    evidence: CallRequest | None = None,
     is_outcome: bool = False,
 ) -> Flow:
     """Make events durable, with everything noted before them. Returns the seq of the last one when they are; of
@@ -95,7 +95,7 @@ def commit(
         recheck=recheck,
     )
     try:
-        batch = yield StoreEffect(session, work, events[-1].kind if events else "notes")
+        batch = yield Write(session, work, events[-1].kind if events else "notes")
     except Refused as refused:
         error = refused.error
     else:
@@ -108,24 +108,24 @@ def commit(
     yield from _refuse(session, error, events, evidence)
 
 
-def commit_outcome(asked: Asked, receipt: Event, *, urgent: bool, first: Flow) -> Flow:
+def commit_outcome(request: CallRequest, receipt: Event, *, urgent: bool, first: Flow) -> Flow:
     """Make an outcome durable, do something else, then hand the outcome to the code: nothing that is recorded
     later is handed over before it."""
-    session = asked.session
+    session = request.session
     if session.only_replay is not None:
         raise session.end_of_replay()
     work = Commit([receipt], urgent=urgent, is_receipt=True, is_outcome=True)
     try:
-        batch = yield StoreEffect(session, work, receipt.kind)
+        batch = yield Write(session, work, receipt.kind)
     except Refused as refused:
-        yield from _refuse(session, refused.error, [receipt], asked)
+        yield from _refuse(session, refused.error, [receipt], request)
         return
     yield from first
     yield HandOver(session, batch.seq, batch.turn)
 
 
 def _refuse(
-    session: Session, error: BaseException, events: Sequence[Event], evidence: Asked | None
+    session: Session, error: BaseException, events: Sequence[Event], evidence: CallRequest | None
 ) -> Never:
     """Events could not be written: tell the caller, or stop the run."""
     if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:
@@ -137,18 +137,18 @@ def _refuse(
     raise session.stop(Abandon(error)) from error
 
 
-def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
+def _leave_evidence(request: CallRequest, receipt: Event) -> Flow:
     """We lost the run while the call was in progress; what we know may help the person who decides."""
-    session = asked.session
-    if not asked.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
+    session = request.session
+    if not request.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
         return
     done = isinstance(receipt, e.CallSucceeded)
-    key = asked.own_key or f"{session.run_id}:{receipt.step}:{asked.spec.name}:{asked.digest}"
+    key = request.own_key or f"{session.run_id}:{receipt.step}:{request.spec.name}:{request.digest}"
     said = e.CallEvidence(
         step=receipt.step,
         name=receipt.name,
         key=key,
-        digest=asked.digest,
+        digest=request.digest,
         worker=session.worker,
         epoch=session.epoch,
         outcome="done" if done else "failed",
@@ -157,7 +157,7 @@ def _leave_evidence(asked: Asked, receipt: Event) -> Flow:
         else None,
         error=receipt.error if isinstance(receipt, e.CallFailed) else None,
     )
-    inside = Inside(asked.spec.name, asked.spec.effect, session.run_id)
+    inside = Inside(request.spec.name, request.spec.effect, session.run_id)
     what = {"store": session.store, "run_id": session.run_id, "decide": lambda *_: Act([said])}
     with contextlib.suppress(HoldfastError):
         yield Invoke(session, act, what, inside, False)

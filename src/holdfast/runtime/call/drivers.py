@@ -19,19 +19,19 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import NotDurable, StoreError, StoreUnavailable
-from holdfast.runtime.call.effects import (
+from holdfast.runtime.call.operations import (
     Begin,
     CutOff,
-    Effect,
     Flow,
     HandOver,
     Invoke,
+    Operation,
     Park,
     Pause,
     Refused,
     Replay,
-    StoreEffect,
     TimeUp,
+    Write,
 )
 from holdfast.runtime.lines.lines import Line, Lines
 from holdfast.runtime.log.branches import CURRENT, Inside, current_branch
@@ -53,7 +53,7 @@ def drive(flow: Flow) -> Any:
         answer = error = None
         try:
             match effect:
-                case StoreEffect():
+                case Write():
                     answer = persist(effect)
                 case Invoke():
                     answer = invoke(effect)
@@ -90,7 +90,7 @@ async def drive_async(flow: Flow) -> Any:
         answer = error = None
         try:
             match effect:
-                case StoreEffect():
+                case Write():
                     answer = await persist_async(effect, cancelled)
                 case HandOver():
                     await _hand_over(effect)
@@ -102,7 +102,7 @@ async def drive_async(flow: Flow) -> Any:
             error = raised
 
 
-def _is_held(effect: Effect) -> bool:
+def _is_held(effect: Operation) -> bool:
     """Whether a cancellation does not end this: a recorded outcome is given to the code all the same, and a call in
     doubt holds its line until a person has decided."""
     return isinstance(effect, Replay) or (
@@ -146,7 +146,7 @@ def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
     return None  # a thread hands over what it has, and starts what it likes
 
 
-def persist(effect: StoreEffect) -> Batch:
+def persist(effect: Write) -> Batch:
     """Commit a batch and wait until it is durable; Refused if it was not written."""
     session, writer = effect.session, effect.session.writer
     if session.boundary is not None:
@@ -354,7 +354,7 @@ class _Uncancelled(asyncio.Future[None]):
         return False
 
 
-async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledError]) -> Batch:
+async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) -> Batch:
     """See `persist`. By the time its caller hears of a cancellation, the batch is resolved."""
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
@@ -363,6 +363,7 @@ async def persist_async(effect: StoreEffect, cancelled: list[asyncio.CancelledEr
     while lines is not None and lines.is_leaving:
         try:
             await lines.stay()
+            break  # not again: the suspension itself is written while the run is leaving
         except asyncio.CancelledError as cut:
             if session.is_ending:
                 raise

@@ -11,14 +11,15 @@ import warnings
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from holdfast.core.effect import Effect
 from holdfast.core.journal import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.call.drivers import drive
-from holdfast.runtime.call.effects import Asked, LookAgain
 from holdfast.runtime.call.flow import answer, ask, nested, proceed
 from holdfast.runtime.call.match import recorded
+from holdfast.runtime.call.operations import CallRequest, LookAgain
 from holdfast.runtime.call.task_factory import drive_async_here
-from holdfast.runtime.declare.specs import CHILD, AgentSpec, CallSpec
+from holdfast.runtime.declare.specs import AgentSpec, CallSpec
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.lease import under_way
 
@@ -33,14 +34,14 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     bound = spec.params.bind(args, kwargs)
     if spec.is_async:
         return _to_await(here, spec, bound)
-    asked, entry = ask(here, spec, bound)
+    request, entry = ask(here, spec, bound)
     if entry is not None and entry.done is not None and not entry.done.unavailable:
-        return recorded(asked, entry)  # as the flow would, without driving one: all of replay
+        return recorded(request, entry)  # as the flow would, without driving one: all of replay
     try:
         try:
-            return drive(answer(asked, entry))
+            return drive(answer(request, entry))
         except LookAgain:
-            return drive(proceed(asked, here.session.entry(*asked.place)))
+            return drive(proceed(request, here.session.entry(*request.place)))
     except Suspend as signal:
         here.suspend(signal)
         raise
@@ -48,17 +49,17 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
     """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
-    asked, entry = ask(branch, spec, bound)
+    request, entry = ask(branch, spec, bound)
     lines = branch.session.lines
     done = entry is not None and entry.done is not None and not entry.done.unavailable
     if entry is not None and done and (lines is None or lines.is_alone):
-        return _answered(asked, entry)
-    return drive_async_here(branch, proceed(asked, entry), asked.place)
+        return _answered(request, entry)
+    return drive_async_here(branch, proceed(request, entry), request.place)
 
 
-async def _answered(asked: Asked, entry: Entry) -> Any:
+async def _answered(request: CallRequest, entry: Entry) -> Any:
     """The recorded result for the only line there is: as the flow would, without driving one."""
-    return recorded(asked, entry)
+    return recorded(request, entry)
 
 
 def _outside(
@@ -124,7 +125,7 @@ def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
         name=agent.name,
         fn=child,
         params=agent.params,
-        effect=CHILD,
+        effect=Effect.CHILD,
         is_async=agent.is_async,
         result=agent.result,
         risk="read",

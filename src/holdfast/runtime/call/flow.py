@@ -2,7 +2,7 @@
 
     enter → name → match → gate → record intent → execute → commit receipt → fold
 
-It yields what must be done (`StoreEffect`, `Invoke`, `Park`, …) and a driver does it, for a caller that blocks
+It yields what must be done (`Write`, `Invoke`, `Park`, …) and a driver does it, for a caller that blocks
 or for one that awaits (`drivers.py`). So there are no sync and async twins, the protocol can be tested
 without I/O, and every yield is a point where the process may die.
 
@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core.effect import Effect
 from holdfast.core.journal import Entry
 from holdfast.core.values import canonical_flat
 from holdfast.errors import (
@@ -25,23 +26,19 @@ from holdfast.errors import (
 from holdfast.runtime.call.approval import ask_approval, check_args
 from holdfast.runtime.call.attempt import make_attempts
 from holdfast.runtime.call.cancelled import record_cut
-from holdfast.runtime.call.effects import (
-    Asked,
+from holdfast.runtime.call.gate import gate
+from holdfast.runtime.call.match import check_all_replayed, match_call, replay
+from holdfast.runtime.call.operations import (
     Begin,
+    CallRequest,
     CutOff,
     Flow,
     LookAgain,
     Never,
 )
-from holdfast.runtime.call.gate import gate
-from holdfast.runtime.call.match import check_all_replayed, match_call, replay
 from holdfast.runtime.call.recover import settle_doubt
 from holdfast.runtime.call.unanswered import given_up
-from holdfast.runtime.declare.specs import (
-    REPEATABLE,
-    CallSpec,
-    secrets_in,
-)
+from holdfast.runtime.declare.specs import CallSpec, secrets_in
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RESERVED
@@ -56,7 +53,7 @@ def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int =
 
 def ask(
     branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
-) -> tuple[Asked, Entry | None]:
+) -> tuple[CallRequest, Entry | None]:
     """A call as it is asked for (its place, its canonical arguments), and what the log contains there."""
     session = branch.session
     if redact := session.lineage.policy.redact:
@@ -72,8 +69,8 @@ def ask(
             session.secrets.update(secrets_in(secret, declared=True))
     session.specs[spec.name] = spec
     index = branch.take()
-    asked = Asked(spec, branch, index, bound, args, own_key, undoes, branch.forked)
-    return asked, match_call(asked)
+    request = CallRequest(spec, branch, index, bound, args, own_key, undoes, branch.forked)
+    return request, match_call(request)
 
 
 def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> CallSpec:
@@ -86,75 +83,75 @@ def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> Call
     return found
 
 
-def proceed(asked: Asked, entry: Entry | None) -> Flow:
+def proceed(request: CallRequest, entry: Entry | None) -> Flow:
     """Answer the call. What was parked looks again at what is recorded of it."""
     while True:
         try:
-            return (yield from answer(asked, entry))
+            return (yield from answer(request, entry))
         except LookAgain:
-            entry = asked.session.entry(*asked.place)
+            entry = request.session.entry(*request.place)
 
 
-def answer(asked: Asked, entry: Entry | None) -> Flow:
+def answer(request: CallRequest, entry: Entry | None) -> Flow:
     """Answer the call: from the log if it has an outcome there, else by making it.
 
     All of the flow for a caller that blocks: it unwinds instead of being parked, and never looks again.
     """
     if entry is not None and entry.final:
-        return replay(asked, entry)
-    return _make(asked, entry)
+        return replay(request, entry)
+    return _make(request, entry)
 
 
-def _make(asked: Asked, entry: Entry | None) -> Flow:
+def _make(request: CallRequest, entry: Entry | None) -> Flow:
     """Make the call, or the rest of it. If the code stops waiting before an attempt, that is recorded."""
     try:
-        session = asked.branch.session
-        if not asked.undoes:
+        session = request.branch.session
+        if not request.undoes:
             if session.journal.entries:
-                check_all_replayed(asked.branch, asked)
+                check_all_replayed(request.branch, request)
             lines = session.lines  # what was added aside comes before what is recorded
-            if lines is not None and not lines.may_begin_at_once and not asked.branch.is_aside:
-                yield from _begin(asked, entry)
+            if lines is not None and not lines.may_begin_at_once and not request.branch.is_aside:
+                yield from _begin(request, entry)
             gate(session)
         if entry is not None and entry.open_attempt:
-            settled = yield from settle_doubt(asked, entry)
+            settled = yield from settle_doubt(request, entry)
             if settled is not None:
-                return (yield from replay(asked, settled))
-            entry = match_call(asked)
-        if asked.spec.params.constrained and not asked.undoes:
-            yield from check_args(asked, entry)
+                return (yield from replay(request, settled))
+            entry = match_call(request)
+        if request.spec.params.constrained and not request.undoes:
+            yield from check_args(request, entry)
         approval = None
-        gated = asked.spec.risk in session.lineage.policy.approve
+        gated = request.spec.risk in session.lineage.policy.approve
         if gated or (entry is not None and entry.wait is not None):
-            approval = yield from ask_approval(asked, entry, gated)
-        return (yield from make_attempts(asked, entry, approval))
+            approval = yield from ask_approval(request, entry, gated)
+        return (yield from make_attempts(request, entry, approval))
     except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
-        held = asked.session.entry(*asked.place)
+        held = request.session.entry(*request.place)
         cut.began = held is not None and bool(held.attempts)
-        yield from _give_up(asked, cut, held)
+        yield from _give_up(request, cut, held)
 
 
-def _begin(asked: Asked, entry: Entry | None) -> Flow:
+def _begin(request: CallRequest, entry: Entry | None) -> Flow:
     """Wait until the call may start. If the code gives it up before, that is recorded as for any other call."""
     try:
-        yield Begin(asked.session, asked)
+        yield Begin(request.session, request)
     except CutOff as cut:
         cut.began = entry is not None and entry.open_attempt
         if entry is not None and cut.began:  # in another process: it may have happened
-            settled = yield from given_up(asked, entry.intent, entry.attempts, str(cut))
+            settled = yield from given_up(request, entry.intent, entry.attempts, str(cut))
             if settled is not None:
                 raise LookAgain from None
-        yield from _give_up(asked, cut, entry)
+        yield from _give_up(request, cut, entry)
 
 
-def _give_up(asked: Asked, cut: CutOff, entry: Entry | None) -> Never:
+def _give_up(request: CallRequest, cut: CutOff, entry: Entry | None) -> Never:
     """Record that the code stopped waiting before an attempt: it ends the one that has no outcome, if any."""
     if entry is None:
-        yield from record_cut(asked, cut, 1, 0)
+        yield from record_cut(request, cut, 1, 0)
         raise AssertionError("unreachable")
     has_outcome = any(failed.attempt == entry.attempts for failed in entry.failures)
     number = entry.attempts + 1 if has_outcome else max(1, entry.attempts)
-    yield from record_cut(asked, cut, number, entry.step)
+    yield from record_cut(request, cut, number, entry.step)
     raise AssertionError("unreachable")
 
 
@@ -177,7 +174,7 @@ def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
 
 def nested(inside: Inside, spec: CallSpec) -> None:
     """A call inside the body of another: harmless if it only reads, refused if it could act unseen."""
-    if spec.effect != REPEATABLE:
+    if spec.effect != Effect.REPEATABLE:
         raise NotDurable(
             f"{spec.name} is a tool and was called inside {inside.name}, where it would not be recorded; "
             f"call it from the agent"

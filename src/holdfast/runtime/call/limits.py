@@ -16,7 +16,7 @@ from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, StoreError
 from holdfast.runtime.call.commit import park, wait_until
-from holdfast.runtime.call.effects import Asked, Flow, Invoke, Pause
+from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Pause
 from holdfast.runtime.log.branches import Inside
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
@@ -27,15 +27,15 @@ SUSPENDED_SECONDS: Final = (5.0, 15.0)
 """When a run that got no seat looks again: some time between these, so that not all come at once."""
 
 
-def within_limits(asked: Asked, number: int, attempt: Callable[[], Flow]) -> Flow:
+def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow]) -> Flow:
     """Make an attempt when there is room for it."""
-    session, spec = asked.session, asked.spec
-    holder = f"{session.run_id}:{asked.branch.path}:{asked.index}:{number}"
+    session, spec = request.session, request.spec
+    holder = f"{session.run_id}:{request.branch.path}:{request.index}:{number}"
     try:
         if spec.max_running is not None:
-            yield from _seat(asked, holder, spec.max_running)
+            yield from _seat(request, holder, spec.max_running)
         if spec.rate is not None:
-            yield from _turn(asked, holder)
+            yield from _turn(request, holder)
         return (yield from attempt())
     finally:
         if spec.max_running is not None:
@@ -43,8 +43,8 @@ def within_limits(asked: Asked, number: int, attempt: Callable[[], Flow]) -> Flo
                 session.store.limits.leave_seat(spec.name, holder)
 
 
-def _seat(asked: Asked, holder: str, most: int) -> Flow:
-    session, spec = asked.session, asked.spec
+def _seat(request: CallRequest, holder: str, most: int) -> Flow:
+    session, spec = request.session, request.spec
     since, pause = session.store.now(), SEAT_SECONDS[0]
 
     def take_seat() -> bool:
@@ -52,20 +52,20 @@ def _seat(asked: Asked, holder: str, most: int) -> Flow:
             spec.name, holder, run_id=session.run_id, epoch=session.epoch, most=most
         )
 
-    while not (yield from _ask(asked, take_seat)):
+    while not (yield from _ask(request, take_seat)):
         now = session.store.now()
         if now - since >= session.patience_us:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
             room = WaitingFor("room", spec.name, limit=most, until=now + wait_us)
             signal = suspended(session.run_id, room, wake_at=now + wait_us)
-            yield from park(session, OpenWait(asked.place, "timer", now + wait_us), signal)
+            yield from park(session, OpenWait(request.place, "timer", now + wait_us), signal)
         yield Pause(session, pause * random.uniform(0.5, 1.0))  # noqa: S311
         session.check_lease()
         pause = min(pause * 2, SEAT_SECONDS[1])
 
 
-def _turn(asked: Asked, holder: str) -> Flow:
-    session, spec, rate = asked.session, asked.spec, asked.spec.rate
+def _turn(request: CallRequest, holder: str) -> Flow:
+    session, spec, rate = request.session, request.spec, request.spec.rate
     assert rate is not None
     per_us = microseconds(rate.per, "Rate.per")
 
@@ -74,14 +74,14 @@ def _turn(asked: Asked, holder: str) -> Flow:
             rate.name or spec.name, holder, count=rate.count, per_us=per_us, slack_us=rate.slack_us
         )
 
-    while (at := (yield from _ask(asked, take_turn))) is not None:
+    while (at := (yield from _ask(request, take_turn))) is not None:
         why = f"{rate.count} in {rate.per:g} s"
-        yield from wait_until(session, asked.place, at, WaitingFor("rate", spec.name, reason=why))
+        yield from wait_until(session, request.place, at, WaitingFor("rate", spec.name, reason=why))
 
 
-def _ask(asked: Asked, question: Callable[[], Any]) -> Flow:
+def _ask(request: CallRequest, question: Callable[[], Any]) -> Flow:
     """Ask the store, off the event loop if there is one."""
-    session, spec = asked.session, asked.spec
+    session, spec = request.session, request.spec
     try:
         return (
             yield Invoke(

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.journal import Entry, is_main
 from holdfast.core.values import decode
 from holdfast.errors import (
@@ -19,62 +20,63 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call import durations
 from holdfast.runtime.call.cancelled import cancel_child
-from holdfast.runtime.call.effects import (
-    Asked,
+from holdfast.runtime.call.gate import gate
+from holdfast.runtime.call.operations import (
+    CallRequest,
     Flow,
     Replay,
 )
-from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.recover import doubt
 from holdfast.runtime.call.results import (
     failure,
     result_lost,
 )
-from holdfast.runtime.declare.specs import CHILD
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 
 
-def replay(asked: Asked, entry: Entry) -> Flow:
+def replay(request: CallRequest, entry: Entry) -> Flow:
     """The recorded outcome, when it is its turn."""
     if entry.settled_as("done"):
-        yield from _refuse_misfit(asked, entry)
-    if entry.is_cut_off and asked.session.lines is not None:
+        yield from _refuse_misfit(request, entry)
+    if entry.is_cut_off and request.session.lines is not None:
         given_up = None
-        if asked.spec.effect == CHILD and asked.session.only_replay is None:
+        if request.spec.effect == Effect.CHILD and request.session.only_replay is None:
             # The process may have died after it recorded this and before it cancelled the child.
-            given_up = yield from cancel_child(asked, entry.step)
+            given_up = yield from cancel_child(request, entry.step)
         try:
-            yield Replay(asked.session, [asked.place], is_cut=True, given_up=given_up)
+            yield Replay(request.session, [request.place], is_cut=True, given_up=given_up)
         finally:
-            asked.session.show(entry.seq)
-            asked.session.journal.forget(*asked.place)
+            request.session.show(entry.seq)
+            request.session.journal.forget(*request.place)
     else:
-        yield Replay(asked.session, [asked.place])
-    return recorded(asked, entry)
+        yield Replay(request.session, [request.place])
+    return recorded(request, entry)
 
 
-def recorded(asked: Asked, entry: Entry) -> Any:
+def recorded(request: CallRequest, entry: Entry) -> Any:
     """The outcome that the log contains: returned or raised, nothing executed."""
-    branch, done = asked.branch, entry.done
+    branch, done = request.branch, entry.done
     session = branch.session
     if done is not None and done.buffered:
         # It was written later than it was given to the code.
         session.count_unshown(done, entry.seq)
     else:
         session.show(entry.seq)
-    session.journal.forget(branch.path, asked.index)
+    session.journal.forget(branch.path, request.index)
     if done is not None and not entry.settled_as("done"):
         if done.unavailable:
-            raise result_lost(asked, done.unavailable, done.step)
-        durations.note(asked.spec.name, done.duration_us)
+            raise result_lost(request, done.unavailable, done.step)
+        durations.note(request.spec.name, done.duration_us)
         result = done.result
-        return asked.spec.result.decode(result.json if not result.blob else session.unwrap(result))
+        return request.spec.result.decode(
+            result.json if not result.blob else session.unwrap(result)
+        )
     resolved = entry.resolved
     if resolved is not None and resolved.how == "done":
-        return asked.spec.result.decode(session.unwrap(resolved.result or e.NULL))
+        return request.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
-    raise failure(asked.spec.name, error, entry.attempts, entry.step)
+    raise failure(request.spec.name, error, entry.attempts, entry.step)
 
 
 def check_all_replayed(branch: Branch, attempted: object) -> None:
@@ -93,38 +95,38 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
                 raise branch.session.diverged((path, index), recorded, str(attempted))
 
 
-def match_call(asked: Asked) -> Entry | None:
+def match_call(request: CallRequest) -> Entry | None:
     """What the log contains at this place; Diverged if it is something else."""
-    branch = asked.branch
+    branch = request.branch
     session = branch.session
     left = None
     if session.journal.left:
-        left = session.journal.done_before(branch.path, partial(_is_same, asked))
+        left = session.journal.done_before(branch.path, partial(_is_same, request))
     if left is not None:
-        branch.give_back(asked.index)
-        asked.index = left[0]
+        branch.give_back(request.index)
+        request.index = left[0]
         return left[1]
     entries = session.journal.entries
-    held = entries.get((branch.path, asked.index)) if entries else None
+    held = entries.get((branch.path, request.index)) if entries else None
     if not session.knows_all and (held is None or held.done is None):
-        held = session.entry(branch.path, asked.index)
+        held = session.entry(branch.path, request.index)
     if held is None:
-        if branch.parent is not None and (branch.is_aside or not asked.index):
-            check_added(branch, asked.spec.name, asked)
+        if branch.parent is not None and (branch.is_aside or not request.index):
+            check_added(branch, request.spec.name, request)
         return None
-    if _is_same(asked, held):
+    if _is_same(request, held):
         return held
-    beside = session.journal.leave(branch.path, asked.index)
+    beside = session.journal.leave(branch.path, request.index)
     if beside is not None:
-        asked.index, branch.index = beside, beside + 1
-        return match_call(asked)
-    if not session.journal.accepts(branch.path, asked.index):
-        adds = not session.expects(asked.spec.name)
-        raise session.diverged(asked.place, session.shown(held), str(asked), adds=adds)
-    branch.give_back(asked.index)
-    asked.branch = branch.aside(asked.index)
-    asked.index, asked.forks = asked.branch.take(), 0
-    return match_call(asked)
+        request.index, branch.index = beside, beside + 1
+        return match_call(request)
+    if not session.journal.accepts(branch.path, request.index):
+        adds = not session.expects(request.spec.name)
+        raise session.diverged(request.place, session.shown(held), str(request), adds=adds)
+    branch.give_back(request.index)
+    request.branch = branch.aside(request.index)
+    request.index, request.forks = request.branch.take(), 0
+    return match_call(request)
 
 
 def check_added(branch: Branch, name: str, attempted: object) -> None:
@@ -146,28 +148,28 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
         line = line.parent
 
 
-def _is_same(asked: Asked, entry: Entry) -> bool:
+def _is_same(request: CallRequest, entry: Entry) -> bool:
     done = entry.done
-    if done is not None and entry.wait is None and entry.name == asked.spec.name:
+    if done is not None and entry.wait is None and entry.name == request.spec.name:
         kept = done.args
-        if kept is not None and kept.json == Raw(asked.args):
+        if kept is not None and kept.json == Raw(request.args):
             return True
     other = entry.is_wait or entry.iteration is not None
-    if other or (entry.name and entry.name != asked.spec.name):
+    if other or (entry.name and entry.name != request.spec.name):
         return False
     recorded = entry.args_digest
-    if not recorded or recorded == asked.digest:
+    if not recorded or recorded == request.digest:
         return True
-    return asked.session.journal.is_inherited(entry) and _is_same_for_fork(asked, entry)
+    return request.session.journal.is_inherited(entry) and _is_same_for_fork(request, entry)
 
 
-def _is_same_for_fork(asked: Asked, entry: Entry) -> bool:
+def _is_same_for_fork(request: CallRequest, entry: Entry) -> bool:
     """Whether an inherited call differs from this one only in the run's id."""
-    session = asked.session
+    session = request.session
     lineage, args = session.journal.lineage, entry.args
     if args is None:
-        return entry.args_digest in lineage.possible_digests(asked.args)
-    return lineage.is_same_value(decode(session.unwrap(args)), decode(asked.args))
+        return entry.args_digest in lineage.possible_digests(request.args)
+    return lineage.is_same_value(decode(session.unwrap(args)), decode(request.args))
 
 
 def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
@@ -177,15 +179,15 @@ def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
     return entry.intent
 
 
-def _refuse_misfit(asked: Asked, entry: Entry) -> Flow:
+def _refuse_misfit(request: CallRequest, entry: Entry) -> Flow:
     """A person may have given a result that the tool could never give: then the doubt stands again."""
     assert entry.resolved is not None
     try:
-        asked.spec.result.decode(asked.session.unwrap(entry.resolved.result or e.NULL))
+        request.spec.result.decode(request.session.unwrap(entry.resolved.result or e.NULL))
     except NotStorable as error:
-        gate(asked.session)
+        gate(request.session)
         because = (
             f"the result that {entry.resolved.by or 'somebody'} gave does not fit: {error.reason}"
         )
         because += f" (at {error.path})"
-        yield from doubt(asked, entry.step, entry.attempts, because)
+        yield from doubt(request, entry.step, entry.attempts, because)

@@ -11,21 +11,15 @@ from functools import partial
 from typing import Final
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo
 from holdfast.core.journal import Entry, Place, request_id
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Woken
 from holdfast.runtime.call.commit import commit, park
-from holdfast.runtime.call.effects import Asked, CutOff, Flow, Invoke, LookAgain, Never
+from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, LookAgain, Never
 from holdfast.runtime.call.results import encoded, error_info, secrets_of
-from holdfast.runtime.declare.specs import (
-    CHECKED,
-    CHILD,
-    KEYED,
-    REPEATABLE,
-    TRANSACTIONAL,
-    Done,
-)
+from holdfast.runtime.declare.specs import Done
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
@@ -35,24 +29,26 @@ LIVES_MAX: Final = 5
 """A keyed call that was started this often without an answer may be what kills its workers."""
 
 
-def settle_doubt(asked: Asked, entry: Entry) -> Flow:
+def settle_doubt(request: CallRequest, entry: Entry) -> Flow:
     """An intent without a receipt: what the tool declared decides. None: it may be tried again."""
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
     intent = entry.intent
     assert intent is not None
-    if spec.effect == CHILD or intent.effect == TRANSACTIONAL == spec.effect:
+    if spec.effect == Effect.CHILD or intent.effect == Effect.TRANSACTIONAL == spec.effect:
         return None  # a child run resumes by itself; a transaction without its receipt left nothing
     if intent.tool_version != spec.version:
-        yield from doubt(asked, intent.step, intent.attempt, "the tool's version has changed since")
-    if spec.effect == REPEATABLE:
+        yield from doubt(
+            request, intent.step, intent.attempt, "the tool's version has changed since"
+        )
+    if spec.effect == Effect.REPEATABLE:
         return None
-    if spec.effect == KEYED:
+    if spec.effect == Effect.KEYED:
         begun = intent.attempt - (
             entry.failures[-1].attempt if entry.failures else entry.attempts_before
         )
         if begun >= LIVES_MAX:
             yield from doubt(
-                asked,
+                request,
                 intent.step,
                 intent.attempt,
                 f"it was started {begun} times and never returned",
@@ -60,39 +56,39 @@ def settle_doubt(asked: Asked, entry: Entry) -> Flow:
         if intent.key_until is None or session.store.now() < intent.key_until:
             return None
         yield from doubt(
-            asked, intent.step, intent.attempt, "the receiver may have forgotten its key"
+            request, intent.step, intent.attempt, "the receiver may have forgotten its key"
         )
-    if spec.effect == CHECKED:
-        return (yield from ask_check(asked, intent))
-    return (yield from ask_policy(asked, intent, "its outcome was not recorded"))
+    if spec.effect == Effect.CHECKED:
+        return (yield from ask_check(request, intent))
+    return (yield from ask_policy(request, intent, "its outcome was not recorded"))
 
 
-def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
+def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow:
     """Ask the tool's own look-up whether the call happened."""
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
     assert spec.check is not None
     try:
         answer = yield Invoke(
             session,
             spec.check,
             {},
-            Inside(spec.name, REPEATABLE, session.run_id),
+            Inside(spec.name, Effect.REPEATABLE, session.run_id),
             inspect.iscoroutinefunction(spec.check),
             spec.timeout,
             args=(intent.key,),
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, the doubt stays
-        info = error_info(error, secrets_of(asked))
+        info = error_info(error, secrets_of(request))
         yield from doubt(
-            asked, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
+            request, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
         )
     except CutOff:
         because = "the agent's code stopped waiting before its check returned"
-        yield from doubt(asked, intent.step, intent.attempt, because)
+        yield from doubt(request, intent.step, intent.attempt, because)
     if answer is None:
         settled = e.CallResolved(
-            branch=asked.branch.path,
-            index=asked.index,
+            branch=request.branch.path,
+            index=request.index,
             step=intent.step,
             name=spec.name,
             how="retry",
@@ -102,11 +98,11 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
         yield from commit(session, [settled])
         return None
     _, value, blobs, unavailable = encoded(
-        asked, answer.result if isinstance(answer, Done) else answer
+        request, answer.result if isinstance(answer, Done) else answer
     )
     settled = e.CallResolved(
-        branch=asked.branch.path,
-        index=asked.index,
+        branch=request.branch.path,
+        index=request.index,
         step=intent.step,
         name=spec.name,
         how="done",
@@ -115,27 +111,27 @@ def ask_check(asked: Asked, intent: e.CallStarted) -> Flow:
         why=unavailable or "the check reports that it happened",
     )
     yield from commit(session, [settled], blobs=blobs)
-    return session.entry(asked.branch.path, asked.index)
+    return session.entry(request.branch.path, request.index)
 
 
 def ask_policy(
-    asked: Asked, intent: e.CallStarted, because: str, raised: ErrorInfo | None = None
+    request: CallRequest, intent: e.CallStarted, because: str, raised: ErrorInfo | None = None
 ) -> Flow:
     """Settle it as `on_doubt` says: as failed, or (None) by another attempt; else wait for a person.
 
     A keyed call has had its attempts by then: only a failure resolves it.
     """
-    spec, session = asked.spec, asked.session
+    spec, session = request.spec, request.session
     how = spec.on_doubt(intent.key) if callable(spec.on_doubt) else spec.on_doubt
-    if how == "fail" or (how == "retry" and spec.effect != KEYED):
+    if how == "fail" or (how == "retry" and spec.effect != Effect.KEYED):
         error = (
             ErrorInfo("InDoubt", "it may or may not have happened, and was given up")
             if how == "fail"
             else None
         )
         settled = e.CallResolved(
-            branch=asked.branch.path,
-            index=asked.index,
+            branch=request.branch.path,
+            index=request.index,
             step=intent.step,
             name=spec.name,
             how="retry" if how == "retry" else "failed",
@@ -144,8 +140,8 @@ def ask_policy(
             why=f"on_doubt={how!r}",
         )
         yield from commit(session, [settled])
-        return session.entry(asked.branch.path, asked.index) if how == "fail" else None
-    yield from doubt(asked, intent.step, intent.attempt, because, raised)
+        return session.entry(request.branch.path, request.index) if how == "fail" else None
+    yield from doubt(request, intent.step, intent.attempt, because, raised)
     return None
 
 
@@ -157,17 +153,17 @@ def _refuse_if_resolved(place: Place, session: Session) -> None:
 
 
 def doubt(
-    asked: Asked, step: int, attempt: int, because: str, raised: ErrorInfo | None = None
+    request: CallRequest, step: int, attempt: int, because: str, raised: ErrorInfo | None = None
 ) -> Never:
     """Record that nobody knows, and wait for a person. Does not return."""
-    session, name = asked.session, asked.spec.name
-    entry = session.entry(asked.branch.path, asked.index)
+    session, name = request.session, request.spec.name
+    entry = session.entry(request.branch.path, request.index)
     if entry is not None and entry.doubted is not None:
         because = entry.doubted.because
     else:
         doubt = e.CallDoubted(
-            branch=asked.branch.path,
-            index=asked.index,
+            branch=request.branch.path,
+            index=request.index,
             step=step,
             name=name,
             attempt=attempt,
@@ -175,12 +171,12 @@ def doubt(
             error=raised,
         )
         try:
-            yield from commit(session, [doubt], recheck=partial(_refuse_if_resolved, asked.place))
+            yield from commit(session, [doubt], recheck=partial(_refuse_if_resolved, request.place))
         except Woken:
             raise LookAgain from None
     waiting = WaitingFor(
-        "decision", name, request_id=request_id(asked.place), step=step, reason=because
+        "decision", name, request_id=request_id(request.place), step=step, reason=because
     )
     signal = suspended(session.run_id, waiting)
-    yield from park(session, OpenWait(asked.place, "decision"), signal)
+    yield from park(session, OpenWait(request.place, "decision"), signal)
     raise AssertionError("unreachable")

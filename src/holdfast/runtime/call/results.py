@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import values
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo, Spent, Usage, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
@@ -21,13 +22,9 @@ from holdfast.errors import (
     NotStorable,
     Rejected,
 )
-from holdfast.runtime.call.effects import Asked
+from holdfast.runtime.call.operations import CallRequest
 from holdfast.runtime.call.tracebacks import shortened, user_traceback
-from holdfast.runtime.declare.specs import (
-    CHILD,
-    REDACTED,
-    secrets_in,
-)
+from holdfast.runtime.declare.specs import REDACTED, secrets_in
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
@@ -38,13 +35,13 @@ else, and the agent would continue with a wrong value."""
 _KEPT_OUT: Final = f'"{REDACTED}"'.encode()
 
 
-def encoded(asked: Asked, raw: Any) -> tuple[Any, Value, Sequence[Blob], str]:
+def encoded(request: CallRequest, raw: Any) -> tuple[Any, Value, Sequence[Blob], str]:
     """The result as code sees it (now and on replay), as the log keeps it, and why it cannot."""
-    spec = asked.spec
+    spec = request.spec
     try:
-        if spec.redact or _KEPT_OUT in asked.args:
+        if spec.redact or _KEPT_OUT in request.args:
             plain = values.lower(raw, typed=spec.result.typed)
-            raw = _redacted(plain, spec.redact, _long_secrets(asked))
+            raw = _redacted(plain, spec.redact, _long_secrets(request))
         data, result = spec.result.kept(raw)
     except NotStorable as error:
         return None, e.NULL, (), f"{error.reason} (at {error.path})"
@@ -68,23 +65,23 @@ def _redacted(value: Any, names: frozenset[str], secrets: Sequence[str]) -> Any:
     return value
 
 
-def _long_secrets(asked: Asked) -> list[str]:
+def _long_secrets(request: CallRequest) -> list[str]:
     """The secrets among the arguments of this call that cannot be part of a text by chance; longest first."""
-    bound = asked.bound
+    bound = request.bound
     found = secrets_in(list(bound.values()))
-    found |= secrets_in([bound.get(name) for name in asked.spec.redact], declared=True)
+    found |= secrets_in([bound.get(name) for name in request.spec.redact], declared=True)
     return sorted((s for s in found if len(s) >= SECRET_CHARS), key=len, reverse=True)
 
 
-def kept_args(asked: Asked) -> tuple[Value | None, str]:
+def kept_args(request: CallRequest) -> tuple[Value | None, str]:
     """What a receipt says of the arguments: themselves, or their digest if they are long."""
-    if len(asked.args) <= ARGS_KEPT_BYTES:
-        return Value(json=Raw(asked.args)), ""
-    return None, asked.digest
+    if len(request.args) <= ARGS_KEPT_BYTES:
+        return Value(json=Raw(request.args)), ""
+    return None, request.digest
 
 
 def failed_receipt(
-    asked: Asked,
+    request: CallRequest,
     error: ErrorInfo,
     step: int,
     *,
@@ -96,13 +93,13 @@ def failed_receipt(
     usage: Usage | None = None,
 ) -> e.CallFailed:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
-    args, digest = (None, "") if has_intent else kept_args(asked)
+    args, digest = (None, "") if has_intent else kept_args(request)
     return e.CallFailed(
-        branch=asked.branch.path,
-        index=asked.index,
-        forks=asked.forks,
+        branch=request.branch.path,
+        index=request.index,
+        forks=request.forks,
         step=step,
-        name=asked.spec.name,
+        name=request.spec.name,
         error=error,
         digest=digest,
         args=args,
@@ -110,14 +107,14 @@ def failed_receipt(
         retry_at=retry_at,
         duration_us=duration_us,
         cut=cut,
-        spent=spent_by_child(asked, step) if asked.spec.effect == CHILD else None,
+        spent=spent_by_child(request, step) if request.spec.effect == Effect.CHILD else None,
         usage=usage,
     )
 
 
-def spent_by_child(asked: Asked, step: int) -> Spent | None:
+def spent_by_child(request: CallRequest, step: int) -> Spent | None:
     """What the child run of this call has used up; from here on its receipt says so."""
-    return asked.session.lineage.spent.pop(f"{asked.session.run_id}~{step}", None)
+    return request.session.lineage.spent.pop(f"{request.session.run_id}~{step}", None)
 
 
 def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed:
@@ -128,11 +125,11 @@ def failure(name: str, error: ErrorInfo, attempts: int, step: int) -> CallFailed
     return failed
 
 
-def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
+def result_lost(request: CallRequest, why: str, step: int) -> CallFailed:
     """The call was done, and is not made again; a person can say what its result was."""
-    run_id = asked.session.run_id
+    run_id = request.session.run_id
     return CallFailed(
-        asked.spec.name,
+        request.spec.name,
         "ResultUnavailable",
         f"it was done, but its result could not be stored: {why}. Report it with "
         f"hf.resolve({run_id!r}, {step}, done=…), then hf.resume({run_id!r})",
@@ -140,10 +137,10 @@ def result_lost(asked: Asked, why: str, step: int) -> CallFailed:
     )
 
 
-def secrets_of(asked: Asked) -> set[str]:
+def secrets_of(request: CallRequest) -> set[str]:
     """What must not be told: declared names, and values of secret types wherever they are."""
-    session = asked.session
-    session.secrets.update(secrets_in(list(asked.bound.values())))
+    session = request.session
+    session.secrets.update(secrets_in(list(request.bound.values())))
     return session.secrets
 
 

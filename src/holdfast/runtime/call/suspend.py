@@ -8,14 +8,15 @@ of any branch is over. So whatever ends a wait either was seen here, or finds th
 from __future__ import annotations
 
 from holdfast.core import events as e
-from holdfast.core.advice import ambiguous, decision_calls
 from holdfast.core.policy import MICROSECONDS
+from holdfast.core.requests import ambiguous
 from holdfast.errors import Suspend, Woken
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import decision_calls
 
 
 def suspend(session: Session, signal: Suspend | None = None) -> Flow:

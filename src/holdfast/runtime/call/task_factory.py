@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from holdfast.core.journal import Place
 from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.call.drivers import drive, drive_async
-from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.lines.lines import Line, Lines
 from holdfast.runtime.log.branches import CURRENT, Branch, current_branch

@@ -17,9 +17,9 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Begin, CutOff, Flow, Park, Pause, Replay
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_added, check_all_replayed
+from holdfast.runtime.call.operations import Begin, CutOff, Flow, Park, Pause, Replay
 from holdfast.runtime.call.requests import Request
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session

@@ -74,7 +74,7 @@ def _schemas(
 
 
 def _exact_schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    plain = {name: t for name, t in types.items() if not _is_pydantics(t)}
+    plain = {name: t for name, t in types.items() if not _is_pydantics(t) or _is_mixed(t)}
     try:
         made, defs = msgspec.json.schema_components(
             plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
@@ -84,9 +84,11 @@ def _exact_schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any],
             f"{what} has a parameter that JSON Schema cannot describe: {error}"
         ) from None
     schemas: dict[str, Any] = dict(zip(plain, made, strict=True))
-    for name in types.keys() - plain.keys():
-        schemas[name] = _pydantic_schema(types[name])
-        defs |= schemas[name].pop("$defs", {})
+    for name, declared in types.items():
+        if _is_pydantics(declared):
+            schema = _pydantic_schema(declared)
+            defs |= schema.pop("$defs", {})
+            schemas[name] = _both(schemas[name], schema) if name in schemas else schema
     return schemas, defs
 
 
@@ -99,6 +101,18 @@ def _foreign_schema(declared: type) -> dict[str, Any]:
 
 def _is_pydantics(declared: Any) -> bool:
     return values.mentions_pydantic(declared) or values.has_pydantic_metadata(declared)
+
+
+def _is_mixed(declared: Any) -> bool:
+    """Whether it has constraints of both kinds: neither library describes the other's."""
+    return not values.mentions_pydantic(declared) and values.has_msgspec_metadata(declared)
+
+
+def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What satisfies both schemas."""
+    if any(one[key] != other[key] for key in one.keys() & other.keys()):
+        return {"allOf": [one, other]}
+    return one | other
 
 
 def _pydantic_schema(declared: Any) -> dict[str, Any]:

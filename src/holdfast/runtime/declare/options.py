@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from holdfast.core.effect import Effect
 from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microseconds
 from holdfast.errors import InvalidInput
 
@@ -50,7 +51,7 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
         raise InvalidInput(f"{name}: on_doubt must be {ways} or a function, not {on_doubt!r}")
 
 
-def unsure_on(name: str, given: object, effect: str) -> tuple[type[BaseException], ...]:
+def unsure_on(name: str, given: object, effect: Effect) -> tuple[type[BaseException], ...]:
     """The errors that leave the outcome of a tool unknown."""
     found = (given,) if isinstance(given, type) else given
     if not isinstance(found, tuple) or not all(
@@ -59,7 +60,7 @@ def unsure_on(name: str, given: object, effect: str) -> tuple[type[BaseException
         raise InvalidInput(
             f"{name}: unsure_on must be exception classes, such as unsure_on=(GatewayError,), not {given!r}"
         )
-    if found and effect in ("repeatable", "transactional"):
+    if found and not effect.may_be_in_doubt:
         raise InvalidInput(
             f"{name}: unsure_on says nothing here, because a call that reads or has `tx` is never in doubt; remove it"
         )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
 from holdfast.core import values
+from holdfast.core.effect import Effect
 from holdfast.core.params import ParamSchema
 from holdfast.core.parts import text, texts
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
@@ -48,10 +49,6 @@ Schema = ParamSchema | Mapping[str, Any]
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 REDACTED: Final = "[redacted]"
 
-REPEATABLE, KEYED, CHECKED, TRANSACTIONAL, ONCE, CHILD = (
-    "repeatable", "keyed", "checked", "transactional", "once", "child",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -75,7 +72,7 @@ class CallSpec:
     name: str
     fn: Callable[..., Any]
     params: Params
-    effect: str
+    effect: Effect
     is_async: bool
     result: Codec
     risk: str = "read"
@@ -109,10 +106,10 @@ class CallSpec:
     def __post_init__(self) -> None:
         """What follows from the rest, known before the first call."""
         known = _Known(
-            body=self.fn if self.effect == CHILD else self.params.by_name(self.fn),
-            has_intent=self.effect != REPEATABLE,
+            body=self.fn if self.effect == Effect.CHILD else self.params.by_name(self.fn),
+            has_intent=self.effect.has_intent,
             is_limited=self.rate is not None or self.max_running is not None,
-            is_plain=self.effect == REPEATABLE
+            is_plain=self.effect == Effect.REPEATABLE
             and (self.timeout, self.rate, self.max_running) == (None,) * 3
             and not self.params.constrained,
             is_flat=self.params.plain_names and not self.params.hidden and not self.redact,
@@ -452,18 +449,18 @@ def call_spec_of(fn: Callable[..., Any], **options: Any) -> CallSpec:
     )
 
 
-def effect_class(fn: Callable[..., Any], risk: str, check: Callable[..., Any] | None) -> str:
+def effect_class(fn: Callable[..., Any], risk: str, check: Callable[..., Any] | None) -> Effect:
     """What a tool's declaration says about repeating it."""
     hidden = {name for name in inspect.signature(fn).parameters if name in HIDDEN}
     if "tx" in hidden:
         if inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"{fn.__name__}: a tool with `tx` must be a plain def, not async")
-        return TRANSACTIONAL
+        return Effect.TRANSACTIONAL
     if risk == "read":
-        return REPEATABLE
+        return Effect.REPEATABLE
     if check is not None:
-        return CHECKED
-    return KEYED if "idempotency_key" in hidden else ONCE
+        return Effect.CHECKED
+    return Effect.KEYED if "idempotency_key" in hidden else Effect.ONCE
 
 
 def _versions(name: str, continues: object) -> tuple[str, ...]:

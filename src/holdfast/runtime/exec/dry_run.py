@@ -12,7 +12,7 @@ from holdfast.core.journal import Entry, Place, is_main
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.drivers import drive, drive_async
-from holdfast.runtime.call.effects import Flow
+from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.execute import find_signal, run_body
 from holdfast.runtime.log.branches import Branch

@@ -71,6 +71,7 @@ from holdfast.store.base import (
     Store,
     Wanted,
 )
+from holdfast.store.brief import read_brief
 from holdfast.store.process import has_died_here, is_held, worker_name
 from holdfast.store.tail import newest_first
 from holdfast.waiting import WaitingFor
@@ -78,6 +79,8 @@ from holdfast.words.waiting import run_busy, run_waiting
 
 T = TypeVar("T")
 
+LONG_LOG: Final = 10_000
+"""A log of so many events is not read from its beginning each time a person looks at it."""
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
 
@@ -425,6 +428,8 @@ class Engine:
             raise
         finally:
             self._close(session, died=died)
+            if session.read_head.seq >= LONG_LOG:
+                self._leave_snapshot(session)
 
     async def execute_async(self, taken: Taken) -> Any:
         """The same on this event loop."""
@@ -454,6 +459,13 @@ class Engine:
                 self._close(session)
             else:
                 await self.uninterrupted(partial(self._close, session, died=died))
+            if session.read_head.seq >= LONG_LOG:
+                await self.uninterrupted(partial(self._leave_snapshot, session))
+
+    def _leave_snapshot(self, session: Session) -> None:
+        """For people who look at the run: then they read only what follows."""
+        with contextlib.suppress(HoldfastError):
+            read_brief(self.store, session.run_id)
 
     async def _opened(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""

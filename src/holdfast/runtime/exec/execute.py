@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.journal import Entry, Place, is_main, request_id
+from holdfast.core.journal import Entry, Place, is_main
 from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
@@ -33,19 +34,19 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.gate import cancellation, gate, is_overdue
+from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import whole
-from holdfast.runtime.declare.specs import CHILD, AgentSpec
+from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.runtime.exec.undo import compensate, learn_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import how_to_continue, phrase
+from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
 
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
@@ -234,7 +235,7 @@ def _end_children(session: Session, signal: Stop) -> Flow:
     asked = session.journal.cancel
     if asked is None or signal.reason in REASONS:
         asked = e.CancelRequested(why=signal.message, reason=signal.reason)
-    inside = Inside("end_children", CHILD, session.run_id)
+    inside = Inside("end_children", Effect.CHILD, session.run_id)
     args = (session.run_id, asked)
     try:
         yield Invoke(session, end_children, {}, inside, False, args=args)
@@ -266,8 +267,7 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow:
         session.stopped = None
         waiting = WaitingFor("person", reason=str(cause))
         if isinstance(cause, Diverged):
-            where = "" if cause.place is None else request_id(cause.place)
-            waiting = WaitingFor("code", request_id=where, reason=cause.where)
+            waiting = waiting_for_code(cause)
         says = phrase(waiting)
         change = RowChange("waiting", None, says)
         how = how_to_continue(session.run_id, [waiting])

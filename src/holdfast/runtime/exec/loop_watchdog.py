@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Final
 
 from holdfast.runtime.call import drivers
-from holdfast.runtime.call.effects import Asked, Invoke
+from holdfast.runtime.call.operations import CallRequest, Invoke
 from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.clock import elapsed
@@ -110,7 +110,7 @@ def _call_under_way(frame: FrameType | None) -> tuple[str, str]:
     for one in _frames(frame):
         if one.f_globals.get("__name__") in _CALLING:
             for value in list(one.f_locals.values()):
-                if isinstance(value, Asked):
+                if isinstance(value, CallRequest):
                     return value.spec.name, value.session.run_id
                 if isinstance(value, Invoke) and isinstance(value.where, Inside):
                     return value.where.name, value.session.run_id

@@ -14,16 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core.effect import Effect
 from holdfast.core.fold import fold
 from holdfast.core.log import Record
 from holdfast.core.state import Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
-from holdfast.runtime.call.effects import Flow, Invoke
 from holdfast.runtime.call.flow import call
+from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import KEYED, ONCE, REPEATABLE, AgentSpec, CallSpec, spec_of
+from holdfast.runtime.declare.specs import AgentSpec, CallSpec, spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
@@ -41,7 +42,7 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow:
     doubtful = [
         c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH
     ]
-    acting = [c for c in doubtful if c.effect not in ("repeatable", "child", "transactional")]
+    acting = [c for c in doubtful if c.may_be_in_doubt]
     if acting:
         first = acting[0]
         at = (first.branch, first.index)
@@ -65,7 +66,7 @@ def _learn_calls(session: Session, names: set[str]) -> Flow:
     calls_of = session.setting.calls_of
     if names <= session.specs.keys() or calls_of is None:
         return
-    inside = Inside("replay", REPEATABLE, session.run_id)
+    inside = Inside("replay", Effect.REPEATABLE, session.run_id)
     called = yield Invoke(session, calls_of, {}, inside, False, args=(session.run_id,))
     session.specs = {**called, **session.specs}
 
@@ -135,7 +136,7 @@ def _declared(name: str, undo: Callable[..., Any], **options: Any) -> CallSpec:
         name=f"undo {name}",
         fn=undo,
         params=params,
-        effect=KEYED if "idempotency_key" in params.hidden else ONCE,
+        effect=Effect.KEYED if "idempotency_key" in params.hidden else Effect.ONCE,
         is_async=inspect.iscoroutinefunction(undo),
         result=Codec(params.types.get("return", Any)),
         **options,

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
+from holdfast.core.effect import Effect
+
 if TYPE_CHECKING:
     from holdfast.errors import Suspend
     from holdfast.runtime.log.session import Session
@@ -104,7 +106,7 @@ class Inside(msgspec.Struct, frozen=True, eq=False):
     """The body of a step or tool is executing."""
 
     name: str
-    effect: str
+    effect: Effect
     run_id: str = ""
     instead: Callable[..., Any] | None = None
     """Called with the spec and the arguments of what is called in this body: where tests mock."""

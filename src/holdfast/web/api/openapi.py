@@ -153,12 +153,20 @@ def _content(op: Operation) -> dict[str, Any]:
     match op.media:
         case "json":
             return {"application/json": {"schema": _ref(op.result)}}
-        case "events":  # the schema is that of one event
-            return {"text/event-stream": {"schema": _ref(op.result)}}
+        case "events":  # the schema is that of one message
+            return {"text/event-stream": {"schema": _message(op)}}
         case "lines":
             return {"application/x-ndjson": {"schema": {"type": "string"}}}
         case "bytes":
             return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+def _message(op: Operation) -> dict[str, Any]:
+    """One server-sent event. Its data is JSON: an event of the log; of the last message an object with at most a `detail`."""
+    text = {"type": "string"}
+    content = {"anyOf": [_ref(op.result), {"type": "object", "maxProperties": 1}]}
+    data = {**text, "contentMediaType": "application/json", "contentSchema": content}
+    return {"type": "object", "properties": {"id": text, "event": text, "data": data}}
 
 
 def _ref(kind: Any) -> dict[str, Any]:

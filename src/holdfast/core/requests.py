@@ -1,7 +1,6 @@
-"""The calls of `hf` with which people decide what a run asks for, as text that works when it is pasted.
+"""Requests to people: how one is named, and which must be named because several are open.
 
-Pure, and used both by errors of a run that was suspended and by refused decisions. Not here: the commands of
-the command line (`cli/describe.py`).
+The calls and commands that decide them are made in `words`.
 """
 
 from __future__ import annotations
@@ -36,19 +35,3 @@ def ambiguous(requests: Sequence[OpenRequest]) -> set[str]:
     """The kinds of which several requests are open: a decision about one of those must name it."""
     counts = Counter(request.wait for request in requests)
     return {kind for kind in DECIDED_BY_PEOPLE if counts[kind] > 1}
-
-
-def decision_calls(run_id: str, requests: Sequence[OpenRequest]) -> list[str]:
-    """For each request the calls that decide it, with its id where several of its kind are open."""
-    named = ambiguous(requests)
-    found = []
-    for request in requests:
-        which = f", {request_id(request)!r}" if request.wait in named else ""
-        if request.wait == "approval":
-            calls = f"hf.approve({run_id!r}{which}) or hf.reject({run_id!r}{which})"
-        elif request.wait == "answer":
-            calls = f"hf.answer({run_id!r}, …{which})"
-        else:
-            continue
-        found.append(f"{calls}   # {request.name}")
-    return found

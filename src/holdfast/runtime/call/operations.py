@@ -23,11 +23,11 @@ from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session, place_name
 from holdfast.runtime.log.writer import Batch, Commit
 
-Flow = Generator["Effect", Any, Any]
-Never = Generator["Effect", Any, NoReturn]
+Flow = Generator["Operation", Any, Any]
+Never = Generator["Operation", Any, NoReturn]
 
 
-class StoreEffect(msgspec.Struct, eq=False):
+class Write(msgspec.Struct, eq=False):
     """Make events durable; returns their batch. Refused if they were not written."""
 
     session: Session
@@ -102,10 +102,10 @@ class HandOver(msgspec.Struct, eq=False):
     turn: Turn | None
 
 
-Effect = StoreEffect | Invoke | Pause | Park | Begin | Replay | HandOver
+Operation = Write | Invoke | Pause | Park | Begin | Replay | HandOver
 
 
-class Asked(msgspec.Struct, eq=False):
+class CallRequest(msgspec.Struct, eq=False):
     """One call as it was asked for: who, where, with what."""
 
     spec: CallSpec

@@ -1,0 +1,222 @@
+"""The server: how long pages and API take with many runs and a long run, what a viewer waits for an update, and what idle
+viewers cost a worker.
+
+A real `holdfast serve` in a process of its own, over a store with 100,000 runs, of which one has 100,000 events. Every request
+is made with a new id or cursor where there is one, so that nothing is answered from a cache of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx2
+
+from bench.harness import Report, folder
+from holdfast import Holdfast, Run, RunWaiting, agent, step
+from holdfast.web.credentials import Credentials
+
+P95_MS_MAX: Final = 200.0
+LIVE_MS_MAX: Final = 300.0
+VIEWERS: Final = 200
+DROP_MAX: Final = 0.05
+LONG: Final = "long"
+
+
+@step
+def count(i: int) -> int:
+    return i
+
+
+@agent
+def counting(run: Run, n: int = 0) -> int:
+    return sum(count(i) for i in range(n)) + run.state.get("more", 0)
+
+
+@agent
+def patient(run: Run) -> Any:
+    return run.wait_for("go")
+
+
+class Place(NamedTuple):
+    """One thing that is asked for; `path` is made of a number that grows."""
+
+    name: str
+    path: Callable[[int], str]
+
+
+def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -> None:
+    """Print and keep the figures."""
+    report = Report("web", rounds, results)
+    if "sqlite" in databases:
+        with folder() as here:
+            _measure(report, here, runs=2000 if quick else 100_000, events=2000 if quick else 100_000,
+                     requests=20 if quick else 200, seconds=1.0 if quick else 5.0)  # fmt: skip
+    report.show()
+
+
+def _measure(report: Report, here: Path, *, runs: int, events: int, requests: int, seconds: float) -> None:  # fmt: skip
+    url = str(here / "h.db")
+    token = Credentials(here / "credentials.json").create("bench", "admin")
+    with Holdfast(url, agents=[counting, patient]) as hf:
+        _fill(hf, url, runs, events)
+        with _server(here, url) as (address, link, process):
+            headers = {"authorization": f"Bearer {token}"}
+            with httpx2.Client(base_url=address, headers=headers, timeout=120) as api:
+                before = _megabytes(process.pid)
+                for place in _api(runs, events):
+                    _p95(report, api, place, requests)
+            with httpx2.Client(base_url=address, timeout=120, follow_redirects=True) as browser:
+                browser.get(link)
+                for place in _pages(events):
+                    _p95(report, browser, place, requests)
+            report.fact("memory of the server", f"{before:.0f} MB, afterwards {_megabytes(process.pid):.0f} MB")  # fmt: skip
+            _live(report, hf, address, headers, requests)
+            _idle_viewers(report, hf, address, token, seconds)
+
+
+def _fill(hf: Holdfast, url: str, runs: int, events: int) -> None:
+    from support.bulk import fill
+    from support.long_runs import write_steps
+
+    hf.register()
+    fill(url, runs, agent="counting", now=hf.store.now(), due=0, step=0, ended_of=1000)
+    write_steps(hf.store, counting, LONG, events, _count, n=events)
+    hf.get(LONG)  # saves a snapshot, as any reader of a long run does
+    try:
+        hf.run(patient, id="live")
+    except RunWaiting:
+        pass  # for the signal
+
+
+def _count(i: int) -> int:
+    return i
+
+
+_count.__name__ = "count"
+
+
+@contextmanager
+def _server(here: Path, url: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--port", "0", "--json", "--db", url]
+    with subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = json.loads(process.stderr.readline())
+        address: str = said["url"].rstrip("/")
+        try:
+            yield address, said["link"], process
+        finally:
+            process.terminate()
+
+
+# ── how long one answer takes ────────────────────────────────────────────────────────────────
+
+
+def _api(runs: int, events: int) -> list[Place]:
+    base, long = "/api/v1", f"/api/v1/runs/{LONG}"
+    return [
+        Place("API: a page of runs", lambda n: f"{base}/runs?after={runs - 50 * n % runs}"),
+        Place("API: waiting runs", lambda _: f"{base}/runs?status=waiting"),
+        Place("API: a row", lambda n: f"{base}/runs/bulk-{1 + n}/row"),
+        Place("API: inbox", lambda _: f"{base}/inbox"),
+        Place("API: 200 events of a long run", lambda n: f"{long}/events?after={997 * n % events}"),
+        Place("API: 200 sentences of a long run", lambda n: f"{long}/timeline?after={997 * n % events}"),
+        Place("API: 200 calls of a long run", lambda n: f"{long}/calls?after={997 * n % events}"),
+        Place("API: how a long run ended", lambda _: f"{long}/result"),
+    ]  # fmt: skip
+
+
+def _pages(events: int) -> list[Place]:
+    return [
+        Place("page: runs", lambda _: "/"),
+        Place("page: a long run", lambda _: f"/runs/{LONG}"),
+        Place("page: a call of a long run", lambda n: f"/runs/{LONG}/calls/{1 + 997 * n % events}"),
+        Place("page: inbox", lambda _: "/inbox"),
+    ]
+
+
+def _p95(report: Report, client: httpx2.Client, place: Place, requests: int) -> None:
+    took = []
+    for number in range(requests):
+        began = time.perf_counter()
+        found = client.get(place.path(number))
+        took.append(1000 * (time.perf_counter() - began))
+        if found.status_code != 200:
+            report.fact(place.name, f"no figure: it answered {found.status_code}")
+            return
+    p95 = statistics.quantiles(took, n=20)[-1]
+    size = len(found.content) / 1024
+    report.fact(place.name, f"p95 {p95:.0f} ms, median {statistics.median(took):.0f} ms, {size:.0f} KB", p95 <= P95_MS_MAX)  # fmt: skip
+
+
+def _megabytes(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# ── live ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _live(report: Report, hf: Holdfast, address: str, headers: dict[str, str], count: int) -> None:
+    """From the commit of an event in this process to its arrival at a viewer of the server."""
+    took = []
+    path = f"{address}/api/v1/runs/live/stream?after={hf.get('live').seq}"
+    with httpx2.Client(headers=headers, timeout=60) as client, client.stream("GET", path) as answer:
+        events = (line for line in answer.iter_lines() if line.startswith("event: "))
+        for number in range(max(20, count // 4)):
+            hf.signal("live", f"other-{number}")
+            committed = time.perf_counter()
+            next(events)
+            took.append(1000 * (time.perf_counter() - committed))
+            time.sleep(0.25)  # as idle as between the steps of an agent
+    p95 = statistics.quantiles(took, n=20)[-1]
+    report.fact("from a commit to a viewer", f"p95 {p95:.0f} ms, median {statistics.median(took):.0f} ms", p95 <= LIVE_MS_MAX)  # fmt: skip
+
+
+def _idle_viewers(report: Report, hf: Holdfast, address: str, token: str, seconds: float) -> None:
+    """The steps per second of a worker's process, without and with viewers that follow a run which does nothing."""
+    alone, watched = [], []
+    for number in range(report.rounds):
+        alone.append(_steps_per_second(hf, f"alone-{number}", seconds))
+        with _viewers(address, token):
+            watched.append(_steps_per_second(hf, f"watched-{number}", seconds))
+    ratios = [b / a for a, b in zip(alone, watched, strict=True)]
+    drop = 1 - statistics.median(ratios)
+    said = f"{statistics.median(alone):,.0f} steps/s alone, {statistics.median(watched):,.0f} with {VIEWERS} viewers: {-drop:+.1%}"  # fmt: skip
+    report.fact("idle viewers", said, drop <= DROP_MAX)
+
+
+def _steps_per_second(hf: Holdfast, name: str, seconds: float) -> float:
+    done, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        hf.run(counting, id=f"{name}-{done}", n=100)
+        done += 100
+    return done / took
+
+
+@contextmanager
+def _viewers(address: str, token: str) -> Iterator[None]:
+    """Open streams, which are not read: nothing but keep-alives comes."""
+    host, port = address.removeprefix("http://").split(":")
+    with ExitStack() as kept:
+        for _ in range(VIEWERS):
+            viewer = kept.enter_context(socket.create_connection((host, int(port))))
+            lines = [
+                "GET /api/v1/runs/live/stream?after=100000 HTTP/1.1",
+                "Host: 127.0.0.1",
+                f"Authorization: Bearer {token}",
+                "",
+                "",
+            ]
+            viewer.sendall("\r\n".join(lines).encode())
+            viewer.recv(1000)
+        yield
