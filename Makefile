@@ -1,6 +1,6 @@
 # Every target creates its own virtual environment; nothing has to be installed or activated first.
 #
-#   make demo      see a run survive a crash (installs only what users install)
+#   make demo      see a run survive a crash, then in a browser (installs only what users install)
 #   make test      the tests of every change            ARGS="-k lease" selects some
 #   make check     everything a change must pass: lint, types, tests
 #   make docs      build the documentation site into build/docs; any warning fails
@@ -99,7 +99,7 @@ $(VENV)/pyvenv.cfg:
 
 $(VENV)/.runtime: pyproject.toml | $(VENV)/pyvenv.cfg
 	@echo "== installing holdfast"
-	@$(PIP) install -e .
+	@$(PIP) install -e '.[web]'
 	@touch $@
 
 # The development install includes the runtime one, so it stamps both.

@@ -70,9 +70,13 @@ def words(picture: str) -> list[str]:
 
 
 def test_the_pictures_are_files_that_ask_no_other_host() -> None:
-    """Three badges that say what pyproject.toml says, and one of a terminal; all that there are."""
+    """Three badges that say what pyproject.toml says, one of a terminal, two of the page; all that there are."""
     shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
-    found = {ROOT / name: (ROOT / name).read_text("utf-8") for name in shown}
+    found = {ROOT / x: (ROOT / x).read_text("utf-8") for x in shown if x.endswith(".svg")}
+    photos = [ROOT / name for name in shown if name.endswith(".png")]
+
+    assert sorted(photos) == sorted((ROOT / "docs" / "pictures").glob("*.png"))
+    assert [] == [path.name for path in photos if path.stat().st_size > 200_000]
 
     assert set(found) == set((ROOT / "docs" / "pictures").glob("*.svg"))
     assert drawing().badges() == {

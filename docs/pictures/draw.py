@@ -1,4 +1,4 @@
-"""Draw the README's pictures: what the command says at a terminal, and three facts of pyproject.toml.
+"""Draw the README's pictures: what the command says at a terminal, two pages of the server, and three facts of pyproject.toml.
 
     make pictures
 
@@ -104,7 +104,25 @@ def drawn(said: str) -> str:
     return console.export_svg(title="holdfast", code_format=plain, unique_id="holdfast")
 
 
+def pages() -> None:
+    """The timeline of a run and the inbox, in Chromium, of the store that the tests of the pages use."""
+    sys.path.insert(0, str(HERE.parent.parent / "tests"))
+    from support import gallery
+    from support.browser import chromium, serving, tab
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-picture-") as place:
+        gallery.fill(Path(place) / "h.db")
+        with chromium() as browser, serving(str(Path(place) / "h.db")) as base:
+            with tab(browser, base, viewport={"width": 1240, "height": 700}) as light:
+                light.open("/runs/onboard-ada?call=6").screenshot(path=HERE / "page-run.png")
+            with tab(
+                browser, base, viewport={"width": 1240, "height": 620}, color_scheme="dark"
+            ) as dark:
+                dark.open("/runs").screenshot(path=HERE / "page-runs.png")
+
+
 def main() -> None:
+    pages()
     pictures = {**badges(), "show.svg": drawn(session())}
     for name, picture in pictures.items():
         (HERE / name).write_text(picture, encoding="utf-8")

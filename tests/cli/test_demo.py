@@ -102,6 +102,14 @@ def test_the_demo_tells_its_story_in_order_and_in_colour(told: Told) -> None:
     assert re.search(r"\x1b\[[0-9;]*m", told.said)
 
 
+def test_the_page_that_the_demo_offers_is_that_of_its_store(told: Told) -> None:
+    """The printed command works as it stands; `--check` ends it."""
+    offered = told.text.partition("See the run in a browser:")[2].splitlines()[1].strip()
+    assert " serve --open " in offered
+    done = typed(Path("/"), f"{offered} --check")
+    assert (0, "") == (done.returncode, done.stderr if done.returncode else "")
+
+
 def test_what_the_demo_suggests_to_try_next_works_as_it_stands(told: Told) -> None:
     """The calendar is gone: looking and replaying need it no more."""
     lines = told.text.partition("Try next:")[2].splitlines()

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -198,14 +199,24 @@ def _count(stage: Stage) -> dict[str, int]:
     return {"asked_for": made + again, "made": made}
 
 
-def _try_next(folder: Path) -> None:
+def _name() -> str:
+    """How this command is called here."""
     script = Path(sys.executable).parent / "holdfast"
     if shutil.which("holdfast"):
-        name = "holdfast"
-    elif script.exists():
-        name = shlex.quote(str(script))
-    else:
-        name = f"{shlex.quote(sys.executable)} -m holdfast.cli"
+        return "holdfast"
+    if script.exists():
+        return shlex.quote(str(script))
+    return f"{shlex.quote(sys.executable)} -m holdfast.cli"
+
+
+def _try_next(folder: Path) -> None:
+    name = _name()
+    _say("See the run in a browser:")
+    if find_spec("starlette") is None or find_spec("jinja2") is None:
+        click.echo("    pip install 'holdfast[web]'   (once)")
+    click.echo(
+        f"    {name} serve --open --db {shlex.quote(str(folder / '.holdfast' / 'holdfast.db'))}"
+    )
     _say("Try next:")
     click.echo(f"    cd {shlex.quote(str(folder))}")
     for words in (f"show {RUN} --step 6 --before", f"diff {RUN} 5 7", f"replay agent.py {RUN}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
@@ -44,15 +45,8 @@ def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str =
         return
 
     def decide(_: RunState, row: RunRow) -> Act:
-        if row.status == "cancelled":
-            restart = f"hf.rerun({run_id!r}) starts over with its state kept"
-            raise NotResumable(run_id, "status", "it was cancelled", restart)
-        if row.status == "failed" and _is_undone(whole_state(store, run_id)):
-            restart = f"hf.rerun({run_id!r}) starts over"
-            raise NotResumable(run_id, "status", "it was undone", restart)
-        if row.status == "quarantined":
-            whole_state(store, run_id)  # it may have been quarantined because of its log
-        if row.status in ("failed", "paused", "quarantined"):
+        check_reopen(store, row)
+        if row.status in STOPPED:
             now = store.now()
             return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed)
         return Act()
@@ -60,10 +54,25 @@ def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str =
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
         return  # it continues by itself: its log, which may be long, need not be read for that
-    for child in _failed_children(store, run_id):
-        reopen(store, child, by=by, why=why)
+    reopen_failed_children(store, run_id, by=by, why=why)
     with contextlib.suppress(KeyTaken):  # it has continued
         act(store, run_id, decide)
+
+
+STOPPED: Final = ("failed", "paused", "quarantined")
+"""The statuses of runs that continue only when a person says so."""
+
+
+def check_reopen(store: Store, row: RunRow) -> None:
+    """NotResumable for a run that cannot continue from where it stopped."""
+    if row.status == "cancelled":
+        restart = f"hf.rerun({row.id!r}) starts over with its state kept"
+        raise NotResumable(row.id, "status", "it was cancelled", restart)
+    if row.status == "failed" and _is_undone(whole_state(store, row.id)):
+        restart = f"hf.rerun({row.id!r}) starts over"
+        raise NotResumable(row.id, "status", "it was undone", restart)
+    if row.status == "quarantined":
+        whole_state(store, row.id)  # it may have been quarantined because of its log
 
 
 def _is_undone(state: RunState) -> bool:
@@ -85,6 +94,12 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
         return Act([e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None)
 
     act(store, run_id, decide)
+
+
+def reopen_failed_children(store: Store, run_id: str, *, by: str, why: str) -> None:
+    """They continue before the run that failed by them does."""
+    for child in _failed_children(store, run_id):
+        reopen(store, child, by=by, why=why)
 
 
 def _failed_children(store: Store, run_id: str) -> list[str]:

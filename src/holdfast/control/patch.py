@@ -11,13 +11,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.control.keys import recorded, refusal, store_key
+from holdfast.control.lifecycle import STOPPED, check_reopen, reopen_failed_children
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, values
 from holdfast.core.knowledge import operated
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
-from holdfast.store.base import RunRow, Store
+from holdfast.store.base import RowChange, RunRow, Store
 from holdfast.store.outside import Act, act, everything, refuse_ended, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
@@ -33,6 +34,7 @@ def patch(
     knowledge: StatePatch | None = None,
     expected: int | None = None,
     key: str = "",
+    resume: bool = False,
     by: str = "",
     why: str = "",
 ) -> bool:
@@ -41,7 +43,8 @@ def patch(
 
     `knowledge` goes with new values of `run.state`: both are recorded in one event. With `expected`, the seq of
     the last event that the caller has seen, the patch is refused with Conflict if the log has grown since. A
-    `key` counts once per run: False if a patch with this key was recorded before.
+    `key` counts once per run: False if a patch with this key was recorded before. With `resume`, a run that has failed,
+    or was paused or quarantined, continues with the patch: both are recorded at once.
     """
     event = _patch_event(changes, delete, knowledge, by=by, why=why)
     claimed = store_key("patch", run_id, key)
@@ -50,12 +53,22 @@ def patch(
         return False
 
     def decide(state: RunState, row: RunRow) -> Act:
-        refuse_ended(row)
+        reopens = resume and row.status in STOPPED
+        if reopens:
+            check_reopen(store, row)
+        else:
+            refuse_ended(row)
         if expected is not None and state.seq != expected:
             raise Conflict(run_id, expected, state.seq)
         if event.operations is not None:
             _try_out(state, changes)
+        if reopens:
+            reopened = e.RunReopened(by=by, why=why)
+            return Act([reopened, event], RowChange("pending", store.now()), key=claimed)
         return Act([event], key=claimed)
+
+    if resume:
+        reopen_failed_children(store, run_id, by=by, why=why)
 
     try:
         act(store, run_id, decide, the_end if event.operations is None else everything)

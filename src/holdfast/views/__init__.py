@@ -19,7 +19,7 @@ from holdfast.views.listing import (
     unwatched,
 )
 from holdfast.views.log import Verdict, check, events, records, row_of, verify
-from holdfast.views.next_steps import OpenRequest, family, next_steps, requests
+from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
 from holdfast.views.state import (
@@ -30,7 +30,9 @@ from holdfast.views.state import (
     diff,
     folded,
     get,
+    known,
     pending,
+    with_dialogue,
     with_owner,
 )
 from holdfast.views.timeline import Moment, timeline
@@ -67,6 +69,7 @@ __all__ = [
     "inbox",
     "item",
     "items",
+    "known",
     "next_steps",
     "outcome",
     "pending",
@@ -81,7 +84,9 @@ __all__ = [
     "timeline",
     "to_plain",
     "unwatched",
+    "used_budget",
     "value",
     "verify",
+    "with_dialogue",
     "with_owner",
 ]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from holdfast.core.effect import Effect
 from holdfast.core.log import root_of
-from holdfast.core.policy import budget_use
+from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
 from holdfast.views.state import brief
@@ -42,11 +42,15 @@ def _requests_of(state: RunState) -> Iterator[OpenRequest]:
 
 
 def family(store: Store, state: RunState) -> Iterator[RunState]:
-    """A run, and the child runs below it that have not ended."""
-    yield state
-    for call in state.calls:
-        if call.child and call.status not in ("done", "failed") and store.get(call.child):
-            yield from family(store, brief(store, call.child))
+    """A run, and the child runs below it that have not ended. A log from elsewhere may name its own run as a child."""
+    seen, left = {state.id}, [state]
+    while left:
+        member = left.pop(0)
+        yield member
+        open_ones = [c for c in member.calls if c.child and c.status not in ("done", "failed")]
+        new = [c.child for c in open_ones if c.child not in seen and store.get(c.child)]
+        seen.update(new)
+        left[:0] = [brief(store, child) for child in dict.fromkeys(new)]
 
 
 def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
@@ -81,15 +85,20 @@ def _higher_limits(state: RunState) -> tuple[str, ...]:
         return ("--deadline", "60")
     if reason != "budget":
         return ()
-    used = budget_use(
+    used = used_budget(state)
+    over = [name for name in used.limits if not used.left[name]] or list(used.limits)
+    return tuple(
+        word for name in over for word in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")
+    )
+
+
+def used_budget(state: RunState) -> BudgetUse:
+    """What a run has used of its budget, its child runs included."""
+    return budget_use(
         state.budget,
         steps=state.steps + state.child_steps,
         elapsed_us=state.updated_at - state.created_at,
         usage=state.usage,
-    )
-    over = [name for name in used.limits if not used.left[name]] or list(used.limits)
-    return tuple(
-        word for name in over for word in ("--budget", f"{name}={2 * used.limits[name] or 1:g}")
     )
 
 

@@ -41,7 +41,7 @@ def brief(store: Store, run_id: str, *, through: Through = iter) -> RunState:
 
 def _shown(store: Store, run_id: str, read: Callable[[Store, str], RunState]) -> RunState:
     row, state = _row_and_state(store, run_id, read)
-    return _with_dialogue(with_owner(state, row, store.now()))
+    return with_dialogue(with_owner(state, row, store.now()))
 
 
 def _row_and_state(
@@ -57,7 +57,7 @@ def _row_and_state(
             raise damage
 
 
-def _with_dialogue(state: RunState) -> RunState:
+def with_dialogue(state: RunState) -> RunState:
     """A loop's dialogue is in its own state; here it is shown with the run's messages."""
     own = state.agent_state
     if own is None or not own.messages:
@@ -113,15 +113,15 @@ def at(
     end = 1 if call is None else call.first_seq
     if when == "after":
         end = end if call is None else call.last_seq + 1
-        while end < len(found) and found[end].kind in _BETWEEN_CALLS:
+        while end < len(found) and found[end].kind in BETWEEN_CALLS:
             end += 1
     then = fold(RunState(), found[:end])
     # Who creates a run and executes it at once does not say that he claims it.
     then = msgspec.structs.replace(then, status="running") if then.status == "pending" else then
-    return _with_dialogue(then)
+    return with_dialogue(then)
 
 
-_BETWEEN_CALLS: Final = frozenset(
+BETWEEN_CALLS: Final = frozenset(
     kind for kind, cls in ALL.items() if issubclass(cls, Noted | RunClaimed)
 )
 
@@ -133,10 +133,10 @@ def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
 
 def changes(before: RunState, after: RunState) -> list[Change]:
     """What differs in what the agent knew in two states."""
-    return compare(_known(before), _known(after))
+    return compare(known(before), known(after))
 
 
-def _known(state: RunState) -> dict[str, Any]:
+def known(state: RunState) -> dict[str, Any]:
     """The part of a state that is the agent's knowledge and position."""
     names = ("state", "stage", "plan", "decisions", "facts", "questions", "notes", "messages",
              "artifacts", "context", "flags", "steps", "usage", "iteration", "loop")  # fmt: skip

@@ -5,44 +5,77 @@ The rest of the server uses three functions: `routes`, `login_page` and `error_p
 
 from __future__ import annotations
 
-from html import escape
+from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from holdfast.api.problems import Problem
 from holdfast.web.auth import require
 from holdfast.web.context import Server
+from holdfast.web.pages import actions, bulk, compare, fleet, inbox, live, run, runs
+from holdfast.web.pages.render import STATIC, linker, page
+from holdfast.web.pages.site import Site
 
 
-def routes(server: Server) -> list[BaseRoute]:  # noqa: ARG001  (for pages to come)
+def routes(server: Server) -> list[BaseRoute]:
     """The pages' routes."""
-    return [Route("/", index, name="index")]
+    site = Site(server)
+    pages = (
+        ("/runs", runs.list_runs, "runs"),
+        ("/runs/live", live.list_live, "runs-live"),
+        ("/runs/{run_id}", run.timeline, "run"),
+        ("/runs/{run_id}/live", live.run_live, "run-live"),
+        ("/runs/{run_id}/calls/{step:int}", run.call, "call"),
+        ("/runs/{run_id}/state", run.state_at, "state"),
+        ("/runs/{run_id}/dialogue", run.dialogue, "dialogue"),
+        ("/runs/{run_id}/decisions", run.decisions, "decisions"),
+        ("/runs/{run_id}/artifacts", run.artifacts, "artifacts"),
+        ("/runs/{run_id}/artifacts/{name:path}", run.artifact, "artifact"),
+        ("/runs/{run_id}/usage", run.usage, "usage"),
+        ("/runs/{run_id}/events", run.events, "events"),
+        ("/runs/{run_id}/actions/{verb}", actions.ask, "action"),
+        ("/inbox", inbox.inbox, "inbox"),
+        ("/inbox/{run_id}/{request}", inbox.item, "inbox-item"),
+        ("/compare", compare.compare, "compare"),
+        ("/fleet", fleet.fleet, "fleet"),
+        ("/doctor", fleet.doctor, "doctor"),
+        ("/bulk", bulk.preview, "bulk"),
+    )
+    acts = (
+        ("/runs/{run_id}/actions/{verb}", actions.act, "act"),
+        ("/inbox/{run_id}/{request}/{verb}", inbox.decide, "decide"),
+        ("/bulk", bulk.run, "bulk-run"),
+    )
+    return [
+        Route("/", index, name="index"),
+        *(Route(path, partial(fn, site), name=name, methods=["GET"]) for path, fn, name in pages),
+        *(Route(path, partial(fn, site), name=name, methods=["POST"]) for path, fn, name in acts),
+        Mount("/static", _Static(directory=STATIC), name="static"),
+    ]
 
 
 async def index(request: Request) -> Response:
-    who = require(request, "runs")
-    return _page("Holdfast", f"<p>Signed in as {escape(who.name)} ({who.role}).</p>")
+    require(request, "runs")
+    return RedirectResponse(linker(request)("runs"), 303)
+
+
+class _Static(StaticFiles):
+    """Files of ours. Their addresses contain their hashes, so browsers may keep them."""
+
+    def file_response(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        found = super().file_response(*args, **kwargs)
+        found.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return found
 
 
 def login_page(request: Request, *, message: str = "", status: int = 200) -> Response:
     """The form to sign in with a token."""
-    target = escape(str(request.url.include_query_params()), quote=True)
-    said = f"<p role=alert>{escape(message)}</p>" if message else ""
-    form = (
-        f'<form method="post" action="{target}"><label>Token <input name="token" type="password" '
-        'autocomplete="current-password" required></label> <button>Sign in</button></form>'
-    )
-    return _page("Sign in", said + form, status)
+    return page(request, "login.html", status, message=message)
 
 
-def error_page(request: Request, found: Problem) -> Response:  # noqa: ARG001  (for pages to come)
+def error_page(request: Request, found: Problem) -> Response:
     """What is wrong, for people."""
-    following = f"<p>{escape(found.next)}</p>" if found.next else ""
-    return _page(found.title, f"<p>{escape(found.detail)}</p>{following}", found.status)
-
-
-def _page(title: str, body: str, status: int = 200) -> Response:
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return HTMLResponse(f"{head}<h1>{escape(title)}</h1>{body}", status)
+    return page(request, "error.html", found.status, problem=found)

@@ -1,0 +1,112 @@
+"""How many runs there are of each status, and how many started and ended lately. Counts stop at a limit.
+
+Rows only, in pages: no log is read, and no count of a whole table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
+from holdfast.views.listing import standing
+from holdfast.views.search import PEOPLE
+
+MOST: Final = 1000
+"""Counts stop here."""
+BINS: Final = 24
+_UNFINISHED: Final = ("pending", "running", "waiting", "paused", "quarantined")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts by name; one that is greater than `MOST` means "more than". The lists are of the last hours, oldest first."""
+
+    counts: dict[str, int]
+    hours: int
+    started: list[int]
+    completed: list[int]
+    failed: list[int]
+
+
+def tally(store: Store, hours: int = 24) -> Tally:
+    """Counts of unfinished runs, of those that failed lately, and of starts and ends by time."""
+    now = store.now()
+    counts = dict.fromkeys((*_UNFINISHED, "interrupted", "people", "doubt"), 0)
+    for status in _UNFINISHED:
+        for row in store.runs(Filter(status=status), limit=MOST + 1):
+            counts[standing(row, now)] += 1
+            counts["people"] += row.waiting_for.startswith(PEOPLE) and status == "waiting"
+            counts["doubt"] += row.waiting_for.startswith("a decision") and status == "waiting"
+    width = hours * 3600 * MICROSECONDS // BINS
+    since = now - BINS * width
+    lately = store.runs(Filter(created_after=since), limit=MOST * 5)
+    failed = [row for row in lately if row.status == "failed"]
+    completed = [row for row in lately if row.status == "completed"]
+    counts["failed"] = min(len(failed), MOST + 1)
+    counts["completed"] = min(len(completed), MOST + 1)
+    return Tally(
+        counts,
+        hours,
+        _binned([row.created_at for row in lately], since, width),
+        _binned([row.updated_at for row in completed], since, width),
+        _binned([row.updated_at for row in failed], since, width),
+    )
+
+
+def _binned(times: list[int], since: int, width: int) -> list[int]:
+    found = [0] * BINS
+    for time in times:
+        if time >= since:
+            found[min(BINS - 1, (time - since) // width)] += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker, as the leases that it holds show it."""
+
+    name: str
+    runs: list[RunRow]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentQueue:
+    """Runs of one agent that a worker should claim now."""
+
+    agent: str
+    due: int
+    oldest_due: int
+    overdue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is being executed, and what is due."""
+
+    now: int
+    workers: list[WorkerInfo]
+    queues: list[AgentQueue]
+    interrupted: list[RunRow]
+
+
+def fleet(store: Store) -> Fleet:
+    """The workers that hold leases, and what is due; at most `MOST` runs of each are looked at."""
+    now = store.now()
+    held: dict[str, list[RunRow]] = {}
+    lost: list[RunRow] = []
+    for row in store.runs(Filter(status="running"), limit=MOST):
+        if standing(row, now) == "running":
+            held.setdefault(row.owner, []).append(row)
+        else:
+            lost.append(row)
+    due = store.runs(Filter(status="pending"), limit=MOST)
+    due += store.runs(Filter(status="waiting"), limit=MOST)
+    ready = [row for row in due if row.due_at is not None and row.due_at <= now] + lost
+    queues = []
+    for agent in sorted({row.agent for row in ready}):
+        mine = [row for row in ready if row.agent == agent]
+        oldest = min(row.due_at or now for row in mine)
+        overdue = sum(now - (row.due_at or now) > 60 * MICROSECONDS for row in mine)
+        queues.append(AgentQueue(agent, len(mine), oldest, overdue))
+    return Fleet(now, [WorkerInfo(name, rows) for name, rows in sorted(held.items())], queues, lost)

@@ -1,0 +1,131 @@
+"""Live updates by server-sent events. The page and its stream share a cursor: the seq of the last event that was rendered.
+
+A message holds the parts of a page that changed, as HTML; htmx morphs them in. The first change is sent at once, then
+at most a few per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from holdfast.errors import HoldfastError
+from holdfast.store.base import TERMINAL_STATUSES
+from holdfast.web.api.requests import Refused
+from holdfast.web.auth import identify, principal_of, require
+from holdfast.web.feed import NEWEST
+from holdfast.web.pages.render import html
+from holdfast.web.pages.run import head, timeline_values
+from holdfast.web.pages.runs import counts_of
+from holdfast.web.pages.site import Site, whole
+from holdfast.web.problems import problem_response
+
+APART_SECONDS: Final = 0.25
+"""So long at least between two updates of one viewer."""
+BEAT_SECONDS: Final = 15.0
+RUNNING_SECONDS: Final = 2.0
+"""While a call is running its bar grows, without an event."""
+HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def message(data: str, seq: int | None = None, event: str = "") -> str:
+    """One server-sent event."""
+    lines = [f"id: {seq}"] if seq is not None else []
+    lines += [f"event: {event}"] if event else []
+    lines += [f"data: {line}" for line in data.splitlines() or [""]]
+    return "\n".join(lines) + "\n\n"
+
+
+def _stream(site: Site, request: Request, body: AsyncIterator[str]) -> Response:
+    """The stream, if this user has not too many of them. It ends when the credential is revoked."""
+    name = principal_of(request).name
+    try:
+        site.streams.enter(name)
+    except Refused as refused:
+        return problem_response(refused.found, refused.headers)
+
+    async def send() -> AsyncIterator[str]:
+        try:
+            async for part in body:
+                if identify(site.server, request.scope) is None:
+                    yield message("", event="signed-out")
+                    return
+                yield part
+        finally:
+            site.streams.leave(name)
+
+    return StreamingResponse(send(), media_type="text/event-stream", headers=HEADERS)
+
+
+async def run_live(site: Site, request: Request) -> Response:
+    """The parts of a run's page, as they change, until the run has ended."""
+    require(request, "stream")
+    view = await site.view(request.path_params["run_id"])
+    seen = whole(request.query_params, "seq", view.state.seq)
+    given = request.headers.get("last-event-id", "")
+    assert seen is not None
+    return _stream(
+        site, request, _run_updates(site, request, int(given) if given.isdecimal() else seen)
+    )
+
+
+async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[str]:
+    run_id, tab = request.path_params["run_id"], request.query_params.get("tab", "timeline")
+    yield "retry: 2000\n\n"
+    status = ""
+    while True:
+        running = status == "running"
+        changed = await site.server.feed.wait(
+            run_id, seen, RUNNING_SECONDS if running else BEAT_SECONDS
+        )
+        try:
+            view = await site.view(run_id)
+        except HoldfastError:
+            yield message("", event="end")  # deleted, or damaged: the page itself says so
+            return
+        if not changed and not running and view.status == status:
+            yield ": still here\n\n"
+            continue
+        seen, status = view.state.seq, view.status
+        shown = await head(site, request, view, tab)
+        values = timeline_values(request, view) if tab == "timeline" else {}
+        yield message(html(request, "run/live.html", **shown, **values), seen)
+        if view.row.status in TERMINAL_STATUSES:
+            yield message(view.row.status, seen, "end")
+            return
+        await asyncio.sleep(APART_SECONDS)
+
+
+async def list_live(site: Site, request: Request) -> Response:
+    """Counts and the number of new runs, for the list and for the inbox."""
+    require(request, "stream")
+    newest = whole(request.query_params, "newest", 0)
+    assert newest is not None
+    return _stream(site, request, _list_updates(site, request, newest))
+
+
+async def _list_updates(site: Site, request: Request, newest: int) -> AsyncIterator[str]:
+    yield "retry: 2000\n\n"
+    before = ""
+    while True:
+        tally = await site.tally()
+        fresh = await site.server.call(lambda store: store.runs(limit=100))
+        new = sum(row.cursor > newest for row in fresh) if newest else 0
+        said = html(
+            request,
+            "runs_live.html",
+            new=new,
+            query=request.query_params.get("q", ""),
+            **counts_of(tally),
+        )
+        if said != before:
+            before = said
+            yield message(said)
+        else:
+            yield ": still here\n\n"
+        await site.server.feed.wait(NEWEST, fresh[0].cursor if fresh else -1, RUNNING_SECONDS)
+        await asyncio.sleep(APART_SECONDS * 4)

@@ -1,0 +1,72 @@
+"""What the pages of one server share: the reader of runs, and counts that are kept for a moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from holdfast.errors import InvalidInput
+from holdfast.store.base import Store
+from holdfast.views.tally import Tally, tally
+from holdfast.web.api.events import Streams
+from holdfast.web.context import Server
+from holdfast.web.pages.reader import RunReader, RunView
+
+COUNTS_SECONDS: Final = 2.0
+"""Counts on pages may be so old: many viewers cost no more than one."""
+
+
+class Site:
+    """The pages of one server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.reader = RunReader()
+        self.streams = Streams(server.limits.streams_per_user, server.limits.streams)
+        self._lock = threading.Lock()
+        self._tally: tuple[float, Tally] | None = None
+
+    async def view(self, run_id: str) -> RunView:
+        """The run now."""
+        return await self.server.call(lambda store: self.reader.read(store, run_id))
+
+    async def tally(self) -> Tally:
+        """How many runs there are of each status, as of a moment ago."""
+        return await self.server.call(self._counted)
+
+    def _counted(self, store: Store) -> Tally:
+        with self._lock:
+            now = time.monotonic()
+            if self._tally is None or now - self._tally[0] > COUNTS_SECONDS:
+                self._tally = (now, tally(store))
+            return self._tally[1]
+
+
+def whole(given: Mapping[str, str], name: str, default: int | None = None) -> int | None:
+    """A whole number of a query or form; InvalidInput if it is something else."""
+    text = given.get(name, "")
+    if not text:
+        return default
+    try:
+        return int(text[:20])
+    except ValueError:
+        raise InvalidInput(f"{name} must be a whole number, not {text[:50]!r}") from None
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form; of several with one name the last."""
+    body = await request.body()
+    pairs = parse_qsl(
+        body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10_000
+    )
+    return dict(pairs)
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether htmx asks for a part of a page."""
+    return "hx-request" in request.headers

@@ -1,0 +1,242 @@
+"""Every page in a real browser: without errors, accessible, on a phone, and unmoved by hostile text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import gallery, hostile
+from support.browser import Tab, chromium, picture, serving, tab
+
+PAGES = {
+    "runs": "/runs",
+    "runs-search": "/runs?q=status:failed",
+    "runs-none": "/runs?q=agent:nobody",
+    "run": "/runs/onboard-ada",
+    "run-call": "/runs/onboard-ada?call=6",
+    "run-zoomed": "/runs/onboard-ada?from=0&to=4000000",
+    "run-grouped": "/runs/research-battery",
+    "run-failed": "/runs/digest-2026-11-16",
+    "run-waiting": "/runs/refund-4711",
+    "run-in-doubt": "/runs/payout-march",
+    "run-running": "/runs/crawl-docs",
+    "call": "/runs/onboard-ada/calls/3",
+    "state": "/runs/onboard-ada/state?step=6",
+    "dialogue": "/runs/refund-4711/dialogue",
+    "decisions": "/runs/refund-4711/decisions",
+    "artifacts": "/runs/research-battery/artifacts",
+    "usage": "/runs/research-battery/usage",
+    "events": "/runs/onboard-ada/events",
+    "inbox": "/inbox",
+    "inbox-item": "/inbox/refund-4711/%239",
+    "resume": "/runs/digest-2026-11-16/actions/resume",
+    "cancel": "/runs/crawl-docs/actions/cancel",
+    "fork": "/runs/onboard-ada/actions/fork?step=4",
+    "patch": "/runs/digest-2026-11-16/actions/patch",
+    "signal": "/runs/refund-4711/actions/signal",
+    "undo": "/runs/onboard-ada/actions/undo",
+    "bulk": "/bulk?verb=resume&q=status:failed",
+    "compare": "/compare",
+    "compare-runs": "/compare?a=onboard-ada&b=research-battery",
+    "compare-steps": "/compare?a=onboard-ada&from=2&to=6",
+    "fleet": "/fleet",
+    "doctor": "/doctor?all=1",
+}
+AXE = (Path(__file__).parent.parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of the gallery's store. Tests here only read it."""
+    path = tmp_path_factory.mktemp("gallery") / "h.db"
+    gallery.fill(path)
+    with serving(str(path)) as found:
+        yield found
+
+
+def serious(opened: Tab, rules: str = "") -> list[str]:
+    """What axe-core finds serious or critical on the page."""
+    opened.page.evaluate(AXE)
+    only = f", runOnly: {json.dumps(rules.split())}" if rules else ""
+    found = opened.page.evaluate(f"axe.run({{resultTypes: ['violations']{only}}})")
+    return [
+        f"{x['id']}: {x['nodes'][0]['target']} {x['nodes'][0]['failureSummary'][:300]}"
+        for x in found["violations"]
+        if x["impact"] in ("serious", "critical")
+    ]
+
+
+MOST_USED = ("runs", "run-call", "inbox", "patch")
+
+
+def examined(
+    browser, base: str, names: tuple[str, ...], scheme: str, rules: str = ""
+) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    with tab(browser, base, color_scheme=scheme) as opened:
+        for name in names:
+            page = opened.open(PAGES[name])
+            picture(page, f"{name}-{scheme}")
+            if problems := serious(opened, rules):
+                found[name] = problems
+    return found
+
+
+def test_the_pages_that_are_used_most_are_accessible(browser, base: str) -> None:
+    """axe-core finds nothing serious. All pages are examined at night."""
+    assert {} == examined(browser, base, MOST_USED, "light")
+
+
+def test_text_has_enough_contrast_in_the_dark(browser, base: str) -> None:
+    """Colours are the only difference between the themes."""
+    assert {} == examined(browser, base, MOST_USED, "dark", "color-contrast")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(browser, base: str, scheme: str) -> None:
+    """The same for all pages, in both themes."""
+    assert {} == examined(browser, base, tuple(PAGES), scheme)
+
+
+def test_no_page_scrolls_sideways_on_a_phone(browser, base: str) -> None:
+    """320 CSS pixels are enough (WCAG 1.4.10)."""
+    found = {}
+    with tab(browser, base, viewport={"width": 320, "height": 720}) as opened:
+        for name, path in PAGES.items():
+            page = opened.open(path)
+            width = page.evaluate("document.documentElement.scrollWidth")
+            picture(page, f"{name}-phone")
+            if width > 320:
+                found[name] = width
+    assert {} == found
+
+
+def test_hostile_text_in_every_field_is_shown_and_never_run(browser, tmp_path: Path) -> None:
+    """FAULTS.md G 104: the corpus is in every field that a user, a tool or a model can fill."""
+    run_id, count = hostile.fill(tmp_path / "h.db")
+    assert count > 20
+    paths = [f"/runs/{run_id}{end}" for end in ("", "?call=1", "?call=2", "/calls/3", "/state?step=2&all=1", "/dialogue",
+             "/decisions", "/artifacts", "/usage", "/events", "/actions/cancel", "/actions/patch", "/actions/signal")]  # fmt: skip
+    paths += ["/runs", "/inbox", f"/inbox/{run_id}/%2390", f"/inbox/{run_id}/%2391", "/fleet", "/doctor?all=1", "/bulk?verb=cancel",
+              f"/compare?a={run_id}&from=0&to=3", f"/compare?a={run_id}&b={run_id}-2"]  # fmt: skip
+    with serving(str(tmp_path / "h.db")) as base, tab(browser, base) as opened:
+        for path in paths:
+            page = opened.open(path)
+            page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+            assert page.evaluate("window.__xss") is None, path
+            assert page.evaluate("document.querySelectorAll('script:not([src]), iframe, object, embed, [onerror], [onload]').length") == 0, path  # fmt: skip
+            links = page.evaluate("[...document.querySelectorAll('a[href], form[action], button[formaction]')].map((a) => a.href || a.formAction || a.action)")  # fmt: skip
+            assert [] == [x for x in links if not str(x).startswith(base)], path
+            assert hostile.BIDI not in page.content(), path
+
+
+def test_a_search_from_the_address_bar_cannot_inject(browser, base: str) -> None:
+    """Reflected text is escaped, too."""
+    with tab(browser, base) as opened:
+        page = opened.page
+        page.goto(f"{base}/runs?q=%22%3E%3Cscript%3Ewindow.__xss=1%3C/script%3E")
+        assert page.evaluate("window.__xss") is None
+        page.goto(f"{base}/runs/onboard-ada?did=%3Cimg%20src=x%20onerror=window.__xss=1%3E")
+        assert page.evaluate("window.__xss") is None
+        assert page.locator(".notice").inner_text().startswith("<img")
+
+
+def test_the_slider_shows_state_before_and_after_each_step(browser, base: str) -> None:
+    """By the mouse's events and by the keys [ and ]; the step is in the URL."""
+    with tab(browser, base) as opened:
+        page = opened.open("/runs/onboard-ada/state?step=4")
+        assert "room-4.12" in page.locator(".changes").inner_text()
+        page.locator("body").press("]")
+        page.wait_for_selector("#moment[data-step='5']")
+        page.locator("#slider").fill("6")
+        page.wait_for_selector("#moment[data-step='6']")
+        assert "state.invite" in page.locator(".changes").inner_text()
+        assert page.url.endswith("step=6")
+        page.locator("body").press("[")
+        page.wait_for_selector("#moment[data-step='5']")
+
+
+def test_a_row_of_the_timeline_opens_the_call_next_to_it(browser, base: str) -> None:
+    """Its number is in the URL, and a reload shows the same."""
+    with tab(browser, base) as opened:
+        page = opened.open("/runs/onboard-ada")
+        page.click("#call-3 a")
+        page.wait_for_selector("#panel .call[data-step='3']")
+        assert "503 Service Unavailable" in page.locator("#panel .attempts").inner_text()
+        assert "call=3" in page.url
+        page.locator("body").press("]")
+        page.wait_for_selector("#panel .call[data-step='4']")
+        page.reload()
+        assert "book_room" in page.locator("#panel h2").inner_text()
+
+
+def test_a_row_has_its_number_name_status_and_duration_as_its_accessible_name(
+    browser, base: str
+) -> None:
+    """What a screen reader says of a row."""
+    with tab(browser, base) as opened:
+        page = opened.open("/runs/onboard-ada")
+        said = page.get_by_role(
+            "link", name="Call 3 , find_slot ada@example.com , done, 2 attempts, 1.8 s"
+        )
+        assert said.count() == 1, page.locator("#call-3 a").aria_snapshot()
+
+
+def test_keys_move_through_rows_and_pages(browser, base: str) -> None:
+    """j, k, Enter, g i, /, ?, t; and none of them inside a field."""
+    with tab(browser, base) as opened:
+        page = opened.open("/runs")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        focused = page.evaluate("document.activeElement.textContent")
+        assert focused == page.locator(".main-link").nth(1).inner_text()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/runs/{focused}")
+        page.keyboard.press("g")
+        page.keyboard.press("i")
+        page.wait_for_url("**/inbox")
+        page.keyboard.press("a")
+        assert page.evaluate("document.activeElement.textContent") == "Approve"
+        page.keyboard.press("/")
+        page.keyboard.type("gtj")
+        assert page.input_value("#search") == "gtj"
+        page.locator("#search").blur()
+        before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.keyboard.press("t")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+        page.keyboard.press("?")
+        assert page.locator("#help").is_visible()
+
+
+def test_dragging_over_the_overview_zooms(browser, base: str) -> None:
+    """The zoom is in the URL, and Fit takes it back."""
+    with tab(browser, base) as opened:
+        page = opened.open("/runs/onboard-ada")
+        box = page.locator("#strip svg").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 100, box["y"] + 10)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 400, box["y"] + 10)
+        page.mouse.up()
+        page.wait_for_url("**from=*")
+        assert page.locator(".brush").count() == 1
+        page.click("#zoom-fit")
+        page.wait_for_url("**/runs/onboard-ada")
+
+
+def test_what_the_browser_stores_of_a_run_is_only_settings(browser, base: str) -> None:
+    """Themes and shortcuts may be kept; data of runs may not."""
+    with tab(browser, base) as opened:
+        opened.open("/runs/refund-4711")
+        kept = opened.page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
+        assert "refund" not in json.dumps(kept)

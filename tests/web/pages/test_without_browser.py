@@ -1,0 +1,364 @@
+"""The pages without a browser: who may do what, what is vendored, what templates may contain, and the pure parts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from holdfast import Holdfast, Run, agent, control, views
+from holdfast.core.log import Record
+from holdfast.errors import InvalidInput, NotNow, RunFailed
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.views.moments import Checkpoints, around
+from holdfast.views.search import parse, search
+from holdfast.views.spans import Spans, grouped
+from holdfast.views.tally import fleet, tally
+from holdfast.web.app import create_app
+from holdfast.web.pages.chart import Gap, Scale, idle_gaps
+from holdfast.web.pages.json_html import json_html
+from holdfast.web.pages.reader import RunReader
+from holdfast.web.pages.render import STATIC
+from support import gallery
+from support.web import TOKENS, credentials, job, mail
+
+TEMPLATES = STATIC.parent / "templates"
+VENDORED = {
+    "htmx.min.js": "e484d9171a9db30a39c8f16e3d709d4137f3211c659f8e6125816635033d593f",  # htmx.org 4.0.0
+    "hx-sse.min.js": "8a834680c4000a9034d79228872372a92e140c810a075cb6d4a76690dfc13085",  # the same
+}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gallery") / "h.db"
+    gallery.fill(path)
+    return path
+
+
+@pytest.mark.parametrize("name", VENDORED)
+def test_a_vendored_file_is_the_published_one(name: str) -> None:
+    """Its checksum is that of the package; the licence is next to it."""
+    assert VENDORED[name] == hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
+    assert (STATIC / "htmx-LICENSE").read_text().startswith("Zero-Clause BSD")
+
+
+@pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.html")), ids=lambda p: p.name)
+def test_a_template_needs_no_inline_script_or_style_and_escapes_everything(path: Path) -> None:
+    """The content security policy forbids them, and `|safe` would undo the escaping."""
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(
+        r'\son[a-z]+="|\sstyle=|<script(?! src=)|<style|hx-on|js:|\|\s*safe|autoescape false|https?://',
+        text,
+    )
+    assert [] == found
+
+
+def test_what_a_page_loads_is_small() -> None:
+    """PAGE.md 9: script up to 60 KB, style up to 34."""
+    script = sum(
+        (STATIC / name).stat().st_size
+        for name in ("htmx.min.js", "hx-sse.min.js", "holdfast.js", "theme.js")
+    )
+    assert script < 60 * 1024
+    assert (STATIC / "holdfast.css").stat().st_size < 34 * 1024
+
+
+# ── who may ──────────────────────────────────────────────────────────────────────────────────
+
+POSTS = {
+    "/runs/mail-1/actions/cancel": ("operator", "admin"),
+    "/runs/mail-1/actions/pause": ("operator", "admin"),
+    "/runs/mail-1/actions/resume": ("operator", "admin"),
+    "/runs/mail-1/actions/undo": ("operator", "admin"),
+    "/runs/mail-1/actions/rerun": ("operator", "admin"),
+    "/runs/mail-1/actions/signal": ("operator", "admin"),
+    "/runs/mail-1/actions/fork": ("operator", "admin"),
+    "/runs/mail-1/actions/patch": ("operator", "admin"),
+    "/bulk": ("operator", "admin"),
+    "/inbox/mail-1/none/approve": ("approver", "admin"),
+    "/inbox/mail-1/none/reject": ("approver", "admin"),
+    "/inbox/mail-1/none/answer": ("approver", "admin"),
+    "/inbox/mail-1/step-1/resolve": ("approver", "admin"),
+}
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_an_action_is_refused_by_the_server_for_too_weak_a_role(hf: Holdfast, path: str) -> None:
+    """Templates only disable buttons; the check is here."""
+    hf.start(mail, id="mail-1", to="sam")
+    before = hf.get("mail-1").seq
+    with TestClient(
+        create_app(hf, credentials=credentials()), base_url="http://127.0.0.1"
+    ) as client:
+        assert client.post(path, data={}).status_code == 401
+        for role in TOKENS:
+            if role not in POSTS[path]:
+                answer = client.post(
+                    path,
+                    data={"verb": "cancel"},
+                    headers={"authorization": f"Bearer {TOKENS[role]}"},
+                )
+                assert (role, 403) == (role, answer.status_code)
+    assert before == hf.get("mail-1").seq
+
+
+def test_a_form_without_its_token_is_refused(hf: Holdfast) -> None:
+    """Another site cannot make a signed-in browser act."""
+    hf.start(mail, id="mail-2", to="sam")
+    with TestClient(
+        create_app(hf, credentials=credentials()), base_url="http://127.0.0.1"
+    ) as client:
+        client.post("/login", data={"token": TOKENS["admin"]})
+        assert client.post("/runs/mail-2/actions/cancel", data={}).status_code == 403
+        assert not hf.get("mail-2").cancel_requested
+        page = client.get("/runs/mail-2/actions/cancel").text
+        csrf = re.search(r'name="csrf" value="([^"]+)"', page)
+        assert csrf is not None
+        done = client.post(
+            "/runs/mail-2/actions/cancel",
+            data={"csrf": csrf[1], "why": "x"},
+            follow_redirects=False,
+        )
+        assert (303, True) == (done.status_code, hf.get("mail-2").cancel_requested)
+
+
+def test_a_patch_lets_a_failed_run_continue_in_one_append(hf: Holdfast) -> None:
+    """No worker can claim it between the resume and the patch."""
+    with pytest.raises(RunFailed):
+        hf.run(breaking, id="breaking-1")
+    seen = hf.get("breaking-1").seq
+    with pytest.raises(NotNow, match="already failed"):
+        control.patch(hf.store, "breaking-1", {"x": 1})
+    control.patch(hf.store, "breaking-1", {"x": 1}, expected=seen, resume=True, by="olga")
+    new = [event.kind for _, event in hf.events("breaking-1", after=seen)]
+    assert (["run_reopened", "state_patched"], "pending", {"x": 1}) == (
+        new,
+        hf.get("breaking-1").status,
+        dict(hf.get("breaking-1").state),
+    )
+
+
+@agent
+def breaking(run: Run) -> None:
+    raise ValueError("no")
+
+
+def test_a_patch_of_a_state_that_has_changed_since_is_refused(
+    hf: Holdfast, client: TestClient
+) -> None:
+    """412, with the form and what was typed still there."""
+    hf.start(job, id="job-1")
+    seen = hf.get("job-1").seq
+    hf.patch("job-1", {"other": 1})
+    answer = client.post(
+        "/runs/job-1/actions/patch", data={"state": '{"mine": 2}', "seq": str(seen)}
+    )
+    assert 412 == answer.status_code
+    assert "mine" in answer.text
+    assert {"other": 1} == dict(hf.get("job-1").state)
+
+
+def test_an_artifact_is_a_download_that_cannot_run(
+    hf: Holdfast, client: TestClient, shown: Path
+) -> None:
+    """attachment, nosniff, sandbox."""
+    with TestClient(
+        create_app(str(shown), credentials=credentials()), base_url="http://127.0.0.1"
+    ) as other:
+        answer = other.get(
+            "/runs/research-battery/artifacts/notes.md",
+            headers={"authorization": f"Bearer {TOKENS['viewer']}"},
+        )
+    assert answer.content.startswith(b"# Battery notes")
+    assert "attachment" == answer.headers["content-disposition"]
+    assert "nosniff" == answer.headers["x-content-type-options"]
+    assert "application/octet-stream" == answer.headers["content-type"]
+
+
+def test_the_pages_work_below_a_mount(hf: Holdfast) -> None:
+    """Every link and form starts with the mount's path."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    hf.start(mail, id="mail-3", to="sam")
+    outer = Starlette(routes=[Mount("/tools/holdfast", create_app(hf, credentials=credentials()))])
+    with TestClient(
+        outer, base_url="http://127.0.0.1", headers={"authorization": f"Bearer {TOKENS['admin']}"}
+    ) as client:
+        page = client.get("/tools/holdfast/runs/mail-3")
+    assert 200 == page.status_code
+    links = re.findall(r'(?:href|src|action|hx-get|hx-sse:connect)="(/[^"]*)"', page.text)
+    assert links
+    assert [] == [x for x in links if not x.startswith("/tools/holdfast/")]
+
+
+# ── the pure parts ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_search_finds_by_status_agent_age_and_the_beginning_of_an_id(shown: Path) -> None:
+    """AND between terms, a comma is OR, a minus excludes."""
+    store = SQLiteStore(shown)
+    try:
+
+        def ids(text: str) -> list[str]:
+            return [row.id for row in search(store, text, limit=100).runs]
+
+        assert ["refund-4711"] == ids("refund")
+        assert ["travel-oslo", "refund-4711", "payout-march"] == ids(
+            "status:waiting waiting:people"
+        )
+        assert ["digest-2026-11-16"] == ids("status:failed,cancelled digest-2026")
+        assert "crawl-docs" not in ids("-status:running")
+        assert ids("") == ids("since:2d")
+        first = search(store, "agent:recap", limit=2)
+        assert first.next is not None
+        assert ids("agent:recap")[2:4] == [
+            r.id for r in search(store, "agent:recap", limit=2, cursor=first.next).runs
+        ]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("colour:red", "unknown key 'colour' at position 1"),
+    ("agent:a status:fine", "unknown status 'fine' at position 9"),
+    ("since:soon", "takes an age such as"),
+])  # fmt: skip
+def test_a_search_that_is_wrong_says_where(text: str, says: str) -> None:
+    """The place, and what is known."""
+    with pytest.raises(InvalidInput, match=re.escape(says)):
+        parse(text)
+
+
+def test_counts_and_the_fleet_are_read_from_rows(shown: Path) -> None:
+    """No log is read for them."""
+    store = SQLiteStore(shown)
+    try:
+        found, seen = tally(store), fleet(store)
+    finally:
+        store.close()
+    assert (3, 1, 1) == (found.counts["people"], found.counts["doubt"], found.counts["running"])
+    assert ["w-5@build-7"] == [w.name for w in seen.workers]
+
+
+def test_spans_show_attempts_backoff_waits_and_who_executed(shown: Path) -> None:
+    """From the log alone: a retry, a process that died, a wait, a doubt."""
+    store = SQLiteStore(shown)
+    try:
+        reader = RunReader()
+        ada = reader.read(store, "onboard-ada").spans
+        payout = reader.read(store, "payout-march").spans
+        research = reader.read(store, "research-battery").spans
+    finally:
+        store.close()
+    assert ["failed", "backoff", "done"] == [s.kind for s in _row(ada, 3).spans]
+    assert ["lost", "done"] == [s.kind for s in _row(ada, 6).spans]
+    assert [("w-1@build-7", True), ("w-2@build-9", False)] == [
+        (h.worker, h.died) for h in ada.holders
+    ]
+    assert ("in_doubt", ["doubt"]) == (
+        _row(payout, 2).status,
+        [s.kind for s in _row(payout, 2).spans],
+    )
+    assert [("lab_results", "done", ["signal"])] == [
+        (r.name, r.status, [s.kind for s in r.spans]) for r in research.rows if not r.step
+    ]
+    assert [14, 1, 1, 1, 6] == [len(group) for group in grouped(research.rows)]
+
+
+@pytest.mark.parametrize(
+    "run_id", ["onboard-ada", "research-battery", "digest-2026-11-16", "refund-4711"]
+)
+def test_the_slider_shows_what_at_gives_wherever_it_starts_from(shown: Path, run_id: str) -> None:
+    """Before and after every step, with and without states that were kept on the way."""
+    store, marks = SQLiteStore(shown), Checkpoints(every=3)
+    try:
+        calls = views.get(store, run_id).calls
+        for call in [*calls, *reversed(calls)]:
+            expected = [
+                views.known(views.at(store, run_id, call.step, when))
+                for when in ("before", "after")
+            ]
+            assert expected == [views.known(state) for state in around(store, run_id, call)]
+            assert expected == [views.known(state) for state in around(store, run_id, call, marks)]
+    finally:
+        store.close()
+
+
+def _row(spans: Spans, step: int):
+    found = spans.row(step)
+    assert found is not None
+    return found
+
+
+def test_idle_time_is_shortened_and_order_is_kept(shown: Path) -> None:
+    """Later is never to the left of earlier, and all is within the width."""
+    store = SQLiteStore(shown)
+    try:
+        spans = RunReader().read(store, "research-battery").spans
+    finally:
+        store.close()
+    gaps = idle_gaps(spans, spans.start, spans.end)
+    assert any(gap.end - gap.start > 19 * gallery.HOUR for gap in gaps)
+    scale = Scale(spans.start, spans.end, gaps)
+    times = [spans.start + (spans.end - spans.start) * n // 500 for n in range(501)]
+    places = [scale.x(t) for t in times]
+    assert places == sorted(places)
+    assert (0.0, 100.0) == (places[0], places[-1])
+    assert scale.x(gaps[0].end) - scale.x(gaps[0].start) < 4
+
+
+def test_a_scale_survives_gaps_at_its_ends() -> None:
+    """A run that only waits."""
+    scale = Scale(0, 100, [Gap(0, 100)])
+    assert 0.0 <= scale.x(50) <= 100.0
+
+
+def test_json_is_escaped_cut_and_made_visible() -> None:
+    """Text that would steer a page or hide is shown as what it is."""
+    found = str(
+        json_html(
+            {
+                "<b>": "a\u202eb",
+                "n": [1, None, True],
+                "secret": "[redacted]",
+                "deep": [[[[1]]]],
+                "pic": "A" * 400,
+            }
+        )
+    )
+    assert "<b>" not in found
+    assert "&lt;b&gt;" in found
+    assert "\\u202e" in found
+    assert "redacted before it was stored" in found
+    assert "base64, 300 bytes" in found
+    assert len(str(json_html({"x": "y" * 100_000}))) < 10_000
+    assert len(str(json_html(list(range(100_000))))) < 100_000
+
+
+def test_a_reader_continues_where_it_stopped_and_forgets_old_runs(hf: Holdfast) -> None:
+    """A second look reads only what is new; memory is limited by events."""
+    hf.run(job, id="job-2")
+    reader, store = RunReader(max_events=1), hf.store
+    first = reader.read(store, "job-2")
+    reads: list[int] = []
+    real = store.read
+
+    def counted(run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
+        reads.append(after)
+        return real(run_id, after=after, limit=limit)
+
+    store.read = counted  # type: ignore[method-assign]
+    try:
+        again = reader.read(store, "job-2")
+    finally:
+        del store.read
+    assert [first.state.seq] == reads
+    assert first.state == again.state
+    hf.run(job, id="job-3")
+    reader.read(store, "job-3")
+    assert list(reader._kept) == ["job-3"]
