@@ -22,7 +22,7 @@ from bench.harness import Report, Series, folder, postgres, rate
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.log import Head
-from holdfast.store.base import Append, NewRun, Store
+from holdfast.store.base import Append, Creation, NewRun, Store
 from holdfast.store.sqlite import SQLiteStore
 
 PAYLOAD = e.Value(json=Raw(b'"' + b"x" * 900 + b'"'))  # an event of about 1 KB
@@ -40,7 +40,9 @@ class Feeder:
             run_id = f"{prefix}-{i}"
             created = e.RunCreated(run_id=run_id, agent="bench", input=e.NULL)
             head, records = log.seal(log.origin(run_id), [created], epoch=1, time=store.now())
-            store.create(NewRun(run_id, "bench", "x"), records, worker="bench", lease_us=LEASE_US)
+            store.create(
+                Creation(NewRun(run_id, "bench", "x"), records, worker="bench", lease_us=LEASE_US)
+            ).wait()
             self.heads[run_id] = head
 
     def next(self, run_id: str) -> Append:
@@ -57,7 +59,7 @@ class Feeder:
     def together(self, each: int) -> None:
         async def one(run_id: str) -> None:
             for _ in range(each):
-                await self.store.append_async(self.next(run_id))
+                await self.store.submit(self.next(run_id))
 
         async def all_of_them() -> None:
             await asyncio.gather(*(one(run_id) for run_id in self.heads))

@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         "acknowledged before it is committed",
         "runtime/call/drivers.py::persist",
-        "            batch.ticket()\n",
-        "            threading.Timer(0.005, batch.ticket).start()\n",
+        "            batch.ticket.wait()\n",
+        "            threading.Timer(0.005, batch.ticket.wait).start()\n",
         (f"{KILLS}[chain]",),
     ),
     Mutant(

@@ -127,7 +127,7 @@ def test_while_a_long_run_executes_its_process_leaves_snapshots(
     monkeypatch.setattr("holdfast.runtime.exec.engine.LONG_LOG", 10)
     monkeypatch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 10)
     with Holdfast(tmp_path / "h.db", options=Options(lease_seconds=3)) as hf:
-        WAITS["snapshot"] = lambda: hf.store.snapshot("r") is not None
+        WAITS["snapshot"] = lambda: hf.store.snapshots.newest("r") is not None
 
         assert hf.run(busy, id="r") == "seen"
 

@@ -40,7 +40,7 @@ def truth(hf: Holdfast) -> RunState:
 
 def test_reading_a_long_run_leaves_a_snapshot_that_changes_nothing(hf: Holdfast) -> None:
     first = hf.get("r", brief=True)
-    kept = hf.store.snapshot("r")
+    kept = hf.store.snapshots.newest("r")
 
     assert kept is not None
     assert snapshot.load(kept.data) == truth(hf)
@@ -76,9 +76,9 @@ def spoiled(good: Snapshot, how: str) -> Snapshot:
 )
 def test_a_snapshot_that_does_not_fit_the_log_is_ignored(hf: Holdfast, how: str) -> None:
     hf.get("r", brief=True)
-    good = hf.store.snapshot("r")
+    good = hf.store.snapshots.newest("r")
     assert good is not None
-    hf.store.save_snapshot("r", spoiled(good, how), keep=1)
+    hf.store.snapshots.save("r", spoiled(good, how), keep=1)
 
     assert hf.get("r", brief=True) == truth(hf)
 

@@ -32,7 +32,7 @@ from holdfast.core.log import Blob, Head, Record
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, LogDamaged
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import TERMINAL_STATUSES, Append, NewRun, RowChange, Store
+from holdfast.store.base import TERMINAL_STATUSES, Append, Creation, NewRun, RowChange, Store
 
 FORMAT: Final = "holdfast run"
 CHARS_MAX: Final = 512 * 1024 * 1024
@@ -224,14 +224,9 @@ def import_run(store: Store, packed: Bundle) -> Imported:
     run = packed.run
     keyed = (e.SignalReceived.stored_as, e.ItemPut.stored_as)
     known = [(r.seq, r.event) for r in packed.records if r.kind in keyed]
-    row, fresh = store.create(
-        run,
-        packed.records,
-        blobs=packed.blobs,
-        worker=IMPORTER,
-        lease_us=LEASE_US,
-        keys=control.received(run.id, known),
-    )
+    keys = control.received(run.id, known)
+    creation = Creation(run, packed.records, packed.blobs, IMPORTER, LEASE_US, keys)
+    row, fresh = store.create(creation).wait().made
     if not fresh:
         raise InvalidInput(f"run {run.id!r} already exists in this store; nothing was imported")
     last = packed.records[-1]

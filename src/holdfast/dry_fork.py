@@ -45,7 +45,7 @@ from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import NewRun, RunRow, Store
+from holdfast.store.base import Creation, NewRun, RunRow, Store
 from holdfast.store.outside import everything
 from holdfast.store.sqlite import SQLiteStore
 
@@ -151,7 +151,8 @@ def _copy_past(
     kept = [*past, *sealed]
     needed = set().union(*(e.artifacts(log.read_event(row.id, record)) for record in kept))
     blobs = [Blob(name, read_artifact(store, row.id, name)) for name in sorted(needed)]
-    copy.create(NewRun(row.id, row.agent, row.input_digest, row.code_version), kept, blobs=blobs)
+    run = NewRun(row.id, row.agent, row.input_digest, row.code_version)
+    copy.create(Creation(run, kept, blobs)).wait()
 
 
 _ENDS: Final = (e.CallSucceeded, e.CallFailed, e.CallDoubted, e.CallResolved)

@@ -154,7 +154,7 @@ def _head_and_row(store: Store, run_id: str) -> tuple[int, RunRow]:
     row = views.row_of(store, run_id)
     if row.status in TERMINAL_STATUSES:
         return -1, row
-    head = store.heads([run_id]).get(run_id, -1)
+    head = store.head(run_id)
     return head, views.row_of(store, run_id)
 
 

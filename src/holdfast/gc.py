@@ -83,4 +83,4 @@ def rotate_snapshots(
     """Of each run's snapshots delete all but the newest `keep`, and older ones but the newest; how many."""
     count = sys.maxsize >> 1 if keep is None else keep
     rows = watch(views.every_run(store), "checking the snapshots of run")
-    return sum(store.rotate_snapshots(row.id, keep=count, max_age_us=max_age_us) for row in rows)
+    return sum(store.snapshots.rotate(row.id, keep=count, max_age_us=max_age_us) for row in rows)

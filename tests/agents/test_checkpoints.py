@@ -388,11 +388,11 @@ def test_snapshots_beyond_the_newest_few_or_too_old_go_but_never_the_newest(tmp_
 
         def save(seq: int, **options: Any) -> None:
             kept = Snapshot(seq, b"h", f"{LIVE}1", store.now(), b"")
-            store.save_snapshot("r", kept, **options)
+            store.snapshots.save("r", kept, **options)
 
         def left() -> list[int]:
             found, at = [], None
-            while (one := store.snapshot("r", at_most=at, live=True)) is not None:
+            while (one := store.snapshots.newest("r", at_most=at, live=True)) is not None:
                 found.append(one.seq)
                 at = one.seq - 1
             return found
@@ -406,10 +406,12 @@ def test_snapshots_beyond_the_newest_few_or_too_old_go_but_never_the_newest(tmp_
         assert [4, 3, 2] == left()
         save(5, keep=2)  # beyond two
         assert [5, 4] == left()
-        store.save_snapshot("r", Snapshot(9, b"h", "1", store.now(), b""), keep=1)  # another family
+        store.snapshots.save(
+            "r", Snapshot(9, b"h", "1", store.now(), b""), keep=1
+        )  # another family
         assert [5, 4] == left()
         clock.advance(100)
-        assert 1 == store.rotate_snapshots("r", max_age_us=50_000_000)  # by gc
+        assert 1 == store.snapshots.rotate("r", max_age_us=50_000_000)  # by gc
         assert [5] == left()
 
 
@@ -424,11 +426,11 @@ def test_a_loop_keeps_as_many_snapshots_as_its_checkpoint_says(
 
     hf.run(counter, "go", id="r")
 
-    newest = hf.store.snapshot("r", live=True)
+    newest = hf.store.snapshots.newest("r", live=True)
     assert newest is not None
-    second = hf.store.snapshot("r", at_most=newest.seq - 1, live=True)
+    second = hf.store.snapshots.newest("r", at_most=newest.seq - 1, live=True)
     assert second is not None
-    assert hf.store.snapshot("r", at_most=second.seq - 1, live=True) is None
+    assert hf.store.snapshots.newest("r", at_most=second.seq - 1, live=True) is None
 
 
 def waiting(**options: Any) -> Any:

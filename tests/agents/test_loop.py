@@ -209,14 +209,14 @@ def test_without_a_snapshot_the_log_gives_the_same_state(hf: Holdfast) -> None:
     """And a snapshot that does not fit the log is not used."""
     calls: list[int] = []
     hf.run(counting(30, calls, checkpoint="every_iteration"), "go", id="r")
-    assert hf.store.snapshot("r", live=True) is None
+    assert hf.store.snapshots.newest("r", live=True) is None
     with pytest.raises(IterationsExceeded):
         hf.run(counting(9, calls, max_iterations=5), "go", id="s")
     state = fold(RunState(), hf.store.read("s"))
     last = hf.store.read("s")[state.seq - 2]
     wrong = snapshot.dump(RunState(id="s", seq=last.seq, iteration=99))
     kept = checkpoints.Snapshot(last.seq, b"\0" * 32, checkpoints.VERSION, 0, wrong)
-    hf.store.save_snapshot("s", kept)
+    hf.store.snapshots.save("s", kept)
     calls.clear()
 
     with Holdfast(hf.store, agents=[counting(9, calls)]) as again:
@@ -245,7 +245,7 @@ def test_a_signal_of_an_earlier_iteration_is_kept_also_over_a_snapshot(
     hf.signal("r", "begin")
     with pytest.raises(RunWaiting):
         hf.resume("r")
-    assert hf.store.snapshot("r", live=True) is not None
+    assert hf.store.snapshots.newest("r", live=True) is not None
     hf.signal("r", "more")
 
     assert 42 == hf.resume("r").answer

@@ -56,7 +56,7 @@ def snapshots(shell: Shell, *days_old: int) -> None:
         for seq, days in enumerate(days_old):
             made_at = hf.store.now() - days * 86_400_000_000
             kept = Snapshot(seq, b"h", f"{LIVE}1", made_at, b"")
-            hf.store.save_snapshot("r1", kept, keep=100)
+            hf.store.snapshots.save("r1", kept, keep=100)
 
 
 def ends_of_snapshots(shell: Shell) -> list[int]:

@@ -21,6 +21,7 @@ from holdfast.runtime.declare.specs import agent_spec
 from holdfast.store.base import (
     MICROSECONDS,
     Append,
+    Creation,
     NewRun,
     RowChange,
     RunRow,
@@ -268,7 +269,7 @@ def test_a_plain_step_wakes_those_who_wait_for_its_run_and_no_idle_worker(hf: An
     """Which would look for work at every step of every run in its process."""
     store = hf.store
     records = sealed(origin("r"), 3)
-    store.create(NewRun("r", "quick", "digest"), records[:1])
+    store.create(Creation(NewRun("r", "quick", "digest"), records[:1])).wait()
     with store._bell.waiting(ANY) as due, store._bell.waiting("r") as grown:
         store.append(Append("r", 0, records[1:2]))
         by_a_step = (due.is_set(), grown.is_set())

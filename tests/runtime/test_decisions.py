@@ -349,7 +349,7 @@ def test_what_is_said_of_a_call_that_is_over_is_the_same_after_a_long_time(
         hf.resolve("r", "nothing", done=1)
 
 
-@pytest.mark.parametrize("moment", ["heads", "read", "get", "now", "append"])
+@pytest.mark.parametrize("moment", ["head", "read", "get", "now", "append"])
 def test_a_run_that_ends_while_somebody_decides_has_ended(watched: Watched, moment: str) -> None:
     """Whenever in the decision that is: nothing is written behind its end."""
 

@@ -21,7 +21,7 @@ from holdfast.core.events import SignalReceived
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
-from holdfast.store.base import Append, NewRun, RowChange, Store
+from holdfast.store.base import Append, Creation, NewRun, RowChange, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from support.old_logs import DONE, SCENARIOS, execute
 
@@ -55,7 +55,11 @@ def _load(store: Store, run: dict[str, Any]) -> None:
     blobs = [Blob(name, base64.b64decode(data)) for name, data in run["blobs"].items()]
     signals = [(r.seq, r.event) for r in records if r.kind == SignalReceived.stored_as]
     keys = [*((key, seq) for key, seq in run["keys"]), *control.received(new.id, signals)]
-    made, _ = store.create(new, records, blobs=blobs, worker=OWNER, lease_us=1, keys=keys)
+    made, _ = (
+        store.create(Creation(new, records, blobs=blobs, worker=OWNER, lease_us=1, keys=keys))
+        .wait()
+        .made
+    )
     while made.epoch < row["epoch"]:
         store.release(new.id, made.epoch)  # so that the claims do not count as attempts
         claimed = store.claim(new.id, worker=OWNER, lease_us=1)
@@ -89,12 +93,22 @@ def _check(store: Store, case: Case, expected: Case) -> None:
             hf.replay(row.id)
 
 
-def _check_all(cases: list[Case], stride: int, make_store: Callable[[str], Store]) -> None:
+Clock = Callable[[], int]
+
+
+def _clock(case: Case) -> Clock:
+    """Real time, as if the last event had been written just now: timers of the logs have not ended meanwhile."""
+    last = max(run["log"][-1][0] for run in case["runs"])
+    ago = system_clock() - last
+    return lambda: system_clock() - ago
+
+
+def _check_all(cases: list[Case], stride: int, make_store: Callable[[str, Clock], Store]) -> None:
     for number, case in enumerate(cases):
         if number % stride:
             continue
         try:
-            _check(make_store(f"log_{number}"), case, cases[0])
+            _check(make_store(f"log_{number}", _clock(case)), case, cases[0])
         except Exception as error:
             error.add_note(
                 f"the log of {case['scenario']} whose processes died at {case['deaths']}"
@@ -104,16 +118,20 @@ def _check_all(cases: list[Case], stride: int, make_store: Callable[[str], Store
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logs_of_0_1_resume_and_replay(name: str, tmp_path: Path) -> None:
-    _check_all(_cases(name), 1, lambda file: SQLiteStore(tmp_path / f"{file}.db"))
+    def make_store(file: str, clock: Clock) -> Store:
+        return SQLiteStore(tmp_path / f"{file}.db", clock=clock)
+
+    _check_all(_cases(name), 1, make_store)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logs_of_0_1_resume_and_replay_on_postgresql(name: str, postgres_dsn: str) -> None:
     from holdfast.store.postgres import PostgresStore
 
-    _check_all(
-        _cases(name), POSTGRES_STRIDE, lambda schema: PostgresStore(postgres_dsn, schema=schema)
-    )
+    def make_store(schema: str, clock: Clock) -> Store:
+        return PostgresStore(postgres_dsn, schema=schema, clock=clock)
+
+    _check_all(_cases(name), POSTGRES_STRIDE, make_store)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -76,7 +76,7 @@ def test_a_deleted_run_leaves_no_row_in_any_table(
         for run_id in ("gone", "kept"):
             bench.create(run_id, worker="w")
             bench.append(run_id, epoch=1, blobs=[Blob("aa", b"x")], claims_key=f"key of {run_id}")
-            bench.store.save_snapshot(run_id, Snapshot(1, b"h", "v", 0, b"s"))
+            bench.store.snapshots.save(run_id, Snapshot(1, b"h", "v", 0, b"s"))
             bench.settle(run_id)
         both = rows_of(kind, request)
         assert bench.store.delete("gone")

@@ -285,7 +285,7 @@ def test_a_snapshot_with_a_changed_bit_is_not_used(
     hf.run(small, id="r", name="sam")
     monkeypatch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 1)
     truth = hf.get("r", brief=True)
-    kept = opened.store.snapshot("r")
+    kept = opened.store.snapshots.newest("r")
     assert kept is not None and b"sam" in kept.data
     opened.change(
         "UPDATE holdfast.snapshots SET data = :data", data=kept.data.replace(b"sam", b"tom")

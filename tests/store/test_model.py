@@ -28,6 +28,7 @@ from holdfast.store.base import (
     PRIORITY_US,
     TERMINAL_STATUSES,
     Append,
+    Creation,
     Filter,
     NewRun,
     RowChange,
@@ -143,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (run.log if run else []) == list(verify(run_id, origin(run_id), records))
         for name in ("h0", "h1"):
             assert (run.blobs.get(name) if run else None) == self.store.blob(run_id, name)
-        newest = self.store.snapshot(run_id)
+        newest = self.store.snapshots.newest(run_id)
         assert (max(run.snapshots, default=None) if run else None) == (newest and newest.seq)
 
     @invariant()
@@ -155,7 +156,9 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_next_due_time_is_right(self) -> None:
         due = [run.due_at for run in self.runs.values() if run.due_at is not None]
-        assert min(due, default=None) == self.store.next_due()
+        assert min(due, default=None) == min(
+            (kind.due_at for kind in self.store.kinds()), default=None
+        )
 
     # -- one caller ----------------------------------------------------------------------------
 
@@ -167,7 +170,11 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.clock.now()
         records = sealed(origin(run_id), count, epoch=1 if worker else 0, time=now)
         new = NewRun(run_id, agent, digest, priority=priority)
-        create = partial(self.store.create, new, records, worker=worker, lease_us=LEASE_US)
+
+        def create() -> tuple[RunRow, bool]:
+            creation = Creation(new, records, worker=worker, lease_us=LEASE_US)
+            return self.store.create(creation).wait().made
+
         known = self.runs.get(run_id)
         if known is None:
             row, created = create()
@@ -303,7 +310,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(run_id=ids, seq=st.integers(0, 9), keep=st.integers(1, 3))
     def save_snapshot(self, run_id: str, seq: int, keep: int) -> None:
         save = partial(
-            self.store.save_snapshot, run_id, Snapshot(seq, b"h", "v", 1, b"s"), keep=keep
+            self.store.snapshots.save, run_id, Snapshot(seq, b"h", "v", 1, b"s"), keep=keep
         )
         run = self.runs.get(run_id)
         if run is None:
@@ -313,7 +320,7 @@ class StoreMachine(RuleBasedStateMachine):
         save()
         run.snapshots = sorted({*run.snapshots, seq})[-keep:]
         for at_most in (0, 4, 8):
-            found = self.store.snapshot(run_id, at_most=at_most)
+            found = self.store.snapshots.newest(run_id, at_most=at_most)
             best = max((s for s in run.snapshots if s <= at_most), default=None)
             assert best == (found.seq if found else None)
 

@@ -39,7 +39,7 @@ from holdfast.errors import (
     UnsafeStore,
 )
 from holdfast.store import sql
-from holdfast.store.base import Append, NewRun, RowChange, Wanted
+from holdfast.store.base import Append, Creation, NewRun, RowChange, Wanted
 from holdfast.store.postgres import PostgresStore, connections, timeline
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
@@ -84,7 +84,9 @@ class Log:
         self.store, self.run_id, self.epoch = store, run_id, 1
         created = events.RunCreated(run_id, "agent", events.NULL)
         self.head, records = log.seal(log.origin(run_id), [created], epoch=1, time=1)
-        store.create(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=lease_us)
+        store.create(
+            Creation(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=lease_us)
+        ).wait()
 
     def next(self, text: str = "x", **options: Any) -> tuple[Head, Append]:
         head, records = sealed(self.head, text, self.epoch)
@@ -342,8 +344,9 @@ def test_a_batch_whose_answer_is_lost_is_there_once(proxy: Proxy, far: PostgresS
     stale = Append("run-0", -1, works[0].records[:0], epoch=1)
 
     async def all_at_once() -> list[BaseException | None]:
-        tickets = [far.append_async(work) for work in [*works, stale]]
-        return await asyncio.gather(*tickets, return_exceptions=True)
+        tickets = [far.submit(work) for work in [*works, stale]]
+        await asyncio.gather(*tickets, return_exceptions=True)
+        return [ticket.error for ticket in tickets]
 
     sprung = proxy.swallow_answer(says("append_events"))
     outcome = asyncio.run(all_at_once())
@@ -393,7 +396,11 @@ def test_a_run_whose_creation_was_not_answered_counts_as_created(
     sprung = proxy.swallow_answer(commits)
     created = events.RunCreated("a", "agent", events.NULL)
     _, records = log.seal(log.origin("a"), [created], epoch=1, time=1)
-    row, new = far.create(NewRun("a", "agent", "digest"), records, worker="w", lease_us=LEASE_US)
+    row, new = (
+        far.create(Creation(NewRun("a", "agent", "digest"), records, worker="w", lease_us=LEASE_US))
+        .wait()
+        .made
+    )
 
     assert sprung.is_set()
     assert (True, "w", 1) == (new, row.owner, row.epoch)
@@ -603,7 +610,7 @@ def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
     lock = "SELECT 1 FROM holdfast.runs WHERE id = %s FOR UPDATE"
 
     async def both() -> None:
-        await asyncio.gather(*(store.append_async(one.next("x")[1]) for one in logs))
+        await asyncio.gather(*(store.submit(one.next("x")[1]) for one in logs))
 
     with psycopg.connect(postgres_dsn) as meddler, ThreadPoolExecutor(1) as pool:
         meddler.execute("SET deadlock_timeout = '60s'")  # so that ours is the one to be ended
@@ -627,8 +634,9 @@ def test_a_run_that_somebody_locks_holds_up_no_other(
     logs = [Log(store, "a"), Log(store, "b"), Log(store, "c")]
 
     async def all_three() -> list[BaseException | None]:
-        tickets = [store.append_async(one.next("x")[1]) for one in logs]
-        return await asyncio.gather(*tickets, return_exceptions=True)
+        tickets = [store.submit(one.next("x")[1]) for one in logs]
+        await asyncio.gather(*tickets, return_exceptions=True)
+        return [ticket.error for ticket in tickets]
 
     with psycopg.connect(postgres_dsn) as meddler:
         meddler.execute("SELECT 1 FROM holdfast.runs WHERE id = 'b' FOR UPDATE")
@@ -660,8 +668,9 @@ def test_an_event_that_the_server_refuses_fails_alone(
     )
 
     async def both() -> list[BaseException | None]:
-        tickets = [store.append_async(logs[i].next(["good", "bad"][i])[1]) for i in range(2)]
-        return await asyncio.gather(*tickets, return_exceptions=True)
+        tickets = [store.submit(logs[i].next(["good", "bad"][i])[1]) for i in range(2)]
+        await asyncio.gather(*tickets, return_exceptions=True)
+        return [ticket.error for ticket in tickets]
 
     outcome = asyncio.run(both())
 

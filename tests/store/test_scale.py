@@ -19,6 +19,7 @@ from holdfast.store import sql
 from holdfast.store.base import (
     MICROSECONDS,
     Append,
+    Creation,
     Filter,
     NewRun,
     RegisteredAgent,
@@ -48,7 +49,7 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
 
     for i, agent in enumerate(("busy", "busy", "rare", "rare", "parent", "child")):
         run = NewRun(f"r{i}", agent, "digest", parent="r4" if agent == "child" else "")
-        store.create(run, sealed(origin(run.id), 1), blobs=[Blob("aa", b"x")])
+        store.create(Creation(run, sealed(origin(run.id), 1), blobs=[Blob("aa", b"x")])).wait()
     wanted = [Wanted("busy", "", 50), Wanted("rare")]
     taken = store.claim_due(worker="w", lease_us=LEASE_US, limit=2, wanted=wanted, but=["nobody"])
     held = [(row.id, row.epoch) for row in taken]
@@ -59,15 +60,15 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
     store.append(work(first, None, change=RowChange(wake=True, wakes=("r4",))))
     with store.open_append(first, epoch) as opened:
         opened.commit(work(first, epoch))
-    for waits in [store.submit(work(run_id, epoch)) for run_id, epoch in held]:
-        waits()
-    store.save_snapshot(first, Snapshot(1, b"h", "", 0, b"s"))
-    assert store.snapshot(first) and store.find_key("key") and store.blob(first, "bb")
+    for ticket in [store.submit(work(run_id, epoch)) for run_id, epoch in held]:
+        ticket.wait()
+    store.snapshots.save(first, Snapshot(1, b"h", "", 0, b"s"))
+    assert store.snapshots.newest(first) and store.find_key("key") and store.blob(first, "bb")
     assert store.wait(first, after=0, timeout=0) and store.get(first)
     assert {first} == set(store.heads([first, "nobody"])) and store.last_restart(first) == -1
     store.release(held[1][0], held[1][1])
     assert store.claim(held[1][0], worker="w", lease_us=LEASE_US)
-    assert store.next_due(wanted) and store.kinds() and store.wait_due(wanted, timeout=0)
+    assert store.kinds() and store.wait_due(wanted, timeout=0)
     for which in (Filter(), Filter(status="waiting"), Filter(agent="rare"), Filter(parent="r4")):
         assert store.runs(which, limit=5)
         assert store.runs(which, limit=5, cursor=10**9)

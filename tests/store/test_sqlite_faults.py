@@ -39,7 +39,7 @@ from holdfast.errors import (
     UnsafeStore,
 )
 from holdfast.store import group, wakeups
-from holdfast.store.base import Append, NewRun
+from holdfast.store.base import Append, Creation, NewRun
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.sqlite import appends as sqlite_appends
 from holdfast.store.sqlite import connections as sqlite_connections
@@ -63,7 +63,9 @@ class Log:
         self.head, records = log.seal(
             log.origin(run_id), [events.RunCreated(run_id, "agent", events.NULL)], epoch=1, time=1
         )
-        store.create(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=10**12)
+        store.create(
+            Creation(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=10**12)
+        ).wait()
 
     def append(
         self, text: str = "x", *, urgent: bool = False, store: SQLiteStore | None = None
@@ -756,11 +758,11 @@ def test_what_a_loop_queued_before_it_ended_is_committed_when_the_store_closes(
     store = SQLiteStore(tmp_path / "a.db")
     created = events.RunCreated(run_id="r", agent="a", input=events.NULL)
     head, records = log.seal(log.origin("r"), [created], epoch=1, time=store.now())
-    store.create(NewRun("r", "a", "d"), records, worker="w", lease_us=10**9)
+    store.create(Creation(NewRun("r", "a", "d"), records, worker="w", lease_us=10**9)).wait()
     _, more = log.seal(head, [events.RunClaimed(worker="w")], epoch=1, time=store.now())
 
     async def queue_and_end() -> None:
-        store.append_async(Append("r", 0, more, 1))  # the loop ends before the commit is started
+        store.submit(Append("r", 0, more, 1))  # the loop ends before the commit is started
 
     asyncio.run(queue_and_end())
     store.close()

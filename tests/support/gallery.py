@@ -19,7 +19,7 @@ from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import ErrorInfo, Event, Usage, Value
 from holdfast.core.log import Blob
-from holdfast.store.base import Append, NewRun, RowChange, Schedule
+from holdfast.store.base import Append, Creation, NewRun, RowChange, Schedule
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.waiting import WaitingFor
 
@@ -128,9 +128,8 @@ class Writer:
         self.clock.now = self.records[0].time
         digest = values.digest(bytes(memoryview(self.input.json)))
         run = NewRun(self.id, self.agent, digest)
-        row, _ = self.store.create(
-            run, self.records[:-1], blobs=self.blobs, worker=worker, lease_us=60 * SECOND
-        )
+        new = Creation(run, self.records[:-1], self.blobs, worker, 60 * SECOND)
+        row, _ = self.store.create(new).wait().made
         self.clock.now = self.records[-1].time
         due = None if due_in is None else self.real + due_in
         change = None if status == "running" else RowChange(status, due, waiting_for)

@@ -10,7 +10,7 @@ from msgspec import Raw
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.runtime.declare.specs import agent_spec
-from holdfast.store.base import Append, NewRun, Store
+from holdfast.store.base import Append, Creation, NewRun, Store
 
 EVENTS_PER_APPEND = 1000
 
@@ -23,7 +23,7 @@ def write_steps(
     data, digest = spec.encode_input((), input)
     created = e.RunCreated(run_id=run_id, agent=spec.name, input=log.wrap(data)[0])
     head, records = log.seal(log.origin(run_id), [created], epoch=0, time=store.now())
-    store.create(NewRun(run_id, spec.name, digest), records)
+    store.create(Creation(NewRun(run_id, spec.name, digest), records)).wait()
     for first in range(0, n, EVENTS_PER_APPEND):
         done = []
         for i in range(first, min(n, first + EVENTS_PER_APPEND)):

@@ -15,7 +15,7 @@ from typing import Any
 
 from support.waiting import PATIENCE_SECONDS
 
-MAY_BE_CALLED_ON_A_LOOP = ("now", "create_async", "append_async", "nudge", "heard")
+MAY_BE_CALLED_ON_A_LOOP = ("now", "create", "submit", "nudge", "heard")
 """They do not wait: the time is computed, an append is queued."""
 
 KNOWN = ("in catch_up", "in look_at_children")

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.app import open_store
 from holdfast.core import events, log
-from holdfast.store.base import NewRun, Store
+from holdfast.store.base import Creation, NewRun, Store
 
 PATIENCE_SECONDS = 240
 RUN = "wanted"
@@ -20,7 +20,7 @@ def race(url: str, rounds: int) -> list[tuple[int, int]]:
     store = open_store(url)
     created = events.NoteTaken(key="a", value=events.NULL)
     _, records = log.seal(log.origin(RUN), [created], epoch=0, time=store.now())
-    store.create(NewRun(RUN, "agent", "digest"), records)
+    store.create(Creation(NewRun(RUN, "agent", "digest"), records)).wait()
     context = multiprocessing.get_context("spawn")
     start, pipes, racers = context.Barrier(2), [], []
     for name in ("one", "two"):

@@ -34,7 +34,7 @@ from holdfast.core.events import Event
 from holdfast.core.log import Blob, Head
 from holdfast.core.values import digest
 from holdfast.errors import Conflict, HoldfastError, LogDamaged
-from holdfast.store.base import Append, NewRun, RowChange, Snapshot
+from holdfast.store.base import Append, Creation, NewRun, RowChange, Snapshot
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.sqlite import file as sqlite_file
 
@@ -104,7 +104,7 @@ class Workload:
             case 7:
                 self._append(run_id, number, [line] * MANY)
                 head = self.heads[run_id]
-                self.store.save_snapshot(run_id, Snapshot(head.seq, head.hash, "", number, b"{}"))
+                self.store.snapshots.save(run_id, Snapshot(head.seq, head.hash, "", number, b"{}"))
             case _:
                 self._append(run_id, number, [line])
 
@@ -119,8 +119,12 @@ class Workload:
             log.origin(run_id), [events.RunCreated(run_id, "agent", events.NULL)],
             epoch=1, time=self._time(number),
         )  # fmt: skip
-        row, created = self.store.create(
-            NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=LEASE_US
+        row, created = (
+            self.store.create(
+                Creation(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=LEASE_US)
+            )
+            .wait()
+            .made
         )
         if created:
             self.heads[run_id], self.epochs[run_id] = head, row.epoch
@@ -164,7 +168,7 @@ class Workload:
         """To a run that other writers append to as well: read on and try again at each Conflict."""
         created = events.RunCreated(SHARED_RUN, "agent", events.NULL)
         _, first = log.seal(log.origin(SHARED_RUN), [created], epoch=0, time=0)
-        self.store.create(NewRun(SHARED_RUN, "agent", "digest"), first)
+        self.store.create(Creation(NewRun(SHARED_RUN, "agent", "digest"), first)).wait()
         while True:
             head = _head(self.store, SHARED_RUN)
             signal = events.SignalReceived(f"{self.writer}-{number}", "all", events.NULL)
@@ -373,7 +377,7 @@ def _try_again(store: SQLiteStore) -> str:
         log.origin("again"), [events.NoteTaken(key="a", value=events.NULL)], epoch=0, time=1
     )
     try:
-        store.create(run, records)
+        store.create(Creation(run, records)).wait()
     except HoldfastError as error:
         return type(error).__name__
     return "succeeded"

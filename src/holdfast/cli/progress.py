@@ -78,7 +78,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._on:
-            self._seen = self._store.heads([self._run_id]).get(self._run_id, -1)
+            self._seen = self._store.head(self._run_id)
             self._thread.start()
         return self
 

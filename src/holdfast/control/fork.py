@@ -19,7 +19,7 @@ from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NoSuchRun, NotFound, NotNow
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import NewRun, Store
+from holdfast.store.base import Creation, NewRun, Store
 from holdfast.store.outside import everything, refuse_unreadable
 
 
@@ -81,7 +81,11 @@ def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, 
     needed = set().union(*map(e.artifacts, new))
     blobs = [Blob(name, read_artifact(store, run_id, name)) for name in sorted(needed)]
     run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
-    made, fresh = store.create(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new)))
+    made, fresh = (
+        store.create(Creation(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new))))
+        .wait()
+        .made
+    )
     if not fresh:
         raise InvalidInput(f"run {made.id!r} already exists; choose another id")
 

@@ -15,7 +15,15 @@ from holdfast.core.items import check_collection, check_key, version_key
 from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow
-from holdfast.store.base import RESERVED, TERMINAL_STATUSES, NewRun, RowChange, RunRow, Store
+from holdfast.store.base import (
+    RESERVED,
+    TERMINAL_STATUSES,
+    Creation,
+    NewRun,
+    RowChange,
+    RunRow,
+    Store,
+)
 from holdfast.store.checks import check_text
 from holdfast.store.items import find, is_recorded
 from holdfast.store.outside import Act, act, refuse_ended
@@ -47,9 +55,8 @@ def record(
     created = e.RunCreated(run_id=run_id, agent=agent, input=value, recorded=True, by=by, why=why)
     _, records = log.seal(log.origin(run_id), [created], epoch=0, time=store.now())
     digest = values.digest(values.canonical(values.decode(data)))
-    row, _ = store.create(
-        NewRun(run_id, agent, digest), records, blobs=() if blob is None else (blob,)
-    )
+    new = NewRun(run_id, agent, digest)
+    row, _ = store.create(Creation(new, records, () if blob is None else (blob,))).wait().made
     if row.status == "pending":  # new, or its creator died before the next line
         _suspend(store, row)
     found = store.get(run_id)

@@ -9,7 +9,7 @@ from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
 from holdfast.core.state import RunState
-from holdfast.errors import KeyTaken, NotNow, NotResumable
+from holdfast.errors import KeyTaken, NoSuchRun, NotNow, NotResumable
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
 from holdfast.store.outside import (
@@ -137,13 +137,11 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
     asked = e.CancelRequested(by=by, why=why)
     if not request(store, run_id, asked):
-        act(store, run_id, _refuse)
+        row = store.get(run_id)
+        if row is None:
+            raise NoSuchRun(run_id)
+        refuse_ended(row)
     cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
-
-
-def _refuse(_: RunState, row: RunRow) -> Act:
-    refuse_ended(row)
-    return Act()
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

@@ -16,7 +16,7 @@ from holdfast.core.params import ParamSchema
 from holdfast.core.policy import NO_LIMITS, Limits
 from holdfast.core.registration import Registration
 from holdfast.errors import InvalidInput, NotFound, NotStorable
-from holdfast.store.base import NewRun, RunRow, Store
+from holdfast.store.base import Creation, NewRun, RunRow, Store
 from holdfast.store.checks import check_priority
 
 
@@ -57,7 +57,7 @@ def start(
     )
     _, records = log.seal(log.origin(run_id), [created], epoch=0, time=now)
     new = NewRun(run_id, found.name, digest, found.version, priority=check_priority(priority))
-    row, _ = store.create(new, records, blobs=() if blob is None else (blob,))
+    row, _ = store.create(Creation(new, records, blobs=() if blob is None else (blob,))).wait().made
     return row
 
 

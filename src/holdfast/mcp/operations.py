@@ -139,7 +139,7 @@ class Standing:
 def standing(store: Store, task_id: str) -> Standing:
     """The task's status and version now."""
     row = views.row_of(store, task_id)
-    version = store.heads([task_id]).get(task_id, 0)
+    version = store.head(task_id)
     return Standing(row.id, row.agent, views.standing(row, store.now()), version)
 
 

@@ -17,19 +17,17 @@ Not here: what all stores have in common and a new one can reuse: validation of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import InputConflict
 
-if TYPE_CHECKING:
-    import asyncio
-
+W_co = TypeVar("W_co", covariant=True)
 MICROSECONDS: Final = 1_000_000
 TERMINAL_STATUSES: Final = ("completed", "failed", "cancelled")
 STATUSES: Final = ("pending", "running", "waiting", "paused", "quarantined", *TERMINAL_STATUSES)
@@ -316,6 +314,48 @@ class Limits(Protocol):
     def leave_seat(self, name: str, holder: str) -> None: ...
 
 
+class Snapshots(Protocol):
+    """The snapshots of a store's runs, in two families (`LIVE`)."""
+
+    def save(
+        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
+    ) -> None:
+        """Keep it, and of its family only the newest `keep` in all, and of those none that is older than
+        `max_age_us` but the newest."""
+        ...
+
+    def newest(
+        self, run_id: str, *, at_most: int | None = None, live: bool = False
+    ) -> Snapshot | None:
+        """The newest snapshot (of a fold up to `at_most`), of the family that is asked for."""
+        ...
+
+    def rotate(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
+        """Delete what `save` would, in both families; how many were deleted."""
+        ...
+
+
+class Ticket(Protocol[W_co]):
+    """Something on its way to the store. One caller waits for it or awaits it; then it is durable, or was refused.
+
+    A task that is cancelled while it awaits one gets the cancellation when the ticket is settled.
+    """
+
+    settled: bool
+    error: BaseException | None
+    """Why it was refused, when it is settled."""
+
+    def wait(self) -> W_co:
+        """Return the work when it is durable, or raise why it was refused. It may be committed on this thread."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, W_co]: ...
+
+    def push(self) -> None:
+        """Have it committed now, though neither the caller waits nor its event loop turns."""
+        ...
+
+
 class Store(Protocol):
     """The place where logs are stored. All methods may be called from any thread."""
 
@@ -330,35 +370,39 @@ class Store(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def snapshots(self) -> Snapshots: ...
+
     def now(self) -> int:
         """The store's clock, in microseconds since 1970."""
         ...
 
-    def create(
-        self,
-        run: NewRun,
-        records: Sequence[Record],
-        *,
-        blobs: Sequence[Blob] = (),
-        worker: str = "",
-        lease_us: int = 0,
-        keys: Sequence[tuple[str, int]] = (),
-    ) -> tuple[RunRow, bool]:
-        """Create the run and its first records, claimed for `worker` if given; else due at once.
+    def create(self, creation: Creation) -> Ticket[Creation]:
+        """Create a run and its first records, claimed for its `worker` if given; else due at once.
 
-        Returns the row, and whether it was created now. If the id exists with the same agent and
+        `Creation.made` is then the row, and whether it was created now. If the id exists with the same agent and
         input, its row is returned and nothing is written; with another, InputConflict.
         """
         ...
 
-    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
-        """The same for a caller on an event loop: those of many runs are committed together."""
+    def append(self, work: Append) -> None:
+        """Durable when it returns. Conflict, LeaseLost, KeyTaken, Woken: nothing was written. If it is interrupted,
+        nothing is written any more."""
+        ...
+
+    def submit(self, work: Append) -> Ticket[Append]:
+        """Enqueue an append, to wait for or to await. Appends are committed in the order in which they were
+        enqueued, those of concurrent callers together."""
         ...
 
     def get(self, run_id: str) -> RunRow | None: ...
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
         """Records with seq > after, in order. Checking the chain is the reader's part."""
+        ...
+
+    def head(self, run_id: str) -> int:
+        """The seq at which the run's log ends; -1 if there is no such run."""
         ...
 
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
@@ -368,25 +412,6 @@ class Store(Protocol):
 
     def last_restart(self, run_id: str) -> int:
         """The seq of the run's last `run_restarted`; -1 if it has none. Quick, however long the log is."""
-        ...
-
-    def append(self, work: Append) -> None:
-        """Durable when it returns. Conflict, LeaseLost, KeyTaken, Woken: nothing was written."""
-        ...
-
-    def submit(self, work: Append) -> Callable[[], None]:
-        """Enqueue now; call the returned function to wait until it is durable.
-
-        Appends are committed in the order in which they were enqueued.
-        """
-        ...
-
-    def append_async(self, work: Append) -> asyncio.Future[None]:
-        """The same for a caller on an event loop.
-
-        The future cannot be cancelled: a task that is cancelled while it awaits one gets the cancellation when
-        the append has ended.
-        """
         ...
 
     def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:
@@ -436,10 +461,6 @@ class Store(Protocol):
         """Newest first. The last row's `cursor` is where the next page starts."""
         ...
 
-    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
-        """When the next run is due, if any; of those wanted, or of all."""
-        ...
-
     def kinds(self) -> list[Kind]:
         """Which agents and versions have runs to be done."""
         ...
@@ -449,23 +470,6 @@ class Store(Protocol):
         ...
 
     def blob(self, run_id: str, hash: str) -> bytes | None: ...
-
-    def save_snapshot(
-        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
-    ) -> None:
-        """Keep it, and of its family only the newest `keep` in all, and of those none that is older than
-        `max_age_us` but the newest."""
-        ...
-
-    def snapshot(
-        self, run_id: str, *, at_most: int | None = None, live: bool = False
-    ) -> Snapshot | None:
-        """The newest snapshot (of a fold up to `at_most`), of the family that is asked for."""
-        ...
-
-    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
-        """Delete what `save_snapshot` would, in both families; how many were deleted."""
-        ...
 
     def delete(self, run_id: str) -> bool:
         """Delete a run that has ended, all of it; its id and the keys that it claims are free again. False

@@ -38,18 +38,18 @@ def _save(store: Store, run_id: str, state: RunState, last: Record) -> None:
         return
     kept = Snapshot(last.seq, last.hash, snapshot.VERSION, store.now(), snapshot.dump(state))
     with contextlib.suppress(StoreError):  # a store that is read-only or full does without
-        store.save_snapshot(run_id, kept)
+        store.snapshots.save(run_id, kept)
 
 
 def _ends_at_live(store: Store, run_id: str, seq: int) -> bool:
     """Whether a loop continues from a snapshot that ends here: one place holds one snapshot."""
-    live = store.snapshot(run_id, live=True)
+    live = store.snapshots.newest(run_id, live=True)
     return live is not None and live.seq == seq
 
 
 def _from_snapshot(store: Store, run_id: str) -> tuple[RunState, Head]:
     """A state to start with and the end of the log that it is the fold of."""
-    kept = store.snapshot(run_id)
+    kept = store.snapshots.newest(run_id)
     if kept is not None and kept.code_version == snapshot.VERSION:
         at = store.read(run_id, after=kept.seq - 1, limit=1)
         if at and at[0].seq == kept.seq and at[0].hash == kept.hash:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Generator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -47,18 +47,38 @@ CommitBatch = Callable[[Sequence[W]], Sequence[Exception | None]]
 """Commit a batch; for each piece of work None, or why it was refused. Raises only if all were."""
 
 
-class _Ticket(msgspec.Struct, Generic[W], eq=False):
-    """One append on its way. `turn` is released when it is resolved, or when its caller must lead.
+class Ticket(msgspec.Struct, Generic[W], eq=False):
+    """See `base.Ticket`. `turn` is released when it is resolved, or when its caller must lead.
 
     (A Struct, because one is made for every append, and C makes it.)
     """
 
     work: W
-    loop: asyncio.AbstractEventLoop | None = None
-    future: asyncio.Future[None] | None = None
+    group: GroupCommit[W]
     settled: bool = False
     error: BaseException | None = None
     turn: threading.Lock | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    future: asyncio.Future[None] | None = None
+
+    def wait(self) -> W:
+        self.group.finish(self)
+        if self.error is not None:
+            raise self.error
+        return self.work
+
+    def __await__(self) -> Generator[Any, None, W]:
+        future = self.group.finish_on_loop(self)
+        if self.settled:  # by another thread, which may not have seen the future
+            self.future = None
+        else:
+            yield from future
+        if self.error is not None:
+            raise self.error
+        return self.work
+
+    def push(self) -> None:
+        self.group.start_thread_leading()
 
 
 @cache
@@ -68,11 +88,6 @@ def _durable() -> type[asyncio.Future[None]]:
     import asyncio  # here, as commands that only look have no use for it
 
     class Durable(asyncio.Future[None]):
-        ticket: _Ticket[Any]
-        """How it stands: resolved before the loop hears of it, for a caller that keeps the loop waiting."""
-        push: Callable[[], None]
-        """Have it committed now, even if the loop does not turn."""
-
         def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
             return False
 
@@ -85,12 +100,14 @@ class GroupCommit(Generic[W]):
     def __init__(self, commit: CommitBatch[W]) -> None:
         self._commit = commit
         self._mutex = threading.Lock()
-        self._queue: deque[_Ticket[W]] = deque()
-        self._turn: deque[_Ticket[W]] = deque()
-        """What loops have appended in the turn that they are in; before anything else is queued, and
-        when the turn is over, it is queued."""
-        self._batch: list[_Ticket[W]] = []
-        self._leader: _Ticket[W] | threading.Thread | None = None
+        self._inbox: deque[Ticket[W]] = deque()
+        """What was submitted, in order. It is queued before anything is committed. (Submitting takes no lock, which
+        another thread may hold while it is waiting for the interpreter.)"""
+        self._queue: deque[Ticket[W]] = deque()
+        self._batch: list[Ticket[W]] = []
+        self._leader: Ticket[W] | threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The last loop whose turn ends with a call of `_end_turn`."""
         self._closed = False
         self._thread: threading.Thread | None = None
         self._thread_leads = False
@@ -98,33 +115,28 @@ class GroupCommit(Generic[W]):
 
     def append(self, work: W) -> None:
         """Commit `work`, alone or with others; returns when it is durable."""
-        ticket = _Ticket(work)
+        ticket = Ticket(work, self)
         try:
-            self._enter(ticket)
-            self._finish(ticket)
+            if self._closed:
+                raise StoreUnavailable(_CLOSED)
+            self._inbox.append(ticket)
+            self.finish(ticket)
         except BaseException:  # Ctrl-C between the two
             self._leave(ticket)
             raise
+        if ticket.error is not None:
+            raise ticket.error
 
-    def submit(self, work: W) -> Callable[[], None]:
-        """Take a place in the queue; call what is returned to commit it, or wait until it is."""
-        ticket = _Ticket(work)
-        self._enter(ticket)
-        return partial(self._finish, ticket)
+    def submit(self, work: W) -> Ticket[W]:
+        """Take a place in the queue. Wait for the ticket, or await it, to have it committed."""
+        if self._closed:
+            raise StoreUnavailable(_CLOSED)
+        ticket = Ticket(work, self)
+        self._inbox.append(ticket)
+        return ticket
 
-    def _enter(self, ticket: _Ticket[W]) -> None:
-        with self._mutex:
-            if self._closed:
-                raise StoreUnavailable(_CLOSED)
-            if self._turn:
-                self._queue_turn()
-            self._queue.append(ticket)
-
-    def _queue_turn(self) -> None:
-        while self._turn:
-            self._queue.append(self._turn.popleft())
-
-    def _finish(self, ticket: _Ticket[W]) -> None:
+    def finish(self, ticket: Ticket[W]) -> None:
+        """Commit it, alone or with others, or wait until another caller has."""
         try:
             self._stand_in_line(ticket)
             if ticket.turn is not None:
@@ -134,33 +146,30 @@ class GroupCommit(Generic[W]):
         except BaseException:  # Ctrl-C, at any place: other waiters must not hang
             self._leave(ticket)
             raise
-        if ticket.error is not None:
-            raise ticket.error
 
-    def append_async(self, work: W) -> asyncio.Future[None]:
-        """The same for a caller on an event loop. See `base.Store.append_async`."""
+    def finish_on_loop(self, ticket: Ticket[W]) -> asyncio.Future[None]:
+        """The same for a caller on an event loop: a thread of ours commits it at the end of the loop's turn."""
         import asyncio  # here, as commands that only look have no use for it
 
-        if self._closed:
-            raise StoreUnavailable(_CLOSED)
         loop = asyncio.get_running_loop()
-        durable = _durable()(loop=loop)
-        # Without the mutex, which another thread may hold while it is waiting for the interpreter.
-        turn = self._turn
-        try:
-            first = turn[-1].loop is not loop
-        except IndexError:  # also if another thread has just queued what was there
-            first = True
-        ticket = _Ticket(work, loop, durable)
-        durable.ticket, durable.push = ticket, self._start_thread_leading  # type: ignore[attr-defined]
-        turn.append(ticket)
-        if first:
-            loop.call_soon(self._start_thread_leading)
-        return durable
+        ticket.future = future = _durable()(loop=loop)
+        ticket.loop = loop
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_soon(self._end_turn)
+        return future
+
+    def _end_turn(self) -> None:
+        self._loop = None
+        self.start_thread_leading()
+
+    def _queue_inbox(self) -> None:
+        while self._inbox:
+            self._queue.append(self._inbox.popleft())
 
     def close(self) -> None:
         """Let what is queued finish, then refuse more."""
-        self._start_thread_leading()  # what a loop queued that ended before its next turn
+        self.start_thread_leading()  # what a loop queued that ended before its next turn
         with self._mutex:
             self._closed = True
             thread = self._thread
@@ -170,12 +179,16 @@ class GroupCommit(Generic[W]):
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────
 
-    def _stand_in_line(self, ticket: _Ticket[W]) -> None:
+    def _stand_in_line(self, ticket: Ticket[W]) -> None:
         """Lead if no other caller does. Not before: a caller that is interrupted until now must not be leading."""
         with self._mutex:
+            self._queue_inbox()
             if ticket.settled:
                 return
             if self._leader is None:
+                if self._closed:
+                    self._refuse_queued()
+                    return
                 self._leader = ticket
                 if len(self._queue) == 1:  # it is alone, as most are that block
                     self._batch = [ticket]
@@ -186,15 +199,17 @@ class GroupCommit(Generic[W]):
                 ticket.turn = threading.Lock()
                 ticket.turn.acquire()
 
-    def _await_turn(self, ticket: _Ticket[W], turn: threading.Lock) -> None:
-        while not turn.acquire(timeout=TURN_SECONDS_MAX):
-            # Every committer wakes us, unless an interrupt hit it in the middle.
-            if ticket.settled or self._leader is ticket:
+    def _await_turn(self, ticket: Ticket[W], turn: threading.Lock) -> None:
+        # It may have been settled just before the lock was there. After that every committer wakes us, unless an
+        # interrupt hit it in the middle.
+        while not (ticket.settled or turn.acquire(timeout=TURN_SECONDS_MAX)):
+            if self._leader is ticket:
                 return
 
-    def _leave(self, ticket: _Ticket[W]) -> None:
+    def _leave(self, ticket: Ticket[W]) -> None:
         """Take an interrupted caller out of the queue; if it was leading, another one does."""
         with self._mutex:
+            self._queue_inbox()
             if ticket in self._queue:
                 self._queue.remove(ticket)
             if self._leader is not ticket:
@@ -206,7 +221,7 @@ class GroupCommit(Generic[W]):
 
     # ── leading ──────────────────────────────────────────────────────────────────────────
 
-    def _lead(self, own: _Ticket[W] | None) -> None:
+    def _lead(self, own: Ticket[W] | None) -> None:
         """Commit batches until `own` is resolved (a thread of ours: until none is left)."""
         while own is None or not own.settled:
             if not self._batch:
@@ -239,7 +254,7 @@ class GroupCommit(Generic[W]):
             for record in records:
                 size += len(record[4])
 
-    def _settle(self, batch: list[_Ticket[W]]) -> None:
+    def _settle(self, batch: list[Ticket[W]]) -> None:
         errors: Sequence[BaseException | None]
         try:
             errors = self._commit([ticket.work for ticket in batch])
@@ -248,8 +263,8 @@ class GroupCommit(Generic[W]):
         self._resolve(batch, errors)
 
     @staticmethod
-    def _resolve(batch: list[_Ticket[Any]], errors: Sequence[BaseException | None]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket[Any]]] = {}
+    def _resolve(batch: list[Ticket[Any]], errors: Sequence[BaseException | None]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
         for ticket, error in zip(batch, errors, strict=True):
             ticket.error = error
             ticket.settled = True
@@ -281,16 +296,15 @@ class GroupCommit(Generic[W]):
                 return
             orphans = any(ticket.loop is not None for ticket in self._queue)
         if orphans:
-            self._start_thread_leading()
+            self.start_thread_leading()
 
-    def _start_thread_leading(self) -> None:
+    def start_thread_leading(self) -> None:
         with self._mutex:
-            self._queue_turn()
+            self._queue_inbox()
             if self._leader is not None or not self._queue:
                 return
-            if self._closed:  # appended by a loop in the very moment in which another thread closed
-                late, self._queue = list(self._queue), deque()
-                self._resolve(late, [StoreUnavailable(_CLOSED)] * len(late))
+            if self._closed:
+                self._refuse_queued()
                 return
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -300,6 +314,11 @@ class GroupCommit(Generic[W]):
             self._leader = self._thread
             self._thread_leads = True
         self._wake_thread.release()
+
+    def _refuse_queued(self) -> None:
+        """What was submitted in the very moment in which another thread closed the store."""
+        late, self._queue = list(self._queue), deque()
+        self._resolve(late, [StoreUnavailable(_CLOSED)] * len(late))
 
     def _serve(self) -> None:
         while True:
@@ -313,12 +332,7 @@ class GroupCommit(Generic[W]):
                 return
 
 
-def _wake(tickets: list[_Ticket[Any]]) -> None:
+def _wake(tickets: list[Ticket[Any]]) -> None:
     for ticket in tickets:
-        future = ticket.future
-        if future is None:
-            continue
-        if ticket.error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(ticket.error)
+        if ticket.future is not None:
+            ticket.future.set_result(None)

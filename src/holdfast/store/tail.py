@@ -22,8 +22,8 @@ LARGEST_PAGE: Final = 4096
 def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterator[Record]:
     """The run's records from the last one on; none if there is no such run."""
     origin = log.origin(run_id)  # or an error that says that this is not a run id
-    end = store.heads([run_id]).get(run_id)
-    while end is not None and end >= 0:
+    end = store.head(run_id)
+    while end >= 0:
         start = max(0, end - page + 1)
         after = max(
             -1, start - 2

@@ -93,7 +93,7 @@ def save(session: Session) -> None:
     checkpoint, store = session.setting.checkpoint, session.store
     kept = Snapshot(draft.seq, session.hash_at(draft.seq), VERSION, store.now(), data)
     with contextlib.suppress(StoreError):  # a cache: a store that is full does without
-        store.save_snapshot(
+        store.snapshots.save(
             session.run_id, kept, keep=checkpoint.max_count, max_age_us=checkpoint.max_age_us
         )
     session.unsaved_bytes, session.saved_bytes = 0, len(data)
@@ -101,7 +101,7 @@ def save(session: Session) -> None:
 
 def restore(store: Store, run_id: str) -> Saved | None:
     """Where a loop may continue, if there is a snapshot that fits the log exactly."""
-    kept = store.snapshot(run_id, live=True)
+    kept = store.snapshots.newest(run_id, live=True)
     if kept is None or kept.code_version != VERSION:
         return None
     at, first = store.read(run_id, after=kept.seq - 1, limit=1), store.read(run_id, limit=1)

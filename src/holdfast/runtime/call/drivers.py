@@ -37,7 +37,6 @@ from holdfast.runtime.lines.lines import Line, Lines
 from holdfast.runtime.log.branches import CURRENT, Inside, current_branch
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, BatchState
-from holdfast.store.base import Append
 
 T = TypeVar("T")
 ANSWER_SECONDS: Final = 0.002
@@ -164,7 +163,7 @@ def persist(effect: Write) -> Batch:
                     pass
             continue
         try:
-            batch.ticket()
+            batch.ticket.wait()
         except StoreError as error:
             writer.refused(batch, error)
         except BaseException:  # an interrupt: the outcome is unknown
@@ -244,11 +243,9 @@ def _answered_here(session: Session) -> float | None:
     if lines is None or lines.thread != threading.get_ident():
         return None
     for batch in writer.sent():
-        ticket = getattr(batch.ticket, "ticket", None)
-        if ticket is None:
-            continue
+        ticket = batch.ticket
         if not ticket.settled:
-            batch.ticket.push()
+            ticket.push()
         elif ticket.error is None:
             writer.accepted(batch)
         else:
@@ -370,42 +367,34 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     while lines is not None and lines.is_leaving and lines.current is not None:
         try:
             await lines.stay()
+            break  # not again: the suspension itself is written while the run is leaving
         except asyncio.CancelledError as cut:
             if session.is_ending:
                 raise
             cancelled.append(cut)
-    loop, here = asyncio.get_running_loop(), threading.get_ident()
-
-    def submit(work: Append) -> Any:
-        """The batch may be sent again by another thread, which cannot use this loop's futures."""
-        return store.append_async(work) if threading.get_ident() == here else store.submit(work)
-
-    batch = writer.commit(effect.commit, submit, None if lines is None else lines.outcome)
+    batch = writer.commit(effect.commit, store.submit, None if lines is None else lines.outcome)
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
-        ticket: asyncio.Future[None]
-        resent: _Uncancelled | None = None
-        sent: Any = None
         if batch.state is not BatchState.SENT:
-            ticket = resent = _Uncancelled(loop=loop)
-            if not writer.on_resend(batch, partial(_set_soon, resent)):
-                continue
-        else:  # read after the state: another thread may have just sent it again
-            sent = batch.ticket
-            ticket = sent if isinstance(sent, asyncio.Future) else _in_thread(loop, sent)
-        error: BaseException | None = None
+            resent = _Uncancelled(loop=asyncio.get_running_loop())
+            if writer.on_resend(batch, partial(_set_soon, resent)):
+                try:
+                    await resent
+                except asyncio.CancelledError as cut:
+                    cancelled.append(cut)
+            continue
+        ticket = batch.ticket  # read after the state: another thread may have just sent it again
         try:
             await ticket
-        except StoreError as refused:
-            error = refused
+        except StoreError:
+            pass
         except asyncio.CancelledError as cut:
             cancelled.append(cut)
-            error = ticket.exception()
-        if ticket is resent or sent is not batch.ticket:
+        if ticket is not batch.ticket:
             continue  # it was answered by another thread, and sent again
-        if error is None:
+        if ticket.error is None:
             writer.accepted(batch)
         else:
-            writer.refused(batch, error)
+            writer.refused(batch, ticket.error)
     if session.is_ending and cancelled:
         raise cancelled.pop()
     if batch.error is not None:
@@ -421,22 +410,6 @@ def _set_soon(future: asyncio.Future[None]) -> None:
             future.set_result(None)
 
     future.get_loop().call_soon_threadsafe(done)
-
-
-def _in_thread(loop: asyncio.AbstractEventLoop, wait: Callable[[], None]) -> asyncio.Future[None]:
-    """A future for something that blocks until it is done."""
-    future = _Uncancelled(loop=loop)
-
-    def work() -> None:
-        try:
-            wait()
-        except BaseException as error:  # noqa: BLE001 - carried to the one who awaits it
-            loop.call_soon_threadsafe(future.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(future.set_result, None)
-
-    loop.run_in_executor(None, work)
-    return future
 
 
 async def invoke_async(effect: Invoke) -> Any:

@@ -178,9 +178,7 @@ class Engine:
         a child of that run."""
         asked_at = elapsed()
         new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
-        row, fresh = self.store.create(
-            new.run, new.records, blobs=new.blobs, worker=new.worker, lease_us=new.lease_us
-        )
+        row, fresh = self.store.create(new).wait().made
         return (
             Taken(row, spec, asked_at, head, new.records, above=above) if fresh and claim else row
         )
@@ -193,7 +191,7 @@ class Engine:
         asked_at = elapsed()
         new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         try:
-            row, fresh = await self.store.create_async(new)
+            row, fresh = (await self.store.create(new)).made
         except asyncio.CancelledError:  # by now it has been created, or not
             if new.row is not None and new.is_new and claim:
                 unwanted = Taken(new.row, spec, asked_at)
@@ -365,7 +363,7 @@ class Engine:
     def _set_aside_damaged(self, session: Session, damage: LogDamaged) -> None:
         change = RowChange("quarantined", None, str(damage))
         with contextlib.suppress(StoreError):
-            last = self.store.heads([session.run_id])[session.run_id]
+            last = self.store.head(session.run_id)
             self.store.append(Append(session.run_id, last, (), session.epoch, change))
             session.settled = True
 

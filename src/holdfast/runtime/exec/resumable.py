@@ -67,7 +67,7 @@ def check_claimed(
     """
     if spec.checkpoint.max_age_us is None or row.epoch <= 1:
         return
-    last = store.read(row.id, after=store.heads([row.id])[row.id] - 1, limit=1)[0]
+    last = store.read(row.id, after=store.head(row.id) - 1, limit=1)[0]
     event = log.read_event(row.id, last)
     wake_at = event.wake_at if isinstance(event, e.RunSuspended) else None
     children = store.runs(Filter(parent=row.id), limit=1000)  # the end of one wakes its parent

@@ -294,7 +294,7 @@ class Session:
         known = self.read_head
         page = self.store.read(self.run_id, after=known.seq - 1)
         if known.seq >= 0 and (not page or page[0].hash != known.hash):
-            first = known.seq if page else self.store.heads([self.run_id]).get(self.run_id, -1) + 1
+            first = known.seq if page else self.store.head(self.run_id) + 1
             lost = LogRegressed(self.run_id, first, "the store lost what it had acknowledged")
             raise self.stop(Abandon(lost))
         new = page if known.seq < 0 else page[1:]

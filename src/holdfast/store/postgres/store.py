@@ -21,11 +21,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.core.log import Blob, Record
-from holdfast.errors import InvalidInput, NotFound, ReadOnlyStore
+from holdfast.core.log import Record
+from holdfast.errors import InvalidInput, ReadOnlyStore
 from holdfast.store import sql
 from holdfast.store.base import (
-    LIVE,
     MICROSECONDS,
     NO_PROGRESS,
     Append,
@@ -33,12 +32,9 @@ from holdfast.store.base import (
     Filter,
     Finding,
     Kind,
-    NewRun,
     OpenAppend,
     RunRow,
-    Snapshot,
     Wanted,
-    rotation_of,
 )
 from holdfast.store.checks import (
     check_append,
@@ -47,20 +43,21 @@ from holdfast.store.checks import (
     check_text,
     check_wanted,
 )
-from holdfast.store.group import GroupCommit
+from holdfast.store.group import GroupCommit, Ticket
 from holdfast.store.postgres.appends import Appends
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
 from holdfast.store.postgres.create import Creating
 from holdfast.store.postgres.listen import Listener
 from holdfast.store.postgres.migrate import Schema
 from holdfast.store.postgres.schedules import PostgresAgents, PostgresLimits, PostgresSchedules
+from holdfast.store.postgres.snapshots import PostgresSnapshots
 from holdfast.store.postgres.timeline import History
 from holdfast.store.wakeups import ANY, Bell
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 PATIENCE_SECONDS: Final = 5.0
 POLL_SECONDS_MIN: Final = 0.01
@@ -114,6 +111,7 @@ class PostgresStore:
             self._run, self._q, self._fixed_now, lambda: self._say("schedules")
         )
         self.limits = PostgresLimits(self._run, self._q, self._fixed_now, schema)
+        self.snapshots = PostgresSnapshots(self._run, self._q, self.now)
         self._set_out()
         self.url = self._route.url
         try:
@@ -202,44 +200,20 @@ class PostgresStore:
                 f"{self.url}: this role may read but not write; nothing was written"
             )
 
-    def create(
-        self,
-        run: NewRun,
-        records: Sequence[Record],
-        *,
-        blobs: Sequence[Blob] = (),
-        worker: str = "",
-        lease_us: int = 0,
-        keys: Sequence[tuple[str, int]] = (),
-    ) -> tuple[RunRow, bool]:
-        creation = Creation(run, records, blobs, worker, lease_us, keys)
+    def create(self, creation: Creation) -> Ticket[Creation]:
         check_new_run(creation)
         self._check_writable()
-        refused = self._creating.commit([creation])[0]
-        if refused is not None:
-            raise refused
-        return creation.made
-
-    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
-        check_new_run(creation)
-        self._check_writable()
-        await self._creations.append_async(creation)
-        return creation.made
+        return self._creations.submit(creation)
 
     def append(self, work: Append) -> None:
         check_append(work)
         self._check_writable()
         self._group.append(work)
 
-    def submit(self, work: Append) -> Callable[[], None]:
+    def submit(self, work: Append) -> Ticket[Append]:
         check_append(work)
         self._check_writable()
         return self._group.submit(work)
-
-    def append_async(self, work: Append) -> asyncio.Future[None]:
-        check_append(work)
-        self._check_writable()
-        return self._group.append_async(work)
 
     @contextlib.contextmanager
     def open_append(self, run_id: str, epoch: int) -> Iterator[OpenAppend]:
@@ -389,6 +363,9 @@ class PostgresStore:
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
         return list(map(Record._make, self._rows("read", (run_id, after, limit))))
 
+    def head(self, run_id: str) -> int:
+        return int(self._rows("head", (run_id,))[0][0])
+
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         return dict(self._rows("heads", (list(run_ids),)))
 
@@ -398,12 +375,6 @@ class PostgresStore:
         check_filter(which)
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         return [RunRow(*row) for row in self._rows(sql.listing(which), params)]
-
-    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
-        if wanted is None:
-            return min((kind.due_at for kind in self.kinds()), default=None)
-        due: int | None = self._rows("next_due", _columns(check_wanted(wanted)))[0][0]
-        return due
 
     def kinds(self) -> list[Kind]:
         return [Kind(*row) for row in self._rows("kinds")]
@@ -419,48 +390,7 @@ class PostgresStore:
         found = self._rows("blob", (run_id, hash))
         return bytes(found[0][0]) if found else None
 
-    # ── snapshots, deletion, waiting ─────────────────────────────────────────────────────
-
-    def save_snapshot(
-        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
-    ) -> None:
-        self._check_writable()
-        live = snapshot.code_version.startswith(LIVE)
-        rotation = rotation_of(live, keep, max_age_us, self.now())
-
-        def save(db: Connection, _unsure: bool) -> None:
-            with db.pipeline():
-                db.begin()
-                found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
-                if found is None:
-                    raise NotFound(f"no run {run_id!r}")
-                db.execute(self._q["save_snapshot"], (*found, *snapshot))
-                db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation})
-                db.execute("COMMIT")
-
-        self._pool.run(save)
-
-    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
-        self._check_writable()
-        rotations = [rotation_of(live, keep, max_age_us, self.now()) for live in (False, True)]
-
-        def rotate(db: Connection, _unsure: bool) -> int:
-            found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
-            if found is None:
-                return 0
-            gone = [
-                db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation}).fetchall()
-                for rotation in rotations
-            ]
-            return sum(map(len, gone))
-
-        return self._pool.run(rotate)
-
-    def snapshot(
-        self, run_id: str, *, at_most: int | None = None, live: bool = False
-    ) -> Snapshot | None:
-        found = self._rows("snapshot", (run_id, 2**62 if at_most is None else at_most, live))
-        return Snapshot(*found[0]) if found else None
+    # ── deletion, waiting ─────────────────────────────────────────────────────
 
     def delete(self, run_id: str) -> bool:
         self._check_writable()
@@ -477,7 +407,7 @@ class PostgresStore:
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
         def grown() -> bool:
-            return bool(self._rows("head", (run_id,))[0][0] > after)
+            return self.head(run_id) > after
 
         self._listener.start()
         pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
@@ -515,7 +445,7 @@ class PostgresStore:
 
     def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
         if wanted is None:
-            return self.next_due()
+            return min((kind.due_at for kind in self.kinds()), default=None)
         due: int | None = self._rows("next_to_do", _columns(check_wanted(wanted)))[0][0]
         return due
 

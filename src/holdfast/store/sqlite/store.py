@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 import apsw
 
 from holdfast.core.events import ALL
-from holdfast.core.log import Blob, Record
-from holdfast.errors import NotFound, StoreDamaged, UnsafeStore
+from holdfast.core.log import Record
+from holdfast.errors import StoreDamaged, UnsafeStore
 from holdfast.store import sql
 from holdfast.store.base import (
-    LIVE,
     MICROSECONDS,
     NO_PROGRESS,
     STATUSES,
@@ -34,12 +33,9 @@ from holdfast.store.base import (
     Filter,
     Finding,
     Kind,
-    NewRun,
     OpenAppend,
     RunRow,
-    Snapshot,
     Wanted,
-    rotation_of,
     system_clock,
 )
 from holdfast.store.checks import (
@@ -49,15 +45,16 @@ from holdfast.store.checks import (
     check_text,
     check_wanted,
 )
-from holdfast.store.group import GroupCommit
+from holdfast.store.group import GroupCommit, Ticket
 from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
 from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
+from holdfast.store.sqlite.snapshots import SQLiteSnapshots
 from holdfast.store.wakeups import ANY, Bell
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 POLL_SECONDS_MIN: Final = 0.005
 POLL_SECONDS_MAX: Final = 0.25
@@ -68,7 +65,6 @@ _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
 _ROW_TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(RunRow).values())
 """Of the columns of a run's row, in the order of `RunRow`."""
-_SNAPSHOT_TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(Snapshot).values())
 _KINDS: Final = {cls.stored_as.encode(): cls.stored_as for cls in ALL.values()}
 
 
@@ -101,6 +97,7 @@ class SQLiteStore:
         self.agents = SQLiteAgents(self._transaction, self._reading)
         self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
         self.limits = SQLiteLimits(self._transaction, clock)
+        self.snapshots = SQLiteSnapshots(self._transaction, self._reading, clock)
         self._set_out()
 
     def _set_out(self) -> None:
@@ -118,27 +115,17 @@ class SQLiteStore:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────
 
-    def create(
-        self,
-        run: NewRun,
-        records: Sequence[Record],
-        *,
-        blobs: Sequence[Blob] = (),
-        worker: str = "",
-        lease_us: int = 0,
-        keys: Sequence[tuple[str, int]] = (),
-    ) -> tuple[RunRow, bool]:
-        creation = Creation(run, records, blobs, worker, lease_us, keys)
+    def create(self, creation: Creation) -> Ticket[Creation]:
         check_new_run(creation)
-        conflict = self._create_batch([creation])[0]
-        if conflict is not None:
-            raise conflict
-        return creation.made
+        return self._creations.submit(creation)
 
-    async def create_async(self, creation: Creation) -> tuple[RunRow, bool]:
-        check_new_run(creation)
-        await self._creations.append_async(creation)
-        return creation.made
+    def append(self, work: Append) -> None:
+        check_append(work)
+        self._group.append(work)
+
+    def submit(self, work: Append) -> Ticket[Append]:
+        check_append(work)
+        return self._group.submit(work)
 
     def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         with self._transaction() as db:
@@ -181,18 +168,6 @@ class SQLiteStore:
                 f"{self.path}: the row of run {row.id!r} cannot be decoded. {DAMAGED}"
             )
         return row
-
-    def append(self, work: Append) -> None:
-        check_append(work)
-        self._group.append(work)
-
-    def submit(self, work: Append) -> Callable[[], None]:
-        check_append(work)
-        return self._group.submit(work)
-
-    def append_async(self, work: Append) -> asyncio.Future[None]:
-        check_append(work)
-        return self._group.append_async(work)
 
     def open_append(self, run_id: str, epoch: int) -> AbstractContextManager[OpenAppend]:
         return self._appends.open(run_id, epoch)
@@ -312,6 +287,11 @@ class SQLiteStore:
             for seq, time, epoch, kind, data, hash_ in found
         ]  # fmt: skip
 
+    def head(self, run_id: str) -> int:
+        with self._reading() as db:
+            seq: int = db.execute(_Q["head"], (run_id,)).get
+        return seq
+
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         with self._reading() as db:
             found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
@@ -334,13 +314,6 @@ class SQLiteStore:
             found: Rows = db.execute(_Q[sql.listing(which)], params).fetchall()
         return [self._row(row) for row in found]
 
-    def next_due(self, wanted: Sequence[Wanted] | None = None) -> int | None:
-        if wanted is None:
-            return min((kind.due_at for kind in self.kinds()), default=None)
-        with self._reading() as db:
-            times = self._due_times(db, wanted)
-        return min(times, default=None)
-
     @staticmethod
     def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
         """For each kind of run the next time at which one is due, if any."""
@@ -353,7 +326,7 @@ class SQLiteStore:
     def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
         """When the next of these runs is due, or the next schedule of their agents."""
         if wanted is None:
-            return self.next_due()
+            return min((kind.due_at for kind in self.kinds()), default=None)
         agents = json.dumps([one.agent for one in wanted])
         with self._reading() as db:
             times = self._due_times(db, wanted)
@@ -377,38 +350,7 @@ class SQLiteStore:
             data: bytes | None = db.execute(_Q["blob"], (run_id, hash)).get
         return data
 
-    # ── snapshots, deletion, waiting ─────────────────────────────────────────────────────
-
-    def save_snapshot(
-        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
-    ) -> None:
-        with self._transaction() as db:
-            key = db.execute(_Q["run_key"], (run_id,)).get
-            if key is None:
-                raise NotFound(f"no run {run_id!r}")
-            db.execute(_Q["save_snapshot"], (key, *snapshot))
-            live = snapshot.code_version.startswith(LIVE)
-            rotation = rotation_of(live, keep, max_age_us, self.now())
-            db.execute(_Q["rotate_snapshots"], {"run": key, **rotation})
-
-    def rotate_snapshots(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
-        deleted = 0
-        with self._transaction() as db:
-            key = db.execute(_Q["run_key"], (run_id,)).get
-            for live in (False, True):
-                rotation = rotation_of(live, keep, max_age_us, self.now())
-                gone: Rows = db.execute(_Q["rotate_snapshots"], {"run": key, **rotation}).fetchall()
-                deleted += len(gone)
-        return deleted
-
-    def snapshot(
-        self, run_id: str, *, at_most: int | None = None, live: bool = False
-    ) -> Snapshot | None:
-        with self._reading() as db:
-            newest = 2**62 if at_most is None else at_most
-            found: Rows = db.execute(_Q["snapshot"], (run_id, newest, live)).fetchall()
-        # A damaged one is not a snapshot: a cache is done without.
-        return Snapshot(*found[0]) if found and _reads_as(found[0], _SNAPSHOT_TYPES) else None
+    # ── deletion, waiting ─────────────────────────────────────────────────────
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
@@ -422,8 +364,7 @@ class SQLiteStore:
 
     def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
         def grown() -> bool:
-            with self._reading() as db:
-                return bool(db.execute(_Q["head"], (run_id,)).get > after)
+            return self.head(run_id) > after
 
         pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
         return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)

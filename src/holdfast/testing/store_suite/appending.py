@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 from holdfast.core.log import Blob, Head, Record, origin
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, LeaseLost, NotFound, StoreError
@@ -208,12 +207,9 @@ def what_builds_on_a_refused_append_is_refused(bench: Bench) -> None:
         bench.work("other"),
     ]
 
-    async def send() -> list[Any]:
-        return await asyncio.gather(*map(bench.store.append_async, batch), return_exceptions=True)
-
     same(
         ["KeyTaken", "Conflict", "NoneType"],
-        [type(answer).__name__ for answer in asyncio.run(send())],
+        [type(answer).__name__ for answer in bench.write_together(batch)],
     )
     same((1, 2), (bench.length("run"), bench.length("other")))
 
@@ -225,7 +221,7 @@ def an_append_whose_caller_is_cancelled_comes_to_its_end_first(bench: Bench) -> 
 
     async def write() -> None:
         try:
-            await bench.store.append_async(bench.work(epoch=1))
+            await bench.store.submit(bench.work(epoch=1))
         except asyncio.CancelledError:
             found.append(bench.length())
             raise
@@ -272,7 +268,7 @@ def callers_on_an_event_loop_and_on_threads_share_a_store(bench: Bench) -> None:
     async def write_all() -> None:
         async def write(run_id: str) -> None:
             for _ in range(5):
-                await bench.store.append_async(bench.work(run_id, epoch=1))
+                await bench.store.submit(bench.work(run_id, epoch=1))
 
         await asyncio.gather(*[write(f"run-{i}") for i in range(8)])
 
@@ -294,10 +290,7 @@ def one_stale_append_in_a_batch_fails_alone(bench: Bench) -> None:
     batch[6] = Append("nobody", -1, sealed(origin("nobody"), 1), 1)
     batch[8] = Append("run-8", 4, sealed(Head(4, b"", 0), 1), 1)
 
-    async def send() -> list[Any]:
-        return await asyncio.gather(*map(bench.store.append_async, batch), return_exceptions=True)
-
-    answers = asyncio.run(send())
+    answers = bench.write_together(batch)
     same({"Conflict": 1, "LeaseLost": 1, "NoneType": 7, "NotFound": 1}, counted(answers))
     kinds = [type(answers[i]) for i in (3, 6, 8)]
     same([LeaseLost, NotFound, Conflict], kinds)

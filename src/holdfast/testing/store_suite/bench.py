@@ -5,6 +5,7 @@ Not here: the checks. Nothing here knows a database or a test framework.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,16 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core.events import NULL, NoteTaken
 from holdfast.core.log import Head, Record, origin, seal, verify
-from holdfast.store.base import MICROSECONDS, Append, NewRun, RowChange, RunRow, Store, Wanted
+from holdfast.store.base import (
+    MICROSECONDS,
+    Append,
+    Creation,
+    NewRun,
+    RowChange,
+    RunRow,
+    Store,
+    Wanted,
+)
 from holdfast.testing.clock import ManualClock
 
 LEASE_SECONDS: Final = 10
@@ -52,13 +62,17 @@ class Bench:
         self._opened.append(self._reopen(self.store))
         return self._opened[-1]
 
+    def make(self, run: NewRun, records: Sequence[Record], **rest: Any) -> tuple[RunRow, bool]:
+        """Create a run; its row, and whether it is new."""
+        return self.store.create(Creation(run, records, **rest)).wait().made
+
     def create(
         self, run_id: str = "run", *, worker: str = "", agent: str = "agent", **rest: Any
     ) -> RunRow:
         """A new run with one record; claimed if a worker is given."""
         run = NewRun(run_id, agent, "digest", **rest)
         records = sealed(origin(run_id), 1, epoch=1 if worker else 0, time=self.clock.now())
-        row, created = self.store.create(run, records, worker=worker, lease_us=LEASE_US)
+        row, created = self.make(run, records, worker=worker, lease_us=LEASE_US)
         expect(created, f"run {run_id!r} is new")
         return row
 
@@ -74,6 +88,16 @@ class Bench:
     def append(self, run_id: str = "run", **work: Any) -> None:
         """Append records that fit the log as it is now."""
         self.store.append(self.work(run_id, **work))
+
+    def write_together(self, batch: Iterable[Append]) -> list[BaseException | None]:
+        """Append these in one turn of an event loop; for each why it was refused, or None."""
+
+        async def send() -> list[BaseException | None]:
+            tickets = [self.store.submit(work) for work in batch]
+            await asyncio.gather(*tickets, return_exceptions=True)
+            return [ticket.error for ticket in tickets]
+
+        return asyncio.run(send())
 
     def settle(self, run_id: str = "run", status: str = "completed", **change: Any) -> None:
         """Give the run a new status, which ends its lease."""

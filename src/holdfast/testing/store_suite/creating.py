@@ -23,7 +23,7 @@ from holdfast.testing.store_suite.bench import (
 def a_new_run_is_pending_and_due_at_once(bench: Bench) -> None:
     """A run created for nobody can be taken by any worker, at once."""
     run = NewRun("run", "agent", "digest", code_version="v7", parent="mother", priority=3)
-    row, created = bench.store.create(run, sealed(origin("run"), 2))
+    row, created = bench.make(run, sealed(origin("run"), 2))
 
     now = bench.clock.now()
     same(True, created)
@@ -54,8 +54,8 @@ def a_run_is_created_with_the_keys_that_its_events_hold(bench: Bench) -> None:
     bench.create("holder")
     bench.append("holder", claims_key="taken")
     run, records = NewRun("run", "agent", "digest"), sealed(origin("run"), 3)
-    bench.store.create(run, records, keys=[("own", 1), ("taken", 2)])
-    bench.store.create(run, records, keys=[("never", 1)])
+    bench.make(run, records, keys=[("own", 1), ("taken", 2)])
+    bench.make(run, records, keys=[("never", 1)])
 
     same(("run", 1), bench.store.find_key("own"))
     same(("holder", 1), bench.store.find_key("taken"))
@@ -66,7 +66,7 @@ def a_run_is_created_with_the_keys_that_its_events_hold(bench: Bench) -> None:
     bad = [("nul\0", 1)]
     refused(
         InvalidInput,
-        bench.store.create,
+        bench.make,
         NewRun("bad", "a", "d"),
         sealed(origin("bad"), 1),
         keys=bad,
@@ -96,9 +96,7 @@ def creating_a_run_again_gives_the_same_run(bench: Bench) -> None:
         elif status == "completed":
             bench.settle()
         before, log = bench.row(), bench.log()
-        row, created = bench.store.create(
-            again, sealed(origin("run"), 3), worker="x", lease_us=LEASE_US
-        )
+        row, created = bench.make(again, sealed(origin("run"), 3), worker="x", lease_us=LEASE_US)
         same((before, False), (row, created), f"when {status}")
         same((before, log), (bench.row(), bench.log()), f"afterwards, when {status}")
 
@@ -111,7 +109,7 @@ def another_input_or_agent_for_an_id_is_a_conflict(bench: Bench) -> None:
         blob = Blob("aa", b"data")
         error = refused(
             InputConflict,
-            bench.store.create,
+            bench.make,
             run,
             sealed(origin("run"), 1),
             blobs=[blob],
@@ -125,7 +123,7 @@ def another_input_or_agent_for_an_id_is_a_conflict(bench: Bench) -> None:
 def creating_one_id_at_once_creates_it_once(bench: Bench) -> None:
     """Many callers, one run: one is told that it created it, the others get the same row."""
     run, records = NewRun("run", "agent", "digest"), sealed(origin("run"), 1)
-    answers = together(*[partial(bench.store.create, run, records)] * 8)
+    answers = together(*[partial(bench.make, run, records)] * 8)
 
     same({"tuple": 8}, counted(answers))
     same(1, sum(created for _, created in answers))
@@ -136,7 +134,7 @@ def creating_one_id_at_once_creates_it_once(bench: Bench) -> None:
 def blobs_of_a_new_run_are_kept(bench: Bench) -> None:
     """Big inputs lie next to the log from the first moment."""
     run = NewRun("run", "agent", "digest")
-    bench.store.create(run, sealed(origin("run"), 1), blobs=[Blob("aa", b"big"), Blob("bb", b"")])
+    bench.make(run, sealed(origin("run"), 1), blobs=[Blob("aa", b"big"), Blob("bb", b"")])
 
     same(b"big", bench.store.blob("run", "aa"))
     same(b"", bench.store.blob("run", "bb"))
@@ -151,7 +149,7 @@ def a_run_that_makes_no_sense_is_refused(bench: Bench) -> None:
         (NewRun("run", "agent", "digest"), three[1:]),
         (NewRun("run", "agent", "digest"), [three[0], three[2]]),
     ):
-        refused(InvalidInput, bench.store.create, run, records)
+        refused(InvalidInput, bench.make, run, records)
     same([], bench.store.runs())
 
 
@@ -166,16 +164,16 @@ def runs_created_together_are_each_created_once(bench: Bench) -> None:
 
     async def create_all() -> list[Any]:
         batch = [*map(wanted, "dcab"), wanted("a"), wanted("there"), wanted("b", "other")]
-        answers = map(bench.store.create_async, batch)
+        answers = map(bench.store.create, batch)
         return await asyncio.gather(*answers, return_exceptions=True)
 
     *answers, conflict = asyncio.run(create_all())
     same("InputConflict", type(conflict).__name__)
-    same([*"dcab", "a", "there"], [row.id for row, _ in answers])
-    is_new = [new for _, new in answers]
+    same([*"dcab", "a", "there"], [one.made[0].id for one in answers])
+    is_new = [one.is_new for one in answers]
     same([True, True, True, False], [is_new[0], is_new[1], is_new[3], is_new[5]])
     same(1, is_new[2] + is_new[4])
-    same(["w"] * 5 + [""], [row.owner for row, _ in answers])
+    same(["w"] * 5 + [""], [one.made[0].owner for one in answers])
     same([b"d", b"c", b"a", b"b"], [bench.store.blob(run_id, "aa") for run_id in "dcab"])
     same([1] * 4, [bench.length(run_id) for run_id in "dcab"])
     for run_id in "dcab":

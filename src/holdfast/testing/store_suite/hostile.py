@@ -42,7 +42,7 @@ def ids_that_could_mislead_are_refused(bench: Bench) -> None:
         "a" * 201,
     ):
         run = NewRun(run_id, "agent", "digest")
-        refused(InvalidInput, bench.store.create, run, sealed(origin("x"), 1))
+        refused(InvalidInput, bench.make, run, sealed(origin("x"), 1))
     same([], bench.store.runs())
 
 
@@ -92,7 +92,7 @@ def text_that_no_database_keeps_alike_is_refused(bench: Bench) -> None:
             NewRun("new", "agent", "digest", code_version=text),
             NewRun("new", "agent", "digest", parent=text),
         ):
-            refused(InvalidInput, bench.store.create, run, sealed(origin("new"), 1))
+            refused(InvalidInput, bench.make, run, sealed(origin("new"), 1))
         for work in (
             Append("run", 0, one, claims_key=text),
             Append("run", 0, one, change=RowChange(status="waiting", waiting_for=text)),

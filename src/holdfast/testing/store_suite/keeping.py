@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.log import Blob, origin
 from holdfast.errors import Conflict, NotFound, StoreUnavailable
-from holdfast.store.base import LIVE, NewRun, Snapshot
+from holdfast.store.base import LIVE, Creation, NewRun, Snapshot
 from holdfast.testing.store_suite.bench import LEASE_US, Bench, refused, same, sealed
 
 
@@ -31,21 +31,24 @@ def snapshots_rotate_but_never_the_newest(bench: Bench) -> None:
         return Snapshot(seq, bytes([seq]) * 32, "v1", bench.clock.now(), data)
 
     for seq in (5, 1, 3, 7):
-        bench.store.save_snapshot("run", snapshot(seq))
-    same(snapshot(7), bench.store.snapshot("run"))
-    same(snapshot(7), bench.store.snapshot("run", at_most=7))
-    same(snapshot(5), bench.store.snapshot("run", at_most=6))
-    same(snapshot(3), bench.store.snapshot("run", at_most=4))
-    same(None, bench.store.snapshot("run", at_most=2))
+        bench.store.snapshots.save("run", snapshot(seq))
+    same(snapshot(7), bench.store.snapshots.newest("run"))
+    same(snapshot(7), bench.store.snapshots.newest("run", at_most=7))
+    same(snapshot(5), bench.store.snapshots.newest("run", at_most=6))
+    same(snapshot(3), bench.store.snapshots.newest("run", at_most=4))
+    same(None, bench.store.snapshots.newest("run", at_most=2))
 
-    bench.store.save_snapshot("run", snapshot(7, b"again"))
-    same(snapshot(7, b"again"), bench.store.snapshot("run"))
-    bench.store.save_snapshot("run", snapshot(9), keep=1)
-    same((snapshot(9), None), (bench.store.snapshot("run"), bench.store.snapshot("run", at_most=8)))
-    bench.store.save_snapshot("run", snapshot(11), keep=0)
-    same(snapshot(11), bench.store.snapshot("run"))
-    refused(NotFound, bench.store.save_snapshot, "nobody", snapshot(1))
-    same(None, bench.store.snapshot("nobody"))
+    bench.store.snapshots.save("run", snapshot(7, b"again"))
+    same(snapshot(7, b"again"), bench.store.snapshots.newest("run"))
+    bench.store.snapshots.save("run", snapshot(9), keep=1)
+    same(
+        (snapshot(9), None),
+        (bench.store.snapshots.newest("run"), bench.store.snapshots.newest("run", at_most=8)),
+    )
+    bench.store.snapshots.save("run", snapshot(11), keep=0)
+    same(snapshot(11), bench.store.snapshots.newest("run"))
+    refused(NotFound, bench.store.snapshots.save, "nobody", snapshot(1))
+    same(None, bench.store.snapshots.newest("nobody"))
 
 
 def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
@@ -54,12 +57,12 @@ def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
     store = bench.store
 
     def save(seq: int, version: str = f"{LIVE}1", **options: Any) -> None:
-        store.save_snapshot("run", Snapshot(seq, b"h", version, store.now(), b""), **options)
+        store.snapshots.save("run", Snapshot(seq, b"h", version, store.now(), b""), **options)
 
     def left(live: bool = True) -> list[int]:
         found: list[int] = []
         while (
-            one := store.snapshot("run", at_most=(found or [99])[-1] - 1, live=live)
+            one := store.snapshots.newest("run", at_most=(found or [99])[-1] - 1, live=live)
         ) is not None:
             found.append(one.seq)
         return found
@@ -74,9 +77,9 @@ def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
     save(5, "v1", keep=1)
     same(([4, 3, 2], [5]), (left(), left(live=False)))
     bench.clock.advance(100)
-    same(2, store.rotate_snapshots("run", keep=9, max_age_us=50_000_000))
+    same(2, store.snapshots.rotate("run", keep=9, max_age_us=50_000_000))
     same(([4], [5]), (left(), left(live=False)))
-    same(0, store.rotate_snapshots("nobody", keep=1))
+    same(0, store.snapshots.rotate("nobody", keep=1))
 
 
 def only_what_has_ended_is_deleted(bench: Bench) -> None:
@@ -98,7 +101,7 @@ def deleting_leaves_nothing_behind(bench: Bench) -> None:
     """Row, log, blobs, snapshots and keys are gone; the id can be used again, from the beginning."""
     bench.create(worker="w", agent="old")
     bench.append(epoch=1, count=5, blobs=[Blob("aa", b"data")], claims_key="key")
-    bench.store.save_snapshot("run", Snapshot(3, b"h", "v", 0, b"state"))
+    bench.store.snapshots.save("run", Snapshot(3, b"h", "v", 0, b"state"))
     bench.settle()
     bench.create("bystander")
     bench.append("bystander", blobs=[Blob("aa", b"mine")], claims_key="other")
@@ -106,7 +109,7 @@ def deleting_leaves_nothing_behind(bench: Bench) -> None:
     same(False, bench.store.delete("run"))
 
     def nothing() -> None:
-        same((None, None), (bench.store.blob("run", "aa"), bench.store.snapshot("run")))
+        same((None, None), (bench.store.blob("run", "aa"), bench.store.snapshots.newest("run")))
         same(None, bench.store.find_key("key"))
 
     same((None, []), (bench.store.get("run"), bench.store.read("run")))
@@ -128,7 +131,7 @@ def what_was_written_is_there_after_reopening(bench: Bench) -> None:
     bench.create(worker="w", priority=4, parent="mother")
     bench.append(epoch=1, count=70, blobs=[Blob("aa", b"data")], claims_key="key")
     snapshot = Snapshot(3, b"\0hash", "v1", 12, b"\xffstate")
-    bench.store.save_snapshot("run", snapshot)
+    bench.store.snapshots.save("run", snapshot)
     row, log = bench.row(), bench.log()
     bench.store.close()
 
@@ -136,7 +139,10 @@ def what_was_written_is_there_after_reopening(bench: Bench) -> None:
     if store is not None:
         same((row, log), (store.get("run"), store.read("run")))
         same((b"data", ("run", 70)), (store.blob("run", "aa"), store.find_key("key")))
-        same((snapshot, None), (store.snapshot("run"), store.claim("run", worker="x", lease_us=1)))
+        same(
+            (snapshot, None),
+            (store.snapshots.newest("run"), store.claim("run", worker="x", lease_us=1)),
+        )
 
 
 def two_openings_of_one_place_see_the_same(bench: Bench) -> None:
@@ -153,10 +159,11 @@ def two_openings_of_one_place_see_the_same(bench: Bench) -> None:
 
     bench.settle()
     same(True, other.delete("run"))
-    other.create(NewRun("run", "agent", "another"), sealed(origin("run"), 1))
+    again = Creation(NewRun("run", "agent", "another"), sealed(origin("run"), 1))
+    other.create(again).wait()
     same(("another", 1), (bench.row().input_digest, bench.length()))
     bench.append()
-    same((2, None), (len(other.read("run")), other.snapshot("run")))
+    same((2, None), (len(other.read("run")), other.snapshots.newest("run")))
 
 
 def a_closed_store_refuses_work(bench: Bench) -> None:

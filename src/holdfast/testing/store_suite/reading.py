@@ -32,7 +32,7 @@ def what_is_not_there_is_none(bench: Bench) -> None:
     same(None, bench.store.get("nobody"))
     same(None, bench.claim("nobody"))
     same(None, bench.store.find_key("no key"))
-    same(None, bench.store.snapshot("nobody"))
+    same(None, bench.store.snapshots.newest("nobody"))
     same(None, bench.store.blob("nobody", "aa"))
     same(None, bench.store.blob("run", "aa"))
     same(False, bench.store.release("nobody", 1))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 from holdfast.core.log import Blob
 from holdfast.errors import Woken
 from holdfast.store.base import Append, RowChange
@@ -157,7 +154,6 @@ def _status_and_count(bench: Bench, run_id: str = "run") -> tuple[str, int]:
 def _sent_together(bench: Bench, *batch: Append) -> list[str | None]:
     """Appends that are given to the store in one turn of an event loop; the names of their errors."""
 
-    async def send() -> list[Any]:
-        return await asyncio.gather(*map(bench.store.append_async, batch), return_exceptions=True)
-
-    return [None if answer is None else type(answer).__name__ for answer in asyncio.run(send())]
+    return [
+        None if answer is None else type(answer).__name__ for answer in bench.write_together(batch)
+    ]

@@ -335,7 +335,7 @@ def patch(store: Store, ask: Ask) -> d.Patched:
     except Conflict:
         assert expected is not None
         raise _both_sides(store, ask.run_id, expected) from None
-    return d.Patched(is_new, store.heads([ask.run_id]).get(ask.run_id, -1))
+    return d.Patched(is_new, store.head(ask.run_id))
 
 
 def _both_sides(store: Store, run_id: str, expected: int) -> VersionConflict:

@@ -130,7 +130,7 @@ async def _ended(server: Server, run_id: str, seconds: float) -> views.Outcome:
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while True:
-        head = await server.call(lambda store: store.heads([run_id]).get(run_id, -1))
+        head = await server.call(lambda store: store.head(run_id))
         found = await server.call(lambda store: views.outcome(store, run_id))
         left = end - loop.time()
         if found.has_ended or left <= 0:

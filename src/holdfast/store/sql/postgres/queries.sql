@@ -282,14 +282,6 @@ WHERE parent = %(parent)s::text AND parent <> ''
   AND (%(created_before)s::bigint IS NULL OR created_at < %(created_before)s::bigint)
 ORDER BY key DESC LIMIT %(limit)s::bigint;
 
--- name: next_due
-SELECT pg_catalog.min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
-CROSS JOIN LATERAL (
-  SELECT d.due_at FROM holdfast.runs d
-  WHERE d.agent = w.agent AND d.code_version = w.code_version AND d.due_at IS NOT NULL
-  ORDER BY d.due_at LIMIT 1
-) d;
-
 -- name: next_to_do
 -- When the next of these runs is due, or the next schedule of their agents: all that an idle worker asks.
 SELECT least(
