@@ -55,7 +55,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_every_scenario_that_applies_passes(address: str, tmp_path: Path, revision: str) -> None:
     """What each revision of the protocol requires; the rest is listed with its reason in conformance.json."""
     suite = program("conformance")
-    words = [*suite, "server", "--url", address, "--requirements", revision, "-o", str(tmp_path)]
+    words = [*suite, "server", "--url", address, "--requirements", revision, "--timeout", "120000",
+             "-o", str(tmp_path)]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     checks = {
         scenario_of(file): json.loads(file.read_text("utf-8"))
@@ -99,8 +100,9 @@ def test_what_does_not_apply_is_in_the_suite_and_has_a_reason() -> None:
 
 def inspected(target: list[str], *words: str) -> Any:
     """What the Inspector's command line shows."""
-    command = [*program("mcp-inspector"), "--cli", *target, "--method", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    patient = ["--connect-timeout", "240000"]
+    command = [*program("mcp-inspector"), "--cli", *target, *patient, "--method", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
 

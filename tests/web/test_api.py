@@ -287,3 +287,36 @@ def test_the_openapi_document_is_valid_and_complete(client: TestClient) -> None:
     described = {m["operationId"] for path in document["paths"].values() for m in path.values()}
     assert {op.verb for op in OPERATIONS} == described
     assert "Approve a request." in client.get(API).text
+
+
+def test_calls_are_paged_and_current_also_of_a_run_that_is_replaced(
+    hf: Holdfast, client: TestClient
+) -> None:
+    """What the server keeps of a log is never older than the log."""
+    hf.run(job, id="a", n=1)
+    suspend(hf, patient, "p")
+
+    def calls(run_id: str, **params: int) -> Any:
+        return client.get(f"{API}/runs/{run_id}/calls", params=params).json()
+
+    assert [("look", 1, {"n": 1})] == [
+        (c["name"], c["step"], c["args"]["json"]) for c in calls("a")["items"]
+    ]
+    assert ([], None) == (calls("a", after=1)["items"], calls("a", after=1)["next"])
+    hf.delete("a")
+    assert 404 == client.get(f"{API}/runs/a/calls").status_code
+    hf.run(job, id="a", n=5)
+    assert [{"n": 5}] == [c["args"]["json"] for c in calls("a")["items"]]
+    before = calls("p")["seq"]
+    hf.signal("p", "go")
+    assert before < calls("p")["seq"]
+
+
+def test_a_cache_of_states_is_bounded(hf: Holdfast) -> None:
+    from holdfast.web.states import StateCache
+
+    cache = StateCache(events_max=5)
+    for n in range(4):
+        hf.run(job, id=f"r{n}", n=n)
+        assert hf.get(f"r{n}") == cache.get(hf.store, f"r{n}")
+    assert len(cache._kept) == 1

@@ -95,6 +95,7 @@ def test_what_is_read_is_the_same(hf: Holdfast, outside: Any) -> None:
     for run_id in ("t", "m", "d"):
         state = outside.get(run_id)
         assert hf.get(run_id) == state
+        assert hf.get(run_id, brief=True) == outside.get(run_id, brief=True)
         assert hf.value(run_id, state.state) == outside.value(run_id, state.state)
         assert hf.events(run_id) == outside.events(run_id)
         assert hf.events(run_id, after=1, limit=1) == outside.events(run_id, after=1, limit=1)
@@ -252,6 +253,12 @@ def test_runs_are_deleted_and_imported(hf: Holdfast, outside: Any) -> None:
     assert ("a",) == outside.gc(keep=0, dry_run=True).runs
     assert ("a",) == outside.gc(keep=0).runs
     assert "completed" == outside.import_run(lines).status
+    outside.delete("a")
+    with pytest.raises(NoSuchRun):
+        outside.delete("a")
+    suspend(hf, patient, "p")
+    with pytest.raises(NotNow, match="only a run that has ended"):
+        outside.delete("p")
     with pytest.raises(InvalidInput, match="holdfast export"):
         outside.import_run(["nonsense"])
     with pytest.raises(NotFound):

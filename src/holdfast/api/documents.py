@@ -54,6 +54,12 @@ class InboxQuery(_Query, frozen=True):
     after: Cursor = ""
 
 
+class StateQuery(_Query, frozen=True):
+    """With `brief`, most calls that are over are left out; `left_out` counts them. A long run is read quickly then."""
+
+    brief: bool = False
+
+
 class StepQuery(_Query, frozen=True):
     step: Annotated[int, Meta(ge=0)]
     when: Literal["before", "after"] = "after"

@@ -72,7 +72,7 @@ OPERATIONS: Final = (
     # ── looking
     Operation("whoami", "GET", "/whoami", "Who you are, and what you may do.", d.Whoami),
     Operation("runs", "GET", "/runs", "Runs, newest first.", d.RunList, d.RunsQuery),
-    Operation("get", "GET", _RUN, "The state of a run now.", RunState, problems=("no-such-run",)),
+    Operation("get", "GET", _RUN, "The state of a run now.", RunState, d.StateQuery, problems=("no-such-run",)),
     Operation("row", "GET", _RUN + "/row", "What is known of a run without its log.", RunRow,
               problems=("no-such-run",), permission="get"),
     Operation("head", "GET", _RUN + "/head", "Where the log of a run ends.", d.LogEnd, problems=("no-such-run",),
@@ -128,6 +128,7 @@ OPERATIONS: Final = (
     Operation("fork", "POST", _RUN + "/fork", "A new run that starts with the first steps of this one.", RunRow,
               body=d.Fork, status=201, problems=("no-such-run", "not-found", "not-now")),
     # ── administering
+    Operation("delete", "DELETE", _RUN, "Delete a run that has ended.", d.Deleted, problems=("no-such-run", "not-now")),
     Operation("import", "POST", "/imports", "Import a run that `export` wrote. It is checked, and paused.", Imported,
               status=201, takes_lines=True, problems=("not-abundle", "log-damaged")),
     Operation("gc", "POST", "/gc", "Delete runs that ended long ago.", Collected, body=d.CollectGarbage),

@@ -174,9 +174,9 @@ class AsyncClient:
         """Who this token is, and what it may do."""
         return await self.do(calls.whoami())
 
-    async def get(self, run_id: str) -> RunState:
-        """The state now."""
-        return await self.do(calls.get(run_id))
+    async def get(self, run_id: str, *, brief: bool = False) -> RunState:
+        """The state now; with `brief`, without most calls that are over."""
+        return await self.do(calls.get(run_id, brief))
 
     async def row(self, run_id: str) -> RunRow:
         """What is known of a run without its log."""
@@ -282,6 +282,10 @@ class AsyncClient:
         return await self.do(calls.verify(run_id))
 
     # ── the store ────────────────────────────────────────────────────────────────────────
+
+    async def delete(self, run_id: str) -> None:
+        """Delete a run that has ended. Its id is free again."""
+        await self.do(calls.delete(run_id))
 
     async def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip

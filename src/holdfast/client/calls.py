@@ -211,8 +211,9 @@ def whoami() -> Call[d.Whoami]:
     return Call(operation("whoami"), _reads(d.Whoami))
 
 
-def get(run_id: str) -> Call[RunState]:
-    return _of_run("get", run_id, snapshot.from_json)
+def get(run_id: str, brief: bool = False) -> Call[RunState]:
+    query = {"brief": "true"} if brief else {}
+    return _of_run("get", run_id, snapshot.from_json, **query)
 
 
 def row(run_id: str) -> Call[RunRow]:
@@ -438,6 +439,10 @@ def gc(older_than: float | None, keep: int | None, snapshots: int | None, snapsh
     body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
                             dry_run=dry_run)  # fmt: skip
     return Call(operation("gc"), _reads(Collected), body=_body(body))
+
+
+def delete(run_id: str) -> Call[None]:
+    return _of_run("delete", run_id, _nothing)
 
 
 def unschedule(schedule_id: str) -> Call[None]:

@@ -181,9 +181,9 @@ class Client:
         """Who this token is, and what it may do."""
         return self.do(calls.whoami())
 
-    def get(self, run_id: str) -> RunState:
-        """The state now."""
-        return self.do(calls.get(run_id))
+    def get(self, run_id: str, *, brief: bool = False) -> RunState:
+        """The state now; with `brief`, without most calls that are over."""
+        return self.do(calls.get(run_id, brief))
 
     def row(self, run_id: str) -> RunRow:
         """What is known of a run without its log."""
@@ -287,6 +287,10 @@ class Client:
         return self.do(calls.verify(run_id))
 
     # ── the store ────────────────────────────────────────────────────────────────────────
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run that has ended. Its id is free again."""
+        self.do(calls.delete(run_id))
 
     def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip

@@ -20,7 +20,7 @@ _DECIDES: Final = frozenset(("approve", "reject", "answer", "resolve"))
 _OPERATES: Final = frozenset((
     "start", "signal", "pause", "resume", "rerun", "cancel", "fork", "patch", "undo", "bulk", "mcp",
 ))  # fmt: skip
-_ADMINISTERS: Final = frozenset(("gc", "import", "unschedule", "tokens"))
+_ADMINISTERS: Final = frozenset(("gc", "delete", "import", "unschedule", "tokens"))
 
 ALLOWED: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,

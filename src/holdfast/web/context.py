@@ -18,6 +18,7 @@ from holdfast.store.opening import open_store
 from holdfast.web.credentials import Credentials
 from holdfast.web.feed import Feed
 from holdfast.web.sessions import Sessions
+from holdfast.web.states import StateCache
 
 if TYPE_CHECKING:
     from holdfast.store.base import Store
@@ -68,6 +69,7 @@ class Server:
     proxy: TrustedProxy | None = None
     limits: Limits = DEFAULT_LIMITS
     sessions: Sessions = field(default_factory=Sessions)
+    states: StateCache = field(default_factory=StateCache)
 
     def __post_init__(self) -> None:
         self._mutex = threading.Lock()

@@ -6,6 +6,7 @@ Roles were checked before. `by` is always the name of who is signed in.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from holdfast.errors import (
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.web.auth import Principal
+from holdfast.web.states import StateCache
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Ask:
     """The header Idempotency-Key."""
     if_match: str = ""
     is_read_only: bool = False
+    states: StateCache = field(default_factory=StateCache)
 
     @property
     def run_id(self) -> str:
@@ -135,7 +138,7 @@ def _next(cursor: int | None) -> str | None:
 
 
 def get(store: Store, ask: Ask) -> RunState:
-    return views.get(store, ask.run_id)
+    return (views.brief if ask.query.brief else views.get)(store, ask.run_id)
 
 
 def row(store: Store, ask: Ask) -> RunRow:
@@ -165,11 +168,13 @@ def diff(store: Store, ask: Ask) -> d.ChangeList:
 
 
 def calls(store: Store, ask: Ask) -> d.CallList:
-    state, q = views.get(store, ask.run_id), ask.query
-    found = sorted((c for c in state.calls if c.step > q.after), key=lambda c: c.step)
-    more = len(found) > q.limit
+    state, q = ask.states.get(store, ask.run_id), ask.query
+    # By step, except where calls overlap: of those after the page, the lowest steps are wanted.
+    found = heapq.nsmallest(
+        q.limit + 1, (c for c in state.calls if c.step > q.after), key=lambda c: c.step
+    )
     page = found[: q.limit]
-    return d.CallList(page, page[-1].step if more else None, state.seq)
+    return d.CallList(page, page[-1].step if len(found) > q.limit else None, state.seq)
 
 
 def events(store: Store, ask: Ask) -> d.EventList:
@@ -424,6 +429,11 @@ def gc(store: Store, ask: Ask) -> garbage.Collected:
     )  # fmt: skip
 
 
+def delete(store: Store, ask: Ask) -> d.Deleted:
+    control.delete(store, ask.run_id)
+    return d.Deleted(ask.run_id)
+
+
 def unschedule(store: Store, ask: Ask) -> d.Deleted:
     name = ask.path["schedule_id"]
     if not store.schedules.delete(name):
@@ -438,7 +448,7 @@ HANDLERS: Final[dict[str, Handler]] = {
         for handler in (
             whoami, runs, get, row, head, at, diff, calls, events, timeline, result, verify, export, artifact, blob, inbox,
             agents, schedules, doctor, approve, reject, answer, resolve, start, signal, patch, pause, cancel, undo,
-            resume, rerun, fork, gc, unschedule,
+            resume, rerun, fork, delete, gc, unschedule,
         )
     },
 }  # fmt: skip
