@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from holdfast import Holdfast, Run, agent, control, views
 from holdfast.core.log import Record
-from holdfast.errors import InvalidInput, NotNow, RunFailed
+from holdfast.errors import InvalidInput, NotNow, RunFailed, RunWaiting
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.views.moments import Checkpoints, around
 from holdfast.views.search import parse, search
@@ -124,6 +124,19 @@ def test_a_form_without_its_token_is_refused(hf: Holdfast) -> None:
             follow_redirects=False,
         )
         assert (303, True) == (done.status_code, hf.get("mail-2").cancel_requested)
+
+
+@pytest.mark.parametrize(("size", "is_shown"), [(5_000, True), (300_000, True), (1_500_000, False)])
+def test_approve_is_disabled_unless_every_argument_is_shown(
+    hf: Holdfast, client: TestClient, size: int, is_shown: bool
+) -> None:
+    """Nothing that is approved is cut: not a long text, not one that is stored outside the log."""
+    with pytest.raises(RunWaiting):
+        hf.run(mail, id="mail-4", to="a " * (size // 2) + "THE END")
+    page = client.get("/inbox").text
+    button = re.search(r'<button class="button primary approve"[^>]*>', page)
+    assert button is not None
+    assert (is_shown, is_shown) == ("THE END" in page, "disabled" not in button[0])
 
 
 def test_a_patch_lets_a_failed_run_continue_in_one_append(hf: Holdfast) -> None:

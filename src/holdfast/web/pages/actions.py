@@ -193,7 +193,7 @@ def _says_patch(view: RunView, _: Form) -> list[str]:
         found.append(_next(view.state))
     return [
         *found,
-        f"It is refused if the run goes on meanwhile (the state shown is as of event {view.state.seq}).",
+        f"It is refused if the run continues in the meantime (the state shown is as of event {view.state.seq}).",
     ]
 
 

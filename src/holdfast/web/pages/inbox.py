@@ -7,7 +7,8 @@ that is signed in.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -36,10 +37,28 @@ class Item:
     since: int
     wait: Waiting | None = None
     call: Call | None = None
+    asked: Any = None
+    """What exactly is asked, decoded from the bytes that a decision is bound to."""
+    is_whole: bool = True
+    """Whether `asked` is all of it; if not, it cannot be approved here."""
 
     @property
     def until(self) -> int | None:
         return self.wait.until if self.wait is not None else None
+
+
+EXACT_BYTES: Final = 1024 * 1024
+"""What is larger is not shown on a page, and so cannot be approved on one."""
+
+
+def _exact(store: Store, item: Item) -> Item:
+    """The item with what exactly is asked, also if it is stored outside the log."""
+    given = item.call.args if item.call is not None else item.wait.show if item.wait else None
+    if given is None:
+        return item
+    if given.blob and given.bytes > EXACT_BYTES:
+        return replace(item, is_whole=False)
+    return replace(item, asked=views.value(store, item.run_id, given))
 
 
 def items_of(
@@ -63,6 +82,7 @@ async def inbox(site: Site, request: Request) -> Response:
     found = await site.server.call(lambda store: read_inbox(store, limit=ROWS, cursor=cursor))
     now = await site.server.call(lambda store: store.now())
     items = [i for x in found.items for i in items_of(x.run_id, x.agent, x.requests, x.in_doubt)]
+    items = await site.server.call(lambda store: [_exact(store, i) for i in items])
     items.sort(key=lambda i: (i.until is None, i.until or 0, i.since))
     did = request.query_params.get("did", "")[:300]
     return page(
@@ -93,7 +113,7 @@ async def _find(site: Site, request: Request) -> tuple[Item, RunRow, RunState]:
     row, state = await site.server.call(read)
     for found in items_of(run_id, row.agent, state.waits, state.in_doubt):
         if found.id == asked:
-            return found, row, state
+            return await site.server.call(partial(_exact, item=found)), row, state
     raise NotFound(
         f"run {run_id!r} has no open request {asked!r}; it may have been decided already"
     )
@@ -126,7 +146,7 @@ def _reject(store: Store, run_id: str, asked: str, form: dict[str, str], by: str
     control.reject(
         store, run_id, asked, by=by, why=form.get("why", ""), digest=form.get("digest", "")
     )
-    return f"Rejected. {run_id} is told so when a worker claims it."
+    return f"Rejected. {run_id} continues with the rejection as soon as a worker claims it."
 
 
 def _answer(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:

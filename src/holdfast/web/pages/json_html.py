@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from holdfast.core.events import Value, bytes_of
 from holdfast.core.plain import to_plain
-from holdfast.words.text import count, visible
+from holdfast.words.text import count, pretty, visible
 
 OPEN_LEVELS: Final = 2
 FLAT_ITEMS: Final = 50
@@ -41,6 +41,27 @@ def json_html(value: Any, open_levels: int = OPEN_LEVELS) -> Markup:
     return Markup('<div class="json" hx-ignore>{}</div>').format(
         _node(to_plain(value), open_levels)
     )
+
+
+EXACT_LEVELS: Final = 9
+
+
+def exact_html(value: Any) -> Markup:
+    """The value with nothing hidden, for decisions: as a tree if that shows all of it, else as JSON text."""
+    plain = to_plain(value)
+    if _is_short(plain):
+        return json_html(plain, EXACT_LEVELS)
+    return Markup('<pre class="whole" tabindex="0">{}</pre>').format(pretty(plain))
+
+
+def _is_short(value: Any, levels: int = EXACT_LEVELS) -> bool:
+    """Whether `json_html` shows all of it, open."""
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT and not _BASE64.fullmatch(value)
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return levels > 0 and len(value) <= MAX_ITEMS and all(_is_short(x, levels - 1) for x in inside)
 
 
 def _node(value: Any, levels: int, depth: int = 0) -> Markup:

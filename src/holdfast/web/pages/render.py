@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from holdfast.control import roles
 from holdfast.web.auth import Principal, allows
 from holdfast.web.context import server_of
-from holdfast.web.pages.json_html import json_html
+from holdfast.web.pages.json_html import exact_html, json_html
 from holdfast.words import signs
 from holdfast.words.text import compact, cut, span, visible
 
@@ -108,6 +108,7 @@ def environment() -> Environment:
         "cut": lambda text, limit: cut(visible(str(text)), limit),
         "compact": compact,
         "json": json_html,
+        "exact": exact_html,
         "size": size,
         "moment": moment,
         "iso": iso,
