@@ -275,7 +275,7 @@ def test_a_child_created_while_its_parent_is_being_cancelled_begins_no_call(plac
     create = hf.store.create
 
     def cancel_first(new: Any, *args: Any, **kwargs: Any) -> Any:
-        if new.parent:
+        if new.run.parent:
             elsewhere.cancel("p", why="just now")
         return create(new, *args, **kwargs)
 
@@ -298,7 +298,7 @@ def test_a_child_whose_creator_died_before_it_looked_begins_no_call(place: Place
         pass
 
     def cancel_create_and_die(new: Any, *args: Any, **kwargs: Any) -> Any:
-        if not new.parent:
+        if not new.run.parent:
             return create(new, *args, **kwargs)
         elsewhere.cancel("p")
         create(new, *args, **kwargs)
