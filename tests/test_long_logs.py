@@ -15,6 +15,7 @@ from holdfast import (
     CallFailed,
     Holdfast,
     InvalidInput,
+    Options,
     Run,
     RunBusy,
     RunWaiting,
@@ -102,6 +103,33 @@ def test_a_process_that_has_executed_a_long_run_leaves_a_snapshot(
 
     assert opened.reads(lambda: hf.get("r", brief=True)) <= 10
     assert hf.get("r", brief=True).left_out == STEPS - 100
+
+
+@step
+def wait_for_a_snapshot() -> str:
+    eventually(WAITS["snapshot"])
+    return "seen"
+
+
+WAITS: dict[str, Callable[[], bool]] = {}
+
+
+@agent
+def busy(run: Run) -> str:
+    for i in range(20):
+        look(i)
+    return wait_for_a_snapshot()
+
+
+def test_while_a_long_run_executes_its_process_leaves_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.exec.engine.LONG_LOG", 10)
+    monkeypatch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 10)
+    with Holdfast(tmp_path / "h.db", options=Options(lease_seconds=3)) as hf:
+        WAITS["snapshot"] = lambda: hf.store.snapshot("r") is not None
+
+        assert hf.run(busy, id="r") == "seen"
 
 
 def test_after_the_first_look_a_brief_state_reads_only_what_is_new(opened: Counting) -> None:

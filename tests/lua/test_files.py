@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import lupa.lua54
 import pytest
 
 from holdfast.cli.test import found
 from holdfast.errors import InvalidInput
 from holdfast.lua import load_program
+from holdfast.lua.ops import Ops
 from holdfast.lua.validate import problems_of
+from holdfast.lua.vm import Limits, Vm
 from holdfast.testing.crash import explore
 from holdfast.testing.spec import judge, play_of, play_scenario
 
@@ -224,6 +227,21 @@ def test_the_files_use_every_name_and_every_sentence() -> None:
     assert [] == [name for name in NAMES if name not in said]
     assert [] == [x for x in SENTENCES if not re.search(x, said, re.MULTILINE)]
     assert len(RIGHT) + len(REFUSED) >= 60
+
+
+def test_the_files_use_every_global_that_the_language_defines() -> None:
+    """Asked of the language itself, so that no new name stays without a file: each global, and each of its members."""
+    code = re.sub(r"--(?!\[\[)[^\n]*", "", all_text())
+    vm = Vm(Ops(load_program(RIGHT[0]), "here").table(), Limits())
+    of_lua = set(lupa.lua54.LuaRuntime(encoding=None).globals())
+    unused = []
+    for key, value in vm.sandbox[b"globals"].items():
+        name = key.decode()
+        members = value.keys() if lupa.lua54.lua_type(value) == "table" else ()
+        wanted = [rf"\b{name}\b", *(rf"(\b{name}\.|\"){m.decode()}\b" for m in members)]
+        unused += [one for one in wanted if key not in of_lua and not re.search(one, code)]
+
+    assert [] == unused
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=name_of)

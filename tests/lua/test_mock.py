@@ -1,4 +1,4 @@
-"""`holdfast test FILE.tac --mock` executes nothing that has no mock: it is an error that names the tool or agent."""
+"""`holdfast test FILE.tac --mock`: what has no mock is an error that names it; states are compared as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Specifications([[
 Feature: mocks
   Scenario: it runs
     When the procedure runs
-    Then the procedure should complete successfully
+    Then %(then)s
 ]])
 """
 CALLS = {
@@ -40,10 +40,16 @@ CALLS = {
 }
 
 
-def played(folder: Path, body: str, mocks: str = "") -> dict[str, Any]:
+def played(
+    folder: Path,
+    body: str,
+    mocks: str = "",
+    then: str = "the procedure should complete successfully",
+    options: tuple[str, ...] = (),
+) -> dict[str, Any]:
     path = folder / "file.tac"
-    path.write_text(FILE % {"mocks": mocks, "body": body})
-    result = CliRunner().invoke(cli.cli, ["test", str(path), "--mock", "--json"])
+    path.write_text(FILE % {"mocks": mocks, "body": body, "then": then})
+    result = CliRunner().invoke(cli.cli, ["test", str(path), "--mock", "--json", *options])
     (scenario,) = json.loads(result.stdout)["scenarios"]
     assert result.exit_code == (0 if scenario["ok"] else 1)
     assert isinstance(scenario, dict)
@@ -71,3 +77,27 @@ def test_what_has_a_mock_or_contacts_nothing_runs(body: str, mocks: str, tmp_pat
     scenario = played(tmp_path, body, mocks)
 
     assert scenario["ok"], scenario
+
+
+@pytest.mark.parametrize(
+    ("sentence", "holds"),
+    [
+        ("the state number should be 5", True),
+        ('the state number should be "5"', True),
+        ("the state text should be 5", True),
+        ('the state text should be "5"', True),
+        ("the state flag should be true", True),
+        ("the state number should be 6", False),
+        ("the state text should be 6", False),
+        ("the state missing should be 5", False),
+        ("the state number should not be 6", True),
+        ("the state number should not be 5", False),
+        ("the state text should not be 5", False),
+    ],
+)
+def test_a_state_is_compared_as_text(sentence: str, holds: bool, tmp_path: Path) -> None:
+    body = 'state.number, state.text, state.flag = 5, "5", true'
+
+    scenario = played(tmp_path, body, then=sentence)
+
+    assert holds == scenario["ok"], scenario

@@ -211,3 +211,29 @@ def test_a_second_run_with_the_same_key_gets_the_recorded_result(tmp_path: Path)
 
     assert [{"message_id": "m-1"}] * 2 == results
     assert 1 == len(calls)
+
+
+def test_after_a_returned_error_and_a_code_change_it_has_sent_once(tmp_path: Path) -> None:
+    """The tool sends, and returns an error instead of an id. Resumed, and run again with better code, it sends no more."""
+    path = hosted(tmp_path)
+    outbox: dict[str, int] = {}
+
+    @tool
+    def send_email(to: str, subject: str, body: str, idempotency_key: str = "") -> dict[str, str]:
+        outbox[idempotency_key] = outbox.get(idempotency_key, 0) + 1
+        return {"error": "the receiver answered too late"}
+
+    with Holdfast(tmp_path / "h.db") as hf, pytest.raises(RunFailed, match="message_id is missing"):
+        hf.run(procedure(path, tools=[send_email]), id="r", **INPUT)
+    changed = path.read_text().replace(
+        "state.message_id = result.message_id",
+        'state.message_id = result.message_id or ("unconfirmed: " .. result.error)',
+    )
+    path.write_text(changed)
+    better = procedure(path, tools=[send_email])
+    with Holdfast(tmp_path / "h.db", agents=[better]) as hf:
+        resumed = hf.resume("r")
+        again = hf.rerun("r")
+
+    assert {"message_id": "unconfirmed: the receiver answered too late"} == resumed == again
+    assert {"recap:sam@example.com:Q1": 1} == outbox

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,57 @@ state[t]
 (function() state.x = print return 1 end)()
 (function() local c = {} c.c = c state.x = c return 1 end)()
 (function() state.x = "\\255" return 1 end)()
+(function() local s, t = ("x"):rep(4000000), {} for i = 1, 5000 do t[i] = s end state.x = t return 1 end)()
+(function() local s, t = ("x"):rep(4000000), {} for i = 1, 5000 do t[i] = s end return Json.encode(t) end)()
+(function() local s, t = ("x"):rep(4000000), {} for i = 1, 5000 do t["k" .. i] = s end return Json.encode(t) end)()
+(function() local s, t = ("x"):rep(4000000), {} for i = 1, 5000 do t[i] = s end State.set(table.unpack(t)) return 1 end)()
+(function() local s, t = ("x"):rep(4000000), {} for i = 1, 5000 do t[i] = s end MessageHistory.append(table.unpack(t)) return 1 end)()
+Json.decode("[" .. ("[],"):rep(2000000) .. "[]]")
+string.format("%99999d", 1)
+string.format("%.99999f", 1)
+string.format("%" .. ("0"):rep(100000) .. "d", 1)
+string.format("%s")
+string.pack("!99", 1)
+("x").y.z
+(function() ("x").y = 1 return 1 end)()
+setmetatable("x", {})
+setmetatable(print, {})
+setmetatable(coroutine.running(), {})
+getmetatable(coroutine.running())
+getmetatable(print)
+getmetatable(setmetatable({}, {__metatable = false}))
+debug.getinfo(1, "f").func
+debug.getinfo(error).func
+select(2, pcall(error, t)).__call
+select(2, pcall(Json.decode, "{")).__cause__
+select(2, pcall(Sleep, "x")).args
+select(2, pcall(os.date, "%Y", 1e300)).args
+select(2, pcall(os.date, "a\\0b")).args
+select(2, pcall(MessageHistory.tail, "x")).args
+select(2, pcall(State.increment, "x", {})).args
+select(2, pcall(File.write)).args
+os.time.__self__
+Json.decode("{}").__class__
+Log.info.__globals__
+File.read.__func__
+coroutine.wrap(print).__self__
+table.unpack(setmetatable({}, {__len = function() return 1 << 62 end}))
+utf8.char(1 << 40)
+string.char(256)
+_G._G._G.package.loaded
+_ENV._ENV
+require("tactus.tools.done").__class__
+require("lib\\0x")
+require("link/passwd")
+require("/etc/hosts.lua")
+File.read("")
+File.read("fifo")
+File.exists("../a.tac") and 1
+File.size("/etc/passwd")
+File.write("a.tac", "x")
+File.write("x.TAC", "x")
+File.write("link/x.txt", "x")
+File.write("x.txt/../../y.txt", "x")
 (function() state.x = 0/0 return 1 end)()
 """.strip().splitlines()
 
@@ -123,13 +175,45 @@ ENDLESS = {
     "concat": "local t = {} for i = 1, 1000 do t[i] = ('x'):rep(100000) end return table.concat(t)",
     "closures": "local t = {} while true do t[#t + 1] = function() return t end end",
     "memory caught": "local t = {} while true do pcall(function() while true do t[#t + 1] = ('x'):rep(9999) end end) end",
+    "rep of nothing": "while true do local s = (''):rep(1 << 60) end",
+    "rep with nothing between": "while true do local s = ('').rep('', 1 << 60, '') end",
+    "balanced pattern": "return (('('):rep(3000000)):find('%b()')",
+    "balanced pattern in gsub": "return (('('):rep(3000000)):gsub('%b()', '')",
+    "back reference": "return (('a'):rep(20000)):find('(.-)%1%1%1b')",
+    "gsub that backtracks": "return (('a'):rep(30000)):gsub('(.-)(.-)(.-)b', '%1')",
+    "gmatch that backtracks": "for x in (('a'):rep(30000)):gmatch('.-.-.-b') do end",
+    "wrap in pcall": "while true do pcall(coroutine.wrap(function() while true do end end)) end",
+    "short coroutines": "while true do coroutine.wrap(function() for i = 1, 150 do end end)() end",
+    "coroutines in coroutines": """local function deep(n) coroutine.wrap(function() if n > 0 then pcall(deep, n - 1) end
+        while true do end end)() end while true do pcall(deep, 100) end""",
+    "memory in a coroutine": "coroutine.wrap(function() local t = {} while true do t[#t + 1] = ('x'):rep(999) .. #t end end)()",
+    "memory in suspended coroutines": """local all = {} while true do local co = coroutine.wrap(function()
+        local s = ('x'):rep(9999) coroutine.yield() return s end) co() all[#all + 1] = co end""",
+    "chain of rep": "local s = 'x' for i = 1, 60 do s = s:rep(8) end return #s",
+    "table.pack": "local t = {} for i = 1, 100000 do t[i] = i end local all = {} while true do all[#all + 1] = table.pack(table.unpack(t)) end",
+    "table.move": "while true do table.move({}, 1, 9999999, 2) end",
+    "concat of a range": "while true do pcall(table.concat, {}, '', 1, 9999999) end",
+    "concat of one text": "local t, s = {}, ('x'):rep(1000000) for i = 1, 1000 do t[i] = s end return #table.concat(t)",
+    "sort without order": "local t = {} for i = 1, 100000 do t[i] = i end while true do table.sort(t, function() return true end) end",
+    "equal": "local m = {__eq = function() while true do end end} return setmetatable({}, m) == setmetatable({}, m)",
+    "length": "return #setmetatable({}, {__len = function() while true do end end})",
+    "handler": "xpcall(error, function() while true do end end, 'x')",
+    "handler that fails": "while true do xpcall(error, function() error('x') end, 'x') end",
+    "close in a coroutine": """coroutine.wrap(function() local c <close> = setmetatable({}, {__close = function() while true do end end})
+        error('x') end)()""",
+    "close that catches": "local c <close> = setmetatable({}, {__close = function() while true do pcall(function() while true do end end) end end}) while true do end",
+    "goto in pcall": "::top:: pcall(function() ::inner:: goto inner end) goto top",
+    "pairs": "for _ in pairs(setmetatable({}, {__pairs = function() return function() return 1 end end})) do end",
+    "checkpoint": "Step.checkpoint(function() while true do end end)",
+    "checkpoint in a coroutine": "coroutine.wrap(function() Step.checkpoint(function() while true do end end) end)()",
     "format": "local s = ('%99d'):rep(10000) while true do pcall(string.format, s, 1) end",
 }  # fmt: skip
 
 
 def run(folder: Path, body: str) -> object:
     """The result of a procedure with this body, in a project of its own."""
-    (folder / "link").exists() or (folder / "link").symlink_to("/etc")
+    (folder / "link").symlink_to("/etc")
+    os.mkfifo(folder / "fifo")
     file = folder / "a.tac"
     file.write_text(
         't = Tool { description = "x", risk = "read", input = {}, function() error("no") end }\n'

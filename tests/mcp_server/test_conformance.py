@@ -51,25 +51,49 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.terminate()
 
 
-def test_every_scenario_that_applies_passes(address: str, tmp_path: Path) -> None:
-    """The rest is listed with its reason in conformance.json."""
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_every_scenario_that_applies_passes(address: str, tmp_path: Path, revision: str) -> None:
+    """What each revision of the protocol requires; the rest is listed with its reason in conformance.json."""
     suite = program("conformance")
-    words = [*suite, "server", "--url", address, "--suite", "all", "-o", str(tmp_path)]
+    words = [*suite, "server", "--url", address, "--requirements", revision, "-o", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
-    outcomes = dict(re.findall(r"^[✓✗] ([\w-]+): (\d+ passed, \d+ failed)$", done.stdout, re.M))
-    listed = subprocess.run(
-        [*suite, "list", "--server"], capture_output=True, text=True, timeout=60
-    )
-    known = re.findall(r"^  - ([\w-]+)", listed.stdout, re.M)
-
-    assert set(known) == set(outcomes), done.stdout + done.stderr
-    assert not set(NOT_APPLICABLE) - set(known), "these scenarios are gone: take them off the list"
-    wrong = {
-        name: said
-        for name, said in outcomes.items()
-        if name not in NOT_APPLICABLE and not re.fullmatch(r"[1-9]\d* passed, 0 failed", said)
+    checks = {
+        scenario_of(file): json.loads(file.read_text("utf-8"))
+        for file in tmp_path.glob("*/checks.json")
     }
-    assert {} == wrong
+
+    ran = re.findall(r"^[✓✗] ([\w-]+): ", done.stdout, re.M)
+    assert "tools-list" in ran, done.stdout + done.stderr
+    assert set(ran) == set(checks)
+    wrong = {
+        f"{scenario}/{check['id']}": check.get("errorMessage")
+        for scenario, found in checks.items()
+        for check in found
+        if check["status"] == "FAILURE"
+    }
+    assert {} == {name: said for name, said in wrong.items() if not applies_not(name)}
+    for scenario in checks.keys() - NOT_APPLICABLE.keys():
+        assert "SUCCESS" in [check["status"] for check in checks[scenario]], scenario
+
+
+def scenario_of(file: Path) -> str:
+    """Of a folder such as `server-tools-list-2026-11-17T01-29-03-490Z`."""
+    return re.sub(r"^server-|-\d{4}-\d\d-\d\dT[\d-]+Z$", "", file.parent.name)
+
+
+def applies_not(check: str) -> bool:
+    """Whether it is listed, or its scenario is. What is sent must be valid in any case."""
+    scenario, _, name = check.partition("/")
+    return check in NOT_APPLICABLE or (scenario in NOT_APPLICABLE and name != "wire-schema-valid")
+
+
+def test_what_does_not_apply_is_in_the_suite_and_has_a_reason() -> None:
+    listed = subprocess.run(
+        [*program("conformance"), "list", "--server"], capture_output=True, text=True, timeout=60
+    )
+    known = set(re.findall(r"^  - ([\w-]+)", listed.stdout, re.M))
+
+    assert set() == {name.partition("/")[0] for name in NOT_APPLICABLE} - known
     assert all(NOT_APPLICABLE.values())
 
 

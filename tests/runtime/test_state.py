@@ -686,7 +686,7 @@ def test_a_patch_that_is_sent_again_under_its_key_is_recorded_once(home: Any) ->
 
     assert [True, False] == [hf.patch("r", {"n": 1}, expected=read, key="k") for _ in range(2)]
     assert read + 1 == hf.get("r").seq
-    with pytest.raises(InvalidInput, match="another patch"):
+    with pytest.raises(InvalidInput, match="another request"):
         hf.patch("r", {"n": 2}, key="k")
 
 

@@ -41,8 +41,13 @@ TOOLS = {
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
-    "$defs": {"address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}},
-    "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
+    "$defs": {"address": {
+        "$anchor": "addressDef", "type": "object",
+        "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+    }},
+    "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}, "kind": {"enum": ["a", "b"]}},
+    "allOf": [{"anyOf": [{"required": ["name"]}, {"required": ["address"]}]}],
+    "if": {"required": ["kind"]}, "then": {"required": ["name"]}, "else": {},
     "additionalProperties": False,
 }  # fmt: skip
 

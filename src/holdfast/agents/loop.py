@@ -97,7 +97,7 @@ def loop(
 
         def body(
             session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
-        ) -> Flow:
+        ) -> Flow[Any]:
             return _Loop(session, spec, run, root, states, max_iterations).flow(kwargs)
 
         spec = agent_spec_of(fn, {**options, "body": body}, params)
@@ -153,7 +153,7 @@ class _Loop:
         self.declared = session.lineage.policy
         self.has_begun = False
 
-    def flow(self, kwargs: dict[str, Any]) -> Flow:
+    def flow(self, kwargs: dict[str, Any]) -> Flow[Any]:
         """Apply the function until the state is done; the last state."""
         session, root = self.session, self.root
         learn_names(session, self.spec.fn)
@@ -174,7 +174,7 @@ class _Loop:
         document = self.session.draft.loop.frozen()
         return None if document is None else msgspec.convert(document, self.kind)
 
-    def _begin(self, goal: Any) -> Flow:
+    def _begin(self, goal: Any) -> Flow[AgentState]:
         now = self.session.store.now()
         first = self.states.first(goal)
         first = msgspec.structs.replace(first, session=self.session.run_id, iteration=0).stamped(
@@ -190,7 +190,7 @@ class _Loop:
             raise self.session.diverged("its first state", "none", "a loop")
         return msgspec.json.decode(bytes(recorded.state.json), type=self.kind)
 
-    def _iterate(self, state: AgentState, kwargs: dict[str, Any]) -> Flow:
+    def _iterate(self, state: AgentState, kwargs: dict[str, Any]) -> Flow[AgentState]:
         session, root = self.session, self.root
         if state.iteration >= self.max_iterations:
             said = f"not done after {state.iteration} iterations (max_iterations={self.max_iterations})"
@@ -203,7 +203,7 @@ class _Loop:
         number = state.iteration + 1
         given = state.at_iteration(number)
         with measured() as durations:
-            raw = yield Invoke(
+            raw: object = yield Invoke(
                 session,
                 self.fn,
                 kwargs,
@@ -231,7 +231,9 @@ class _Loop:
             return True
         return is_first and journal.undoing and journal.undo is None
 
-    def _end(self, before: AgentState, returned: AgentState, durations: Durations) -> Flow:
+    def _end(
+        self, before: AgentState, returned: AgentState, durations: Durations
+    ) -> Flow[AgentState]:
         session = self.session
         made: list[AgentState] = []
 

@@ -10,9 +10,9 @@ from holdfast.testing.spec import play_of
 
 
 def main() -> None:
-    """`python -m holdfast.cli.fork_server FD TARGET mock|real`."""
-    fd, target, mocked = sys.argv[1:]
-    file = found(target, mocked == "mock")
+    """`python -m holdfast.cli.fork_server FD TARGET mock|real NAME=VALUE…`."""
+    fd, target, mocked, *params = sys.argv[1:]
+    file = found(target, mocked == "mock", params)
     plays = [play_of(scenario, file.cast) for scenario in file.scenarios]
     serve(int(fd), plays.__getitem__)
 

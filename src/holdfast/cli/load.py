@@ -162,9 +162,11 @@ def check_agent(loaded: Loaded, row: RunRow) -> None:
         )
 
 
-def parameters(name: str, schema: ParamSchema, given: Iterable[str]) -> dict[str, Any]:
+def parameters(
+    name: str, schema: ParamSchema, given: Iterable[str], *, partial: bool = False
+) -> dict[str, Any]:
     """`k=v` texts as the agent's parameters; a usage error that lists all that is wrong, and what is
-    wanted."""
+    wanted. If `partial`, some may be missing."""
     wanted = schema.parameters
     loose = any(p.kind == "more" for p in wanted)
     named = {p.name: p for p in wanted if p.kind in ("named", "positional")}
@@ -181,7 +183,9 @@ def parameters(name: str, schema: ParamSchema, given: Iterable[str]) -> dict[str
             except NotStorable:
                 wrong.append(f"{key}={value!r} is not {type_name(named[key].type)}")
     given_names = {key for key, _ in map(pair, given)}
-    missing = [n for n, p in named.items() if p.is_required and n not in given_names]
+    missing = [
+        n for n, p in named.items() if p.is_required and n not in given_names and not partial
+    ]
     wrong += [f"{name} is missing" for name in missing]
     if wrong:
         listed = "\n".join(f"  {p}" for p in named.values())

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare.mocks import Mock, mocks_of
 from holdfast.runtime.declare.specs import spec_of
+from holdfast.testing.builtin_steps import (
+    output_field_should_be,
+    output_field_should_not_be,
+    state_should_be,
+    state_should_not_be,
+)
 from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
-from holdfast.testing.step_matcher import Outcome, Sentence, sentence
+from holdfast.testing.step_matcher import (
+    Outcome,
+    Sentence,
+    Unmet,
+    json_or_text,
+    sentence,
+    sentences_in,
+)
 
 if TYPE_CHECKING:
     from holdfast.cli.load import Loaded
@@ -22,7 +37,7 @@ def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
     names = vars(loaded.module)
     program: Program = names["__lua__"]
     cast = Cast(loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock)
-    known = [*_own_sentences(program), *known_sentences(names)]
+    known = [*_own_sentences(program), *_OF_THE_LANGUAGE, *known_sentences(names)]
     scenarios: list[Scenario] = []
     for spec in program.declared.specs:
         scenarios += read_spec(spec.text, spec.file, known, first_line=spec.line)
@@ -71,6 +86,47 @@ def _executed(tool: Callable[..., Any]) -> Mock:
     return mock
 
 
+# In a .tac file a value is compared as text, and True is true: 5 and "5" are equal. Specs of Python agents are exact.
+
+
+@sentence("the state {key} should be {value:value}")
+def _state_should_be(outcome: Outcome, key: str, value: Any) -> None:
+    _one_of(state_should_be, outcome, key, value)
+
+
+@sentence("the state {key} should not be {value:value}")
+def _state_should_not_be(outcome: Outcome, key: str, value: Any) -> None:
+    for form in _forms(value):
+        state_should_not_be(outcome, key, form)
+
+
+@sentence("the output {field} should be {value:value}")
+def _output_should_be(outcome: Outcome, field: str, value: Any) -> None:
+    _one_of(output_field_should_be, outcome, field, value)
+
+
+@sentence("the output {field} should not be {value:value}")
+def _output_should_not_be(outcome: Outcome, field: str, value: Any) -> None:
+    for form in _forms(value):
+        output_field_should_not_be(outcome, field, form)
+
+
+def _one_of(expects: Callable[..., None], outcome: Outcome, key: str, value: Any) -> None:
+    *others, last = _forms(value)
+    for form in others:
+        with contextlib.suppress(Unmet):
+            return expects(outcome, key, form)
+    return expects(outcome, key, last)
+
+
+def _forms(value: Any) -> list[Any]:
+    """What has the same text: 5 for "5", true for True; the value itself last."""
+    if not isinstance(value, str):
+        return [json.dumps(value, ensure_ascii=False), value]
+    known = {"true": True, "false": False}
+    return [known.get(value.lower(), json_or_text(value)), value]
+
+
 def _own_sentences(program: Program) -> list[Sentence]:
     return [
         Sentence(step.text, "outcome", _asked(program, step.number, step.text))
@@ -85,7 +141,7 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
 
     @sentence(said)
     def ask(outcome: Outcome, **values: Any) -> None:
-        vm, fn = program.custom_step(number)
+        vm, fn = program.custom_step(number, outcome.state, outcome.run.stage)
         seen = {"state": outcome.state, "output": outcome.result, "status": outcome.status,
                 "stage": outcome.run.stage, "error": outcome.error}  # fmt: skip
         try:
@@ -96,3 +152,11 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
             outcome.expect(said, from_lua(result), holds=result is not False)
 
     return ask
+
+
+_OF_THE_LANGUAGE: Final = sentences_in(
+    {
+        fn.__name__: fn
+        for fn in (_state_should_be, _state_should_not_be, _output_should_be, _output_should_not_be)
+    }
+)

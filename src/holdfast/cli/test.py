@@ -10,8 +10,8 @@ import inspect
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +22,11 @@ import click
 
 from holdfast.cli import text
 from holdfast.cli.common import json_option
-from holdfast.cli.load import LUA, Loaded, load
+from holdfast.cli.load import LUA, Loaded, load, parameters
 from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.runtime.declare.mocks import mocks_of
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.testing.crash import Fault, Lives, Report, explore
 from holdfast.testing.fork_server import ForkServers
 from holdfast.testing.spec import (
@@ -52,6 +53,8 @@ class Found:
     cast: Cast
     scenarios: list[Scenario]
     test_files: list[Path]
+    params: tuple[str, ...] = ()
+    """NAME=VALUE, as they were typed."""
 
 
 @dataclass(slots=True)
@@ -86,8 +89,16 @@ class Tally:
     metavar="TEXT",
     help="Only scenarios and tests whose name contains TEXT.",
 )
+@click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the agent, for scenarios that do not give it.",
+)
 @json_option
-def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str,
+def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str, params: tuple[str, ...],
          as_json: bool) -> None:  # fmt: skip
     """Run the specs of an agent: SPEC in its file, a .feature file of the same name, test_ functions.
 
@@ -102,7 +113,7 @@ def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: boo
     tally = Tally(as_json)
     # What the user's code prints is not our data.
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        for file in [found(target, mock) for target in targets]:
+        for file in [found(target, mock, params) for target in targets]:
             _test_file(file, tally, only, crash=crash_everywhere)
     _end(tally, only)
 
@@ -110,8 +121,19 @@ def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: boo
 # ── finding ──────────────────────────────────────────────────────────────────────────────────
 
 
-def found(target: str, mock: bool) -> Found:
+def found(target: str, mock: bool, params: Sequence[str] = ()) -> Found:
     """What there is to test: scenarios, and files with test functions."""
+    file = _found(target, mock)
+    if not params:
+        return file
+    if file.cast.chosen is None:
+        raise click.UsageError(f"--param needs one agent; name it: {target}:AGENT")
+    spec = agent_spec(file.cast.chosen)
+    given = parameters(spec.name, spec.params.schema, params, partial=True)
+    return replace(file, cast=replace(file.cast, input=given), params=tuple(params))
+
+
+def _found(target: str, mock: bool) -> Found:
     given, file = target, Path(target)
     feature: Path | None = None
     if file.suffix == ".feature":
@@ -199,7 +221,15 @@ def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
 
 def _fork_server_command(file: Found, fd: int) -> list[str]:
     mocked = "mock" if file.cast.strict else "real"
-    return [sys.executable, "-m", "holdfast.cli.fork_server", str(fd), file.given, mocked]
+    return [
+        sys.executable,
+        "-m",
+        "holdfast.cli.fork_server",
+        str(fd),
+        file.given,
+        mocked,
+        *file.params,
+    ]
 
 
 def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Report:

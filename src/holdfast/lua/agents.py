@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from holdfast import InvalidInput
 from holdfast.agents.llm import LLMAgent
 from holdfast.agents.models.anthropic import AnthropicModel
 from holdfast.agents.models.base import Model
 from holdfast.agents.models.openai import OpenAIModel
 from holdfast.core.parts import Message, Role
-from holdfast.errors import InvalidInput
 from holdfast.lua.dialogue import AgentMessages, Dialogue
 from holdfast.lua.schema import Fields, fitted
 from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
-    from holdfast.runtime.api.run import Run
+    from holdfast import Run
 
 OPTIONS: Final = (
     "name", "description", "provider", "model", "system_prompt", "initial_message", "tools", "tool_choice", "prepare",

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
+from holdfast.core import values
 
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 1_000_000
+TEXT_MAX: Final = 64 * 1024 * 1024
+"""Bytes of all texts of one value. Lua has a text once, however often a table refers to it; here each is a copy."""
 _EXACT: Final = 2**53
 
 
@@ -39,7 +42,10 @@ def to_lua(runtime: Any, value: Any) -> Any:
         for number, item in enumerate(value, 1):
             table[number] = to_lua(runtime, item)
         return table
-    raise NotPlain(f"a {type(value).__name__} has no form in Lua")
+    lowered = values.lower(value, typed=True)  # what a Python tool returned: a record, a date
+    if type(lowered) is type(value):
+        raise NotPlain(f"a {type(value).__name__} has no form in Lua")
+    return to_lua(runtime, lowered)
 
 
 def _key(key: Any) -> Any:
@@ -53,12 +59,9 @@ def from_lua(value: Any, what: str = "the value") -> Any:
 
 class _Reader:
     def __init__(self, what: str) -> None:
-        self._what, self._left = what, NODES_MAX
+        self._what, self._left, self._text_left = what, NODES_MAX, TEXT_MAX
 
     def read(self, value: Any, path: str, depth: int) -> Any:
-        self._left -= 1
-        if self._left < 0:
-            raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, bytes):
@@ -87,30 +90,37 @@ class _Reader:
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
     def _table(self, table: Any, path: str, depth: int) -> Any:
-        items = list(table.items())
-        if not items:
-            return []
-        size = len(items)
-        if all(isinstance(key, int) and not isinstance(key, bool) for key, _ in items):
-            by_key = dict(items)
-            if by_key.keys() == set(range(1, size + 1)):
-                return [self.read(by_key[n], f"{path}[{n}]", depth) for n in range(1, size + 1)]
+        items: dict[bytes | int, Any] = {}
+        for key, item in table.items():
+            self._count(key)
+            self._count(item)
+            items[self._checked_key(key, path)] = item
+        if items.keys() == set(range(1, len(items) + 1)):
+            return [self.read(items[n], f"{path}[{n}]", depth) for n in range(1, len(items) + 1)]
         found: dict[str, Any] = {}
-        for key, item in items:
+        for key, item in items.items():
             name = self._name(key, path)
             if name in found:
                 raise NotPlain(f"{self._what}{path} has the key {name} twice, as text and number")
             found[name] = self.read(item, f"{path}.{name}", depth)
         return dict(sorted(found.items()))
 
-    def _name(self, key: Any, path: str) -> str:
-        if isinstance(key, bytes):
-            return self._text(key, path)
-        if isinstance(key, int) and not isinstance(key, bool):
-            return str(key)
-        if isinstance(key, float) and key.is_integer():
-            return str(int(key))
+    def _count(self, value: Any) -> None:
+        self._left -= 1
+        if isinstance(value, bytes):
+            self._text_left -= len(value)
+        if self._left < 0:
+            raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
+        if self._text_left < 0:
+            raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
+
+    def _checked_key(self, key: Any, path: str) -> bytes | int:
+        if isinstance(key, bytes | int) and not isinstance(key, bool):
+            return key
         raise NotPlain(f"{self._what}{path} has a key that is neither text nor a whole number")
+
+    def _name(self, key: bytes | int, path: str) -> str:
+        return self._text(key, path) if isinstance(key, bytes) else str(key)
 
 
 def _is_table(value: Any) -> bool:

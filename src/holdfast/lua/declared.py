@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from holdfast import Budget, InvalidInput, Rate, Retry
 from holdfast.agents.models.base import Model
-from holdfast.core.policy import Budget, Rate, Retry
-from holdfast.errors import InvalidInput
 from holdfast.lua.agents import OPTIONS as AGENT_OPTIONS
 from holdfast.lua.agents import AgentDecl, provider_and_model
 from holdfast.lua.convert import from_lua, kind_of, text
@@ -44,6 +43,7 @@ class ToolDecl:
     has_undo: bool = False
     is_open: bool = False
     """Whether it takes any arguments, because it declares none."""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,11 @@ class ProcedureDecl:
     """A procedure that a file declares."""
 
     name: str
-    input: Fields
+    fields: Fields
+    """Its input."""
     output: Fields
     state: Fields
+    description: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
     is_open: bool = False
@@ -113,7 +115,7 @@ class _Reader:
         for entry in self._vm.language[b"declarations"].values():
             kind, line = text(entry[b"kind"]), entry[b"line"]
             name = None if entry[b"name"] is None else text(entry[b"name"])
-            with _at(text(entry[b"file"]), line):
+            with at(text(entry[b"file"]), line):
                 readers[kind](name, entry[b"spec"], line)
         return self._found
 
@@ -126,7 +128,7 @@ class _Reader:
 
     # ── tools ────────────────────────────────────────────────────────────────────────────
 
-    def _tool(self, name: str | None, spec: Any, _line: int) -> None:
+    def _tool(self, name: str | None, spec: Any, line: int) -> None:
         name = self._named("Tool", name, self._found.tools)
         where = f"Tool {name}"
         host = _text_option(spec, "use", where)
@@ -141,7 +143,7 @@ class _Reader:
         self._found.tools[name] = ToolDecl(
             name, read_fields(spec[b"input"], f"{where}: input"), _text_option(spec, "description", where),
             _options(spec, _TOOL, where), host.removeprefix("host."),
-            spec[b"check"] is not None, spec[b"undo"] is not None, spec[b"input"] is None,
+            spec[b"check"] is not None, spec[b"undo"] is not None, spec[b"input"] is None, line,
         )  # fmt: skip
 
     # ── agents ───────────────────────────────────────────────────────────────────────────
@@ -210,7 +212,14 @@ class _Reader:
         )
         options = _options(spec, _PROCEDURE, where)
         self._found.procedures[name] = ProcedureDecl(
-            name, taken, returned, kept, options, line, spec[b"input"] is None
+            name,
+            taken,
+            returned,
+            kept,
+            _text_option(spec, "description", where),
+            options,
+            line,
+            spec[b"input"] is None,
         )
 
     def _stages(self, _name: str | None, spec: Any, _line: int) -> None:
@@ -258,7 +267,7 @@ class _Reader:
 
 
 @contextmanager
-def _at(file: str, line: int) -> Iterator[None]:
+def at(file: str, line: int) -> Iterator[None]:
     """Errors inside say where the declaration is."""
     try:
         yield

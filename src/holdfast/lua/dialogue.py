@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast import InvalidInput
 from holdfast.core import dialogue
 from holdfast.core.parts import Message, Role
 from holdfast.core.tokens import ESTIMATE
-from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from holdfast import Run
     from holdfast.core.parts import ToolCall
-    from holdfast.runtime.api.run import Run
 
 
 def _agent_of(message: Message) -> str:

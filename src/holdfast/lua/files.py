@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
 
 READ_MAX: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".lua", ".tac")
@@ -32,6 +32,8 @@ class Project:
 
     def read(self, given: str) -> str:
         path = self.path(given)
+        if path.exists() and not path.is_file():
+            raise InvalidInput(f"{given!r} is not a file")
         try:
             if path.stat().st_size > READ_MAX:
                 raise InvalidInput(f"{given!r} is larger than {READ_MAX:,} bytes")

@@ -206,7 +206,7 @@ for _, kind in ipairs({ "string", "number", "boolean", "array", "object", "integ
     local made = { type = kind }
     for k, v in pairs(options or {}) do
       if k ~= "required" and k ~= "default" and k ~= "description" and k ~= "enum" and k ~= "items" then
-        fail("field." .. kind .. " has no option " .. text_of(k) .. "; it takes required, default, description, enum")
+        fail("field." .. kind .. " has no option " .. text_of(k) .. "; it takes required, default, description, enum, items")
       end
       made[k] = v
     end

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
 
 _TOOL: Final = ("returns", "temporal", "conditional", "error")
 _AGENT: Final = ("tool_calls", "message", "data", "usage")

@@ -1,7 +1,7 @@
 """What the names of the language do: each method is one operation that Lua calls.
 
-`Ops` is for a file that is loaded or a tool's body: what needs a run is refused. `RunOps` is for a procedure, on its
-`Run`. Values are converted here; errors that a file may catch are those of `vm.CATCHABLE`.
+`Ops` is for a file that is loaded, `BodyOps` for a tool's body, `SpecOps` for a step of a spec: what needs a run is
+refused. `RunOps` is for a procedure, on its `Run`. Values are converted here; errors that a file may catch are those of `vm.CATCHABLE`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidInput
-from holdfast.lua.convert import from_lua, text, to_lua
+from holdfast import InvalidInput
+from holdfast.lua.convert import NODES_MAX, from_lua, text, to_lua
 
 if TYPE_CHECKING:
     from holdfast.lua.seam import LoadedFile
@@ -67,8 +67,11 @@ class Ops:
         return json.dumps(from_lua(value, "Json.encode"), ensure_ascii=False).encode()
 
     def json_decode(self, given: Any = None) -> Any:
+        said = text(given)
+        if sum(map(said.count, "[{,")) > NODES_MAX:
+            raise InvalidInput(f"Json.decode: more than {NODES_MAX:,} parts")
         try:
-            return self._lua(json.loads(text(given), parse_constant=_not_json))
+            return self._lua(json.loads(said, parse_constant=_not_json))
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"Json.decode: not JSON: {error}") from None
 
@@ -77,14 +80,18 @@ class Ops:
         return source, f"@{file}".encode()
 
     def os_date(self, template: Any = None, when: Any = None) -> Any:
-        template = "%c" if template is None else text(template)
-        moment = (
-            self._now() if when is None else datetime.datetime.fromtimestamp(when, datetime.UTC)
-        )
-        template = template.removeprefix("!")
-        if template.startswith("*t"):
-            return self._lua(_fields_of(moment))
-        return moment.strftime(template).encode()
+        form = "%c" if template is None else text(template).removeprefix("!")
+        try:
+            moment = (
+                self._now() if when is None else datetime.datetime.fromtimestamp(when, datetime.UTC)
+            )
+            return (
+                self._lua(_fields_of(moment))
+                if form.startswith("*t")
+                else moment.strftime(form).encode()
+            )
+        except (TypeError, ValueError, OverflowError, OSError) as error:
+            raise InvalidInput(f"os.date: {error}") from None
 
     def os_time(self, table: Any = None) -> int:
         if table is None:
@@ -134,14 +141,34 @@ class BodyOps(Ops):
     def file_read(self, name: Any = None) -> Any:
         return self._lua(self.program.project.read(text(name)))
 
-    def file_write(self, name: Any, content: Any) -> Any:
+    def file_write(self, name: Any = None, content: Any = None) -> Any:
         return self.program.project.write(text(name), text(content))
 
-    def file_exists(self, name: Any) -> bool:
+    def file_exists(self, name: Any = None) -> bool:
         return self.program.project.exists(text(name))
 
-    def file_size(self, name: Any) -> int:
+    def file_size(self, name: Any = None) -> int:
         return self.program.project.size(text(name))
+
+
+class SpecOps(Ops):
+    """The operations of a `Step` of a spec: it reads the state of a run that has ended."""
+
+    def __init__(self, program: LoadedFile, state: Mapping[str, Any], stage: str) -> None:
+        super().__init__(program, "in a step of a spec, which only reads")
+        self._state, self._stage = state, stage
+
+    def state_get(self, key: Any = None) -> Any:
+        return self._lua(self._state.get(text(key)))
+
+    def state_all(self) -> Any:
+        return self._lua(dict(self._state))
+
+    def stage_current(self) -> bytes | None:
+        return self._stage.encode() or None
+
+    def stage_is(self, stage: Any = None) -> bool:
+        return self._stage == text(stage)
 
 
 def said(message: bytes, data: Any) -> str:

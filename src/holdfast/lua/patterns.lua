@@ -2,8 +2,7 @@
 --
 -- The C library cannot be interrupted, and a pattern with several repetitions can take it hours on a text of a few
 -- thousand characters. `sandbox.lua` uses these functions for every pattern that might.
-local byte, sub = string.byte, string.sub
-local find_plain = string.find
+local byte, find, string_char, sub = string.byte, string.find, string.char, string.sub
 local concat, pack, unpack = table.concat, table.pack, table.unpack
 local error, type, tostring = error, type, tostring
 
@@ -12,14 +11,21 @@ local PERCENT, DOT, STAR, PLUS, MINUS, QUESTION = 37, 46, 42, 43, 45, 63
 local OPEN, CLOSE, DOLLAR, CARET, LEFT, RIGHT = 40, 41, 36, 94, 91, 93
 local LOWER_B, LOWER_F, ZERO, NINE = 98, 102, 48, 57
 
--- The classes, each as a table of bytes, made once with the C library on single characters.
-local CLASSES = {}
-for letter in ("acdglpsuwxACDGLPSUWX"):gmatch(".") do
-  local set = {}
-  for c = 0, 255 do
-    set[c] = find_plain(string.char(c), "^%" .. letter) ~= nil
+-- The classes by letter, each as a table of bytes, made with the C library on single characters when first used.
+local LETTERS = "acdglpsuwxACDGLPSUWX"
+local classes = {}
+
+local function class_of(letter)
+  local set = classes[letter]
+  if set == nil then
+    local name = string_char(letter)
+    set = find(LETTERS, name, 1, true) ~= nil and {}
+    if set then
+      for c = 0, 255 do set[c] = find(string_char(c), "^%" .. name) ~= nil end
+    end
+    classes[letter] = set
   end
-  CLASSES[byte(letter)] = set
+  return set
 end
 
 local function class_end(p, i)
@@ -39,7 +45,7 @@ local function class_end(p, i)
 end
 
 local function in_class(c, letter)
-  local set = CLASSES[letter]
+  local set = class_of(letter)
   if set then return set[c] end
   return letter == c
 end
@@ -301,7 +307,7 @@ local function expanded(repl, found, whole)
       end
       i = i + 1
     else
-      local next_percent = find_plain(repl, "%", i, true) or #repl + 1
+      local next_percent = find(repl, "%", i, true) or #repl + 1
       parts[#parts + 1] = sub(repl, i, next_percent - 1)
       i = next_percent
     end

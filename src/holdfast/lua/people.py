@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidInput
-from holdfast.runtime.call.requests import Approval
+from holdfast import Approval, InvalidInput
 
 if TYPE_CHECKING:
-    from holdfast.runtime.api.run import Run
+    from holdfast import Run
+
+
+_COMMON: Final = ("message", "timeout")
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "approve": (*_COMMON, "context", "default"),
+    "input": (*_COMMON, "placeholder", "default", "options"),
+    "review": (*_COMMON, "artifact", "artifact_type", "options", "default"),
+    "select": (*_COMMON, "options", "default"),
+    "multiple": (*_COMMON, "options", "default"),
+    "inputs": (*_COMMON, "items"),
+    "notify": ("message", "level", "context"),
+    "escalate": (*_COMMON, "context"),
+}
+"""What each takes; anything else is refused, not ignored."""
 
 
 class People:
@@ -16,6 +31,15 @@ class People:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+
+    def ask(self, verb: str, options: dict[str, Any]) -> Any:
+        """One of `Human.*` by its name, if it takes these options."""
+        unknown = [option for option in options if option not in OPTIONS[verb]]
+        if unknown:
+            raise InvalidInput(
+                f"Human.{verb} has no option {unknown[0]}; it takes {', '.join(OPTIONS[verb])}"
+            )
+        return getattr(self, verb)(options)
 
     def approve(self, options: dict[str, Any]) -> bool:
         """Whether a person approved; `default` (false) if nobody decided within `timeout`."""
@@ -25,6 +49,8 @@ class People:
 
     def input(self, options: dict[str, Any]) -> Any:
         """A person's answer; `default` if nobody answered within `timeout`."""
+        if "options" in options:
+            return self.select(options)
         message, hint = _message(options, "input"), options.get("placeholder")
         prompt = f"{message} ({hint})" if hint else message
         answer = self._run.ask(prompt, timeout=options.get("timeout"))
@@ -77,9 +103,11 @@ class People:
 
     def notify(self, options: dict[str, Any]) -> None:
         """A line for people who look at the run. Nobody is waited for."""
-        self._run.log(
-            f"notify: {_message(options, 'notify')}", level=str(options.get("level", "info"))
+        shown = (
+            f" {json.dumps(options['context'], ensure_ascii=False)}" if "context" in options else ""
         )
+        message = _message(options, "notify")
+        self._run.log(f"notify: {message}{shown}", level=str(options.get("level", "info")))
 
     def escalate(self, options: dict[str, Any]) -> bool:
         """Wait until a person has dealt with it."""

@@ -13,23 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast import InvalidInput, ParamSchema, agent, step, tool
 from holdfast.agents.models.base import Model
-from holdfast.errors import InvalidInput
 from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
-from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, read_declared
+from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
 from holdfast.lua.files import Project
-from holdfast.lua.ops import BodyOps, Ops
+from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
-from holdfast.lua.schema import KEY, fitted, function_with_fields
+from holdfast.lua.schema import KEY, fitted, param_schema
 from holdfast.lua.vm import Limits, LuaError, Vm
-from holdfast.runtime.api.decorators import agent as declare_agent
-from holdfast.runtime.api.decorators import step as declare_step
-from holdfast.runtime.api.decorators import tool as declare_tool
 from holdfast.runtime.declare.specs import spec_of
 
 if TYPE_CHECKING:
-    from holdfast.runtime.api.run import Run
+    from holdfast import Run
 
 
 class Program:
@@ -91,9 +88,9 @@ class Program:
         except LuaError as error:
             raise InvalidInput(f"{self.path} cannot be loaded: {error}") from error
 
-    def custom_step(self, number: int) -> tuple[Vm, Any]:
-        """A function of `Step(…)`, in a state of its own."""
-        vm = self._vm(Ops(self, "in a step of a spec"))
+    def custom_step(self, number: int, state: Mapping[str, Any], stage: str) -> tuple[Vm, Any]:
+        """A function of `Step(…)`, in a Lua state of its own, where it can read the run's state and stage."""
+        vm = self._vm(SpecOps(self, state, stage))
         steps = [d for d in vm.language[b"declarations"].values() if d[b"kind"] == b"Step"]
         return vm, steps[number][b"spec"][b"fn"]
 
@@ -103,21 +100,19 @@ class Program:
         def run_procedure(run: Run, /, **given: Any) -> Any:
             return self._execute(run, decl, given)
 
+        run_procedure.__doc__ = decl.description or None
         name = self.name if decl.name == MAIN else f"{self.name}.{decl.name}"
-        made = function_with_fields(
-            run_procedure, name, decl.input, module=self.name, doc=f"{self.path.name}:{decl.line}", first="run", is_open=decl.is_open
-        )  # fmt: skip
-        declared: Callable[..., Any] = declare_agent(name=name, stages=self.stages, **decl.options)(
-            made
-        )
+        with at(self.path.name, decl.line):
+            declared: Callable[..., Any] = agent(
+                name=name, stages=self.stages, schema=_schema(decl), **decl.options
+            )(run_procedure)
         return declared
 
     def _execute(self, run: Run, decl: ProcedureDecl, given: dict[str, Any]) -> Any:
         ops = RunOps(self, run, decl)
-        values = given.get("values", given) if decl.is_open else given
         ops.set_defaults()
         vm = self._vm(ops)
-        entered = to_lua(vm.lua, values)
+        entered = to_lua(vm.lua, given)
         vm.language[b"set_input"](entered)
         spec = vm.language[b"find"](b"Procedure", decl.name.encode())
         result = from_lua(vm.call(spec[1], entered), "the procedure's result")
@@ -132,7 +127,7 @@ class Program:
             known = ", ".join(self.procedures)
             raise InvalidInput(f"there is no procedure {name!r}; the file has {known}")
         decl = self.declared.procedures[name]
-        return self.procedures[name](**fitted(decl.input, args, name, others=decl.is_open))
+        return self.procedures[name](**fitted(decl.fields, args, name, others=decl.is_open))
 
     # ── tools ────────────────────────────────────────────────────────────────────────────
 
@@ -178,24 +173,21 @@ class Program:
         if decl.host:
             return self.host(decl.host)
 
-        def body(**given: Any) -> Any:
-            values = given.get("values", given) if decl.is_open else given
-            return self._body(decl.name, 1, values)
+        def unkeyed(**given: Any) -> Any:
+            return self._body(decl.name, 1, given)
 
-        made = function_with_fields(
-            body,
-            decl.name,
-            decl.fields,
-            module=self.name,
-            doc=decl.description,
-            is_open=decl.is_open,
-        )
+        def keyed(idempotency_key: str = "", **given: Any) -> Any:
+            return self._body(decl.name, 1, {**given, KEY: idempotency_key or None})
+
+        body = keyed if KEY in decl.fields else unkeyed
+        body.__doc__ = decl.description or None
         options = dict(decl.options)
         if decl.has_check:
             options["check"] = lambda key: self._body(decl.name, b"check", key)
         if decl.has_undo:
             options["undo"] = lambda result: self._body(decl.name, b"undo", result)
-        return declare_tool(name=decl.name, **options)(made)
+        with at(self.path.name, decl.line):
+            return tool(name=decl.name, schema=_schema(decl), **options)(body)
 
     def _body(self, name: str, which: Any, given: Any) -> Any:
         """Execute a tool's body in a Lua state that belongs to this thread."""
@@ -203,18 +195,16 @@ class Program:
         if vm is None or vm.fatal is not None:
             vm = self._bodies.vm = self._vm(BodyOps(self))
         spec = vm.language[b"find"](b"Tool", name.encode())
-        if isinstance(given, dict):
-            given = {k: v for k, v in given.items() if k != KEY or v}
         return from_lua(vm.call(spec[which], to_lua(vm.lua, given)), f"the result of {name}")
 
     def _file_steps(self) -> dict[str, Callable[..., Any]]:
         """Reading and writing files, recorded. Writing is safe to repeat: it writes the same content."""
         project = self.project
         return {
-            "read": declare_step(name="File.read")(project.read),
-            "write": declare_step(name="File.write")(project.write),
-            "exists": declare_step(name="File.exists")(project.exists),
-            "size": declare_step(name="File.size")(project.size),
+            "read": step(name="File.read")(project.read),
+            "write": step(name="File.write")(project.write),
+            "exists": step(name="File.exists")(project.exists),
+            "size": step(name="File.size")(project.size),
         }
 
     # ── for the command line ─────────────────────────────────────────────────────────────
@@ -227,8 +217,14 @@ class Program:
         names.update(self._tools)
         names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
         names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
+        names["MOCKS"] = dict(self.declared.mocks)
         names["__lua__"] = self
         return made
+
+
+def _schema(decl: ProcedureDecl | ToolDecl) -> ParamSchema | None:
+    """What it takes; None without a declared input: whatever it is given."""
+    return None if decl.is_open else param_schema(decl.fields)
 
 
 def _tool_name(fn: Callable[..., Any]) -> str:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import datetime
 import functools
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput, step
 from holdfast.lua.convert import from_lua, kind_of, text
 from holdfast.lua.dialogue import Dialogue
 from holdfast.lua.ops import Ops, said
 from holdfast.lua.people import People
 from holdfast.lua.templates import render
-from holdfast.runtime.api.decorators import step
 
 if TYPE_CHECKING:
+    from holdfast import Run
     from holdfast.lua.declared import ProcedureDecl
     from holdfast.lua.seam import LoadedFile
-    from holdfast.runtime.api.run import Run
 
 _WRITES: Final = ("note_progress", "json_encode", "json_decode", "module_source")
 """Operations before which the state need not be written back."""
@@ -102,7 +102,9 @@ class RunOps(Ops):
         return self._lua(dict(self.run.state.all()))
 
     def state_increment(self, key: Any = None, by: Any = None) -> Any:
-        amount = 1 if by is None else from_lua(by)
+        amount = 1 if by is None else from_lua(by, "State.increment")
+        if isinstance(amount, bool) or not isinstance(amount, int | float):
+            raise InvalidInput("State.increment takes a name and a number")
         self._live.pop(_name(key), None)
         return self._lua(self.run.state.increment(_name(key), amount))
 
@@ -155,9 +157,11 @@ class RunOps(Ops):
 
     def system_alert(self, options: Any = None) -> None:
         given = from_lua(options, "System.alert")
-        if not isinstance(given, dict) or "message" not in given:
-            raise InvalidInput("System.alert takes a table with message=")
-        self.run.log(f"alert: {given['message']}", level=str(given.get("level", "warn")))
+        if not isinstance(given, dict) or not isinstance(given.get("message"), str):
+            raise InvalidInput("System.alert takes a table with message=, a text")
+        message, level = given.pop("message"), str(given.pop("level", "warn"))
+        shown = f" {json.dumps(given, ensure_ascii=False)}" if given else ""
+        self.run.log(f"alert: {message}{shown}", level=level)
 
     def note_progress(self, iterations: int, stopped: bool, reason: Any, success: bool) -> None:
         now = (iterations, stopped, reason, success)
@@ -213,7 +217,7 @@ class RunOps(Ops):
             raise InvalidInput(f"Human.{verb} takes a table with message=")
         if isinstance(given.get("message"), str):
             given["message"] = self.template(given["message"])
-        return self._lua(getattr(self._people, verb)(given))
+        return self._lua(self._people.ask(verb, given))
 
     def human_approve(self, options: Any) -> Any:
         return self._ask("approve", options)
@@ -242,6 +246,8 @@ class RunOps(Ops):
     # ── time, chance, files, messages ────────────────────────────────────────────────────
 
     def sleep(self, seconds: Any = None) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise InvalidInput("Sleep takes a number of seconds")
         self.run.sleep(seconds)
 
     def _now(self) -> datetime.datetime:
@@ -270,7 +276,11 @@ class RunOps(Ops):
 
     def messages(self, verb: bytes, *args: Any) -> Any:
         plain = [from_lua(arg, f"MessageHistory.{text(verb)}") for arg in args]
-        return self._lua(getattr(self.dialogue, f"do_{text(verb)}")(*plain))
+        try:
+            result = getattr(self.dialogue, f"do_{text(verb)}")(*plain)
+        except TypeError as error:
+            raise InvalidInput(f"MessageHistory.{text(verb)}: {error}") from None
+        return self._lua(result)
 
 
 def _name(key: Any) -> str:

@@ -14,8 +14,8 @@ local assert, error, getmetatable, ipairs, load, next = assert, error, getmetata
 local pcall, rawequal, rawget, rawlen, rawset, select = pcall, rawequal, rawget, rawlen, rawset, select
 local setmetatable, tonumber, tostring, type, xpcall = setmetatable, tonumber, tostring, type, xpcall
 local math, string, table, utf8, coroutine, debug = math, string, table, utf8, coroutine, debug
-local floor, huge, math_type = math.floor, math.huge, math.type
-local byte, find, format, gsub, sub = string.byte, string.find, string.format, string.gsub, string.sub
+local floor, math_type = math.floor, math.type
+local find, format, gsub, rep = string.find, string.format, string.gsub, string.rep
 local concat, insert, move, pack, remove, unpack = table.concat, table.insert, table.move, table.pack, table.remove, table.unpack
 local co_create, co_resume, co_status, co_close = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
 local getinfo, sethook, traceback, metatable = debug.getinfo, debug.sethook, debug.traceback, debug.getmetatable
@@ -23,7 +23,10 @@ local random, randomseed = math.random, math.randomseed
 
 local HOOK_EVERY = 1000
 local C_STEPS_MAX = 10000000 -- what a single call of the C library may take
+local C_STEPS_PER_INSTRUCTION = 10
+local PLAIN_MAX = 1000000000
 local RANGE_MAX = 10000000
+local ARGUMENTS_MAX = 8
 local MEMORY = "not enough memory"
 
 -- ── what ends a run ───────────────────────────────────────────────────────────────────────────
@@ -39,9 +42,16 @@ local function check()
   if fatal then error(FATAL, 0) end
 end
 
-local function hook()
+local function charge(instructions)
   check()
-  if py.exhausted(HOOK_EVERY) then die() end
+  if py.exhausted(instructions) then die() end
+end
+
+local function hook() charge(HOOK_EVERY) end
+
+-- The C library is not interrupted by the hook. What may take it long is refused, or charged before it starts.
+local function charge_steps(steps)
+  if steps > HOOK_EVERY then charge(steps // C_STEPS_PER_INSTRUCTION) end
 end
 
 -- A Python function as one of Lua. It returns true and values; false and a message, which becomes an error of the
@@ -51,6 +61,7 @@ local function bridge(name, level)
   level = level or 2
   return function(...)
     check()
+    if select("#", ...) > ARGUMENTS_MAX then error("too many arguments", level) end -- each is copied to Python
     local ok, a, b = fn(...)
     if ok then return a, b end
     if ok == nil then die() end
@@ -62,6 +73,11 @@ local function is_memory_error(e)
   return e == MEMORY
 end
 
+-- An exception that Python raised outside of an operation: an interrupt. It must end the run.
+local function is_exception(e)
+  return type(e) == "userdata"
+end
+
 -- What a failed call gives to the file: never a value of Python, and never FATAL.
 local function caught(ok, e, ...)
   if ok then return true, e, ... end
@@ -70,7 +86,10 @@ local function caught(ok, e, ...)
     py.out_of_memory()
     die()
   end
-  if type(e) == "userdata" then return false, "error in a call of Python" end
+  if is_exception(e) then
+    py.escaped(e)
+    die()
+  end
   return false, e
 end
 
@@ -85,20 +104,16 @@ end
 function safe.xpcall(f, handler, ...)
   check()
   return caught(xpcall(f, function(e)
-    if fatal or is_memory_error(e) then return e end
-    if type(e) == "userdata" then e = "error in a call of Python" end
+    if fatal or is_memory_error(e) or is_exception(e) then return e end
     return handler(e)
   end, ...))
 end
 
 -- ── coroutines ────────────────────────────────────────────────────────────────────────────────
-local threads = setmetatable({}, { __mode = "k" })
-
 local function create(f)
-  check()
+  charge(HOOK_EVERY // 10) -- what a short one executes is not counted by its hook
   local co = co_create(f)
   sethook(co, hook, "", HOOK_EVERY)
-  threads[co] = true
   return co
 end
 
@@ -323,12 +338,12 @@ local function text_argument(value, n, name)
 end
 
 -- Whether the C library takes at most C_STEPS_MAX steps for it, whatever the text.
-local function is_cheap(s, p, plain)
+local function is_cheap(s, p)
   local n = #s + 1
-  if plain then return n * #p <= C_STEPS_MAX * 100 end
   local _, repeats = gsub(p, "[%*%+%-%?]", "")
+  local _, balances = gsub(p, "%%b", "") -- each reads to the end of the text
   local steps = n * (#p + 1)
-  for _ = 1, repeats do
+  for _ = 1, repeats + balances do
     steps = steps * n
     if steps > C_STEPS_MAX then return false end
   end
@@ -339,24 +354,34 @@ local function with_patterns(name)
   local fast, slowly = string[name], slow[name]
   return function(s, p, ...)
     s, p = text_argument(s, 1, name), text_argument(p, 2, name)
-    if is_cheap(s, p, false) then return fast(s, p, ...) end
+    charge_steps(#s + #p)
+    if is_cheap(s, p) then return fast(s, p, ...) end
     return slowly(s, p, ...)
   end
 end
 
 local safe_string = {
   byte = string.byte, char = string.char, len = string.len, lower = string.lower, upper = string.upper,
-  rep = string.rep, reverse = string.reverse, sub = string.sub, pack = string.pack, unpack = string.unpack,
+  reverse = string.reverse, sub = string.sub, pack = string.pack, unpack = string.unpack,
   packsize = string.packsize,
   match = with_patterns("match"), gmatch = with_patterns("gmatch"), gsub = with_patterns("gsub"),
 }
+
+function safe_string.rep(s, n, separator)
+  s = text_argument(s, 1, "rep")
+  separator = separator == nil and "" or text_argument(separator, 3, "rep")
+  if s == "" and separator == "" then return "" end -- the C library would count to n
+  if type(n) == "number" and n > 0 and n <= PLAIN_MAX then charge_steps((#s + #separator) * n) end
+  return rep(s, n, separator)
+end
 
 local find_pattern = with_patterns("find")
 
 function safe_string.find(s, p, init, plain)
   s, p = text_argument(s, 1, "find"), text_argument(p, 2, "find")
   if plain or not find(p, "[%^%$%*%+%?%.%(%)%[%]%%%-]") then
-    if not is_cheap(s, p, true) then
+    charge_steps(#s + #p)
+    if #s * #p > PLAIN_MAX then
       error("string.find: the texts are too long for each other (" .. #s .. " and " .. #p .. " bytes)", 2)
     end
     return find(s, p, init, true)
@@ -384,6 +409,7 @@ end
 -- ── tables ────────────────────────────────────────────────────────────────────────────────────
 local function check_range(name, count)
   if count > RANGE_MAX then error("table." .. name .. ": more than " .. RANGE_MAX .. " elements", 3) end
+  charge_steps(count)
 end
 
 local safe_table = { pack = table.pack }
@@ -498,17 +524,17 @@ globals._G = env
 -- ── running ───────────────────────────────────────────────────────────────────────────────────
 local function report(e)
   if fatal then return FATAL end
-  if is_memory_error(e) then return e end
+  if is_memory_error(e) or is_exception(e) then return e end
   local ok, text = pcall(text_of, e)
-  if type(e) == "userdata" or not ok then text = "error in a call of Python" end
+  if not ok then text = "an error whose __tostring fails" end
   return { text, traceback(nil, 2) }
 end
 
 local function finished(ok, first, ...)
   if ok then return true, first, ... end
   if fatal then return nil end
-  if is_memory_error(first) then
-    py.out_of_memory()
+  if is_memory_error(first) or is_exception(first) then
+    if is_exception(first) then py.escaped(first) else py.out_of_memory() end
     fatal = true
     return nil
   end

@@ -1,17 +1,14 @@
-"""Fields: what `input=`, `output=` and `state=` of a Lua table declare, as types of Python and as checks.
-
-`functions_with_fields` is the only place that turns fields into parameters of a Python function.
-"""
+"""Fields: what `input=`, `output=` and `state=` of a Lua table declare, as a `ParamSchema` and as checks."""
 
 from __future__ import annotations
 
-import inspect
-import keyword
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput, Parameter, ParamSchema
+from holdfast.core.params import readable_type
 from holdfast.lua.convert import from_lua, kind_of, text
 
 TYPES: Final[dict[str, Any]] = {
@@ -36,12 +33,21 @@ class Field:
     default: Any = None
     description: str = ""
     enum: tuple[Any, ...] = ()
+    items: str = ""
+    """The type of an array's elements; empty if any."""
 
-    @property
-    def python_type(self) -> Any:
-        kind = Literal[self.enum] if self.enum else TYPES[self.type]
-        kind = kind if self.required or self.default is not None else kind | None
-        return Annotated[kind, self.description] if self.description else kind
+    def parameter(self) -> Parameter:
+        """The field as a parameter."""
+        kind = TYPES[self.type]
+        if self.enum:
+            kind = readable_type(Literal[self.enum])
+        elif self.items:
+            kind = types.GenericAlias(list, (TYPES[self.items],))
+        if self.default is not None:
+            return Parameter(self.name, kind, self.default, self.description)
+        if self.required:
+            return Parameter(self.name, kind, description=self.description)
+        return Parameter(self.name, kind | None, None, self.description)
 
     def fitted(self, value: Any, where: str) -> Any:
         """The value, with an empty table as what the field declares; InvalidInput if it is of another type."""
@@ -49,12 +55,13 @@ class Field:
             return {}
         if value is None and not self.required:
             return value
-        expected = TYPES[self.type]
-        is_right = isinstance(value, expected) and (
-            self.type == "boolean" or not isinstance(value, bool)
-        )
-        if not is_right:
+        if not _is_a(value, self.type):
             raise InvalidInput(f"{where}{self.name} must be a {self.type}, not {_shown(value)}")
+        for number, item in enumerate(value if self.items else (), 1):
+            if not _is_a(item, self.items):
+                raise InvalidInput(
+                    f"{where}{self.name}[{number}] must be a {self.items}, not {_shown(item)}"
+                )
         if self.enum and value not in self.enum:
             choices = ", ".join(map(repr, self.enum))
             raise InvalidInput(f"{where}{self.name} must be one of {choices}, not {value!r}")
@@ -62,6 +69,10 @@ class Field:
 
 
 Fields = Mapping[str, Field]
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    return isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
 def _shown(value: Any) -> str:
@@ -106,13 +117,23 @@ def _field(name: str, given: Any, where: str) -> Field:
         raise InvalidInput(f"{where} has the type {kind!r}; known are {', '.join(TYPES)}")
     made = Field(
         name, kind, bool(options.get("required", False)), None, str(options.get("description", "")),
-        tuple(options.get("enum", ())),
+        tuple(options.get("enum", ())), _items(options.get("items"), kind, where),
     )  # fmt: skip
     default = options.get("default")
     if default is None:
         return made
     fitted = made.fitted(default, f"{where}: the default of ")
-    return Field(name, kind, made.required, fitted, made.description, made.enum)
+    return replace(made, default=fitted)
+
+
+def _items(given: Any, kind: str, where: str) -> str:
+    """`items = "string"` or `items = field.string{}`."""
+    if given is None:
+        return ""
+    found = given.get("type") if isinstance(given, dict) else given
+    if kind != "array" or found not in TYPES:
+        raise InvalidInput(f"{where}: items is the type of an array's elements: {', '.join(TYPES)}")
+    return str(found)
 
 
 def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> dict[str, Any]:
@@ -135,42 +156,6 @@ def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> 
     }
 
 
-def function_with_fields(
-    fn: Callable[..., Any],
-    name: str,
-    fields: Fields,
-    *,
-    module: str,
-    doc: str = "",
-    first: str = "",
-    is_open: bool = False,
-) -> Callable[..., Any]:
-    """A function that takes these fields by name (and, if it `is_open`, any others). To be replaced by a parameter schema as a value."""
-    kinds = inspect.Parameter
-    parameters = [kinds(first, kinds.POSITIONAL_ONLY)] if first else []
-    annotations: dict[str, Any] = {}
-    for field in fields.values():
-        if not field.name.isidentifier() or keyword.iskeyword(field.name):
-            raise InvalidInput(
-                f"{name}: the field {field.name!r} cannot be a parameter; choose another name"
-            )
-        default = "" if field.name == KEY and field.default is None else field.default
-        empty = (
-            kinds.empty
-            if field.required and field.default is None and field.name != KEY
-            else default
-        )
-        annotations[field.name] = str if field.name == KEY else field.python_type
-        parameters.append(kinds(field.name, kinds.KEYWORD_ONLY, default=empty))
-    if is_open:
-        parameters.append(kinds("values", kinds.VAR_KEYWORD))
-
-    def called(*args: Any, **given: Any) -> Any:
-        return fn(*args, **given)
-
-    called.__name__ = called.__qualname__ = name
-    called.__module__ = module
-    called.__doc__ = doc or None
-    called.__annotations__ = annotations
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return called
+def param_schema(fields: Fields) -> ParamSchema:
+    """The fields as the parameters of an agent or tool. The runtime fills in the key, so it is not among them."""
+    return ParamSchema(tuple(f.parameter() for f in fields.values() if f.name != KEY))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.core import dialogue
 
 if TYPE_CHECKING:
-    from holdfast.runtime.api.run import Run
+    from holdfast import Run
 
 _TOKEN: Final = re.compile(r"\{(state|input|params|prepared)((?:\.\w+)+)\}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import InvalidInput
+from holdfast import InvalidInput
 from holdfast.lua.convert import text
 from holdfast.lua.ops import Ops
 from holdfast.lua.program import Program
@@ -151,7 +151,7 @@ def _stages(words: list[_Word], program: Program) -> Iterator[Problem]:
 
 def _templates(program: Program) -> Iterator[Problem]:
     main = program.declared.procedures["main"]
-    inputs = {name for p in program.declared.procedures.values() for name in p.input}
+    inputs = {name for p in program.declared.procedures.values() for name in p.fields}
     for agent in program.declared.agents.values():
         for template in (agent.system_prompt, agent.initial_message):
             for name in (*names_in(template, "input"), *names_in(template, "params")):

@@ -10,6 +10,7 @@ Not here: what the names of the language do (`ops.py`), what a file declares (`p
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import CallFailed, HoldfastError, InvalidInput, ModelError, OutOfTurns
+from holdfast import CallFailed, HoldfastError, InvalidInput, ModelError, OutOfTurns
 from holdfast.lua.convert import text
 
 MEGABYTE: Final = 1 << 20
+MESSAGE_MAX: Final = 10_000
 _HERE: Final = Path(__file__).parent
 _PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
 
@@ -52,8 +54,13 @@ CATCHABLE: Final = (CallFailed, InvalidInput, ModelError, OutOfTurns, LuaError)
 
 
 @functools.cache
-def _source(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+def _bytecode(name: str) -> bytes:
+    """One of our own Lua files, compiled once per process: a state is made for every execution."""
+    compiled = runtime_class()(encoding=None).execute(
+        b'return function(source, name) return string.dump(assert(load(source, name, "t"))) end'
+    )
+    code: bytes = compiled((_HERE / name).read_bytes(), b"=holdfast")
+    return code
 
 
 def runtime_class() -> Any:
@@ -87,6 +94,7 @@ class Vm:
         own: dict[str, Callable[..., Any]] = {
             "exhausted": self._exhausted,
             "out_of_memory": self._out_of_memory,
+            "escaped": self._escaped,
         }
         py = self.lua.table()
         for name, op in ops.items():
@@ -99,7 +107,8 @@ class Vm:
         self._call = self.sandbox[b"call"]
 
     def _own(self, name: str, *args: Any) -> Any:
-        return _compile(self.lua)(_source(name).encode(), b"=holdfast")(*args)
+        load = self.lua.execute(b'return function(code) return load(code, "=holdfast", "b") end')
+        return load(_bytecode(name))(*args)
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +124,7 @@ class Vm:
         """Call a function of Lua; its first result. Raises what must end the run, or LuaError."""
         outermost = self._ends == 0.0
         if outermost:
+            self._left = self.limits.instructions
             self._ends = time.thread_time() + self.limits.seconds
         try:
             got = self._call(fn, *args)
@@ -126,7 +136,7 @@ class Vm:
             raise self.fatal
         if ok:
             return first
-        cause, message = self.caught, text(first)
+        cause, message = self.caught, text(first)[:MESSAGE_MAX]
         error = LuaError(message, _readable(text(more[0]) if more else ""))
         is_same = cause is not None and _PLACE.sub("", message) == str(cause)
         raise error from (cause if is_same else None)
@@ -134,15 +144,20 @@ class Vm:
     # ── what Lua calls ───────────────────────────────────────────────────────────────────
 
     def _guarded(self, op: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-        """An operation that never raises: it returns whether it went well, and its result or message."""
+        """An operation that never raises: it returns whether it went well, and its result or message. Arguments
+        that it does not take are ignored, as Lua does."""
+        most = _parameters(op)
 
         def guarded(*args: Any) -> tuple[Any, ...]:
             began = time.thread_time()
             try:
-                result = op(*args)
+                result = op(*args[:most])
             except CATCHABLE as error:
                 self.caught = error
                 return False, _message(error)
+            except MemoryError:  # of Lua, while it was given a value
+                self._out_of_memory()
+                return (None,)
             except BaseException as error:  # noqa: BLE001 - kept, and raised when Lua has returned
                 self.fatal = error
                 return (None,)
@@ -165,14 +180,21 @@ class Vm:
             )
         return self.fatal is not None
 
+    def _escaped(self, error: BaseException) -> None:
+        self.fatal = error
+
     def _out_of_memory(self) -> None:
         self.fatal = LuaLimit(
             f"the file used more than {self.limits.memory // MEGABYTE} MB of memory"
         )
 
 
-def _compile(lua: Any) -> Any:
-    return lua.execute('return function(source, name) return assert(load(source, name, "t")) end')
+def _parameters(op: Callable[..., Any]) -> int | None:
+    """How many arguments it takes by position; None if any number."""
+    own = getattr(op, "__wrapped__", op)
+    code = own.__code__
+    is_open = code.co_flags & inspect.CO_VARARGS
+    return None if is_open else int(code.co_argcount) - inspect.ismethod(own)
 
 
 def _message(error: BaseException) -> bytes:

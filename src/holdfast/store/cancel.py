@@ -4,7 +4,7 @@ A cancellation is recorded in the parent's log, *then* its children are listed a
 way. The process that creates or opens a child run reads its parent's log *afterwards* (`cancelled_above`). So of a
 cancellation and a child that come at the same time, one sees the other.
 
-Not here: who may cancel a run, and what he is told (`control.py`).
+Not here: who may cancel a run, and what people are told (`control`).
 """
 
 from __future__ import annotations

@@ -54,11 +54,6 @@ def _compare(what: str, actual: Any, value: Any) -> None:
     Outcome.expect(f"{what} to be {shown(value)}", _there(actual), _same(actual, value))
 
 
-def _same_text(a: Any, b: Any) -> bool:
-    """Equal as a spec writes them: 5 and "5" are."""
-    return a is not _NOWHERE and _as_text(a) == _as_text(b)
-
-
 def _same(a: Any, b: Any) -> bool:
     """Equal, and alike: true is not 1."""
     return a is not _NOWHERE and json.dumps(a, sort_keys=True, default=repr) == json.dumps(
@@ -414,9 +409,7 @@ def tool_should_fail(outcome: Outcome, tool: str) -> None:
 
 @sentence("the state {key} should be {value:value}")
 def state_should_be(outcome: Outcome, key: str, value: Any) -> None:
-    actual = _at(outcome.state, key)
-    holds = _same(actual, value) or _same_text(actual, value)
-    outcome.expect(f"state {key} to be {shown(value)}", _there(actual), holds)
+    _compare(f"state {key}", _at(outcome.state, key), value)
 
 
 @sentence("the state {key} should be:")

@@ -499,9 +499,8 @@ def _static_faults(play: Play, first: _Seen) -> list[Fault]:
 
 def _ignores_key(fn: Callable[..., Any]) -> bool:
     code = getattr(fn, "__code__", None)
-    named = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if code is None or "locals" in code.co_names or "idempotency_key" not in named:
-        return False  # it cannot be seen
+    if code is None or "locals" in code.co_names:
+        return False
     body = list(dis.get_instructions(code))
     ops = {instruction.opname for instruction in body} - _OF_A_COROUTINE
     is_sketch = not any(op.startswith("RETURN") for op in ops) or ops <= _NOTHING_DONE

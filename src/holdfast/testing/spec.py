@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,7 @@ from holdfast.testing.step_matcher import (
     sentences_in,
 )
 
-CLOSE_ONES: Final = 4
+CLOSE_ONES: Final = 3
 
 
 class SpecError(InvalidInput):
@@ -81,6 +82,8 @@ class Cast:
     names: dict[str, Any]
     mocks: Mocks = field(default_factory=dict)
     strict: bool = False
+    input: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of every scenario that does not give its own."""
 
     @property
     def tools(self) -> frozenset[str]:
@@ -231,13 +234,25 @@ def _block(argument: Any) -> Any:
 
 
 def _unknown(said: str, known: list[Sentence]) -> str:
-    texts = [sentence.text for sentence in known]
-    # Compared by their words: placeholders are ignored.
+    texts = {_as_said(sentence.text, said): sentence.text for sentence in known}
     close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
-    hint = "".join(f"\n    {text}" for text in close)
+    hint = "".join(f"\n    {texts[one]}" for one in close)
     if not hint:
-        return f"unknown sentence: {said}\n  the known ones:" + "".join(f"\n    {x}" for x in texts)
+        return f"unknown sentence: {said}\n  the known ones:" + "".join(
+            f"\n    {x}" for x in texts.values()
+        )
     return f"unknown sentence: {said}\n  the closest known ones:{hint}"
+
+
+def _as_said(pattern: str, said: str) -> str:
+    """A pattern with one of its alternatives, if possible one that was said: `the procedure/agent/run runs` is
+    not like `the agent rns`, but `the agent runs` is."""
+
+    def chosen(alternatives: re.Match[str]) -> str:
+        words = alternatives[0].split("/")
+        return next((word for word in words if word in said.split()), words[0])
+
+    return re.sub(r"[\w-]+(?:/[\w-]+)+", chosen, pattern)
 
 
 def _check_order(scenario: Scenario) -> None:
@@ -280,8 +295,8 @@ def play_of(scenario: Scenario, cast: Cast) -> Play:
     """What the scenario's Given and When say, as a play."""
     agent = cast.chosen
     play = Play(
-        agent=agent or _nobody, mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
-    )
+        agent=agent or _nobody, input=dict(cast.input), mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
+    )  # fmt: skip
     for line in scenario.setup:
         try:
             line(play)

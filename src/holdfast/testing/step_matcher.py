@@ -17,6 +17,7 @@ ends in `:` also gets the table or text below it, as `block`.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -53,10 +54,7 @@ class Sentence:
 
     @property
     def regex(self) -> re.Pattern[str]:
-        parts = re.split(r"(\{\w+(?::\w+)?\}|\([^)]*\)|[\w-]+(?:/[\w-]+)+)", self.text.rstrip(":"))
-        return re.compile(
-            "".join(map(_part, parts)) + (":" if self.has_block else ""), re.IGNORECASE
-        )
+        return _regex(self.text)
 
     @property
     def has_block(self) -> bool:
@@ -68,11 +66,26 @@ class Sentence:
         return len(re.sub(r"\{[^}]*\}", "", self.text))
 
     def match(self, said: str) -> dict[str, Any] | None:
+        if not _literal_words(self.text) <= set(said.lower().rstrip(":").split()):
+            return None  # so for most sentences, and their patterns need not be compiled
         found = self.regex.fullmatch(said.strip())
         if found is None:
             return None
         kinds = dict(re.findall(r"\{(\w+)(?::(\w+))?\}", self.text))
         return {name: _value(kinds[name], text) for name, text in found.groupdict().items()}
+
+
+@functools.cache
+def _regex(text: str) -> re.Pattern[str]:
+    parts = re.split(r"(\{\w+(?::\w+)?\}|\([^)]*\)|[\w-]+(?:/[\w-]+)+)", text.rstrip(":"))
+    end = ":" if text.endswith(":") else ""
+    return re.compile("".join(map(_part, parts)) + end, re.IGNORECASE)
+
+
+@functools.cache
+def _literal_words(text: str) -> frozenset[str]:
+    """The words that a sentence always contains."""
+    return frozenset(w.lower() for w in text.rstrip(":").split() if re.fullmatch(r"[\w'-]+", w))
 
 
 def _part(part: str) -> str:

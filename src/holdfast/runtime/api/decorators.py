@@ -1,6 +1,6 @@
 """`@agent`, `@step` and `@tool`: the decorators, with the types that a type checker sees.
 
-The overloads are where each option is written down; `help(tool)` shows them. What a declaration means is `declare.py`;
+The overloads are where each option is written down; `help(tool)` shows them. What a declaration means is `specs.py`;
 what happens when a declared function is called is `enter.py`.
 """
 

@@ -30,7 +30,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
 
-def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow:
+def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow[int | None]:
     """For a risk that needs a person: the seq of an approval of exactly these arguments.
 
     It counts once (the intent that names it is committed in the same transaction), for these very
@@ -115,11 +115,11 @@ def _asks_again(session: Session, entry: Entry) -> bool:
     return entry.granted and entry.wait_seq < entry.granted_seq
 
 
-def _reject(request: CallRequest, why: str) -> Flow:
+def _reject(request: CallRequest, why: str) -> Flow[None]:
     yield from _refuse(request, ErrorInfo("Rejected", why, effect="none"))
 
 
-def check_args(request: CallRequest, entry: Entry | None) -> Flow:
+def check_args(request: CallRequest, entry: Entry | None) -> Flow[None]:
     """Before approval and intent: arguments that the annotations forbid fail the call, which was not made."""
     if entry is None or entry.intent is None:
         wrong = request.spec.wrong_argument(request.bound)
@@ -127,7 +127,7 @@ def check_args(request: CallRequest, entry: Entry | None) -> Flow:
             yield from _refuse(request, ErrorInfo("InvalidInput", wrong, effect="none"))
 
 
-def _refuse(request: CallRequest, error: ErrorInfo) -> Flow:
+def _refuse(request: CallRequest, error: ErrorInfo) -> Flow[None]:
     """Record that the call was not made and why, and raise it."""
     session = request.session
     step = session.next_step()

@@ -58,14 +58,14 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_waiting, suspended, waiting_for_code
 
 
-def make_attempts(request: CallRequest, entry: Entry | None, approval: int | None) -> Flow:
+def make_attempts(request: CallRequest, entry: Entry | None, approval: int | None) -> Flow[Any]:
     """Try until it succeeds or the policy says enough; every attempt and wait is in the log."""
     if entry is None and request.spec.retry.attempts == 1 and not request.spec.is_limited:
         return _attempt(request, 1, 0, approval, 1)
     return _all_attempts(request, entry, approval)
 
 
-def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | None) -> Flow:
+def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | None) -> Flow[Any]:
     number = entry.attempts + 1 if entry else 1
     tries = number - (entry.attempts_before if entry else 0)
     step = entry.step if entry else 0
@@ -82,7 +82,7 @@ def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | Non
     return outcome
 
 
-def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow:
+def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow[Any]:
     """What came of an attempt, and of those that follow it if it failed and others are due."""
     while isinstance(outcome, e.CallFailed):
         assert outcome.retry_at is not None  # a final failure has been raised
@@ -99,7 +99,7 @@ def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow:
 
 def _limited(
     request: CallRequest, number: int, step: int, approval: int | None, tries: int
-) -> Flow:
+) -> Flow[Any]:
     """An attempt, when there is room for it."""
     if not request.spec.is_limited:
         return _attempt(request, number, step, approval, tries)
@@ -119,7 +119,7 @@ def _wait_for_child(request: CallRequest, child: RunWaiting) -> Never:
 
 def _attempt(
     request: CallRequest, number: int, step: int, approval: int | None, tries: int
-) -> Flow:
+) -> Flow[Any]:
     """One attempt: intent, effect, receipt. Returns the result, or a failure that is to be retried."""
     spec, session = request.spec, request.branch.session
     intent: e.CallStarted | None = None
@@ -135,7 +135,7 @@ def _attempt(
     try:
         if spec.effect == Effect.TRANSACTIONAL:
             return (yield from _transact(request, number, step, started, timeout))
-        raw = yield Invoke(
+        raw: object = yield Invoke(
             session,
             spec.body,
             _filled(request, intent) if intent or spec.params.hidden else request.bound,
@@ -212,7 +212,7 @@ def _time_limit(request: CallRequest) -> tuple[float | None, bool]:
 
 def _transact(
     request: CallRequest, number: int, step: int, started: int, timeout: float | None
-) -> Flow:
+) -> Flow[Any]:
     """The tool's writes and its receipt commit in one transaction of the store's database."""
     spec, session = request.spec, request.session
 
@@ -235,7 +235,7 @@ def _transact(
 
     while True:
         try:
-            result, batch = yield Invoke(
+            committed: tuple[Any, Batch] = yield Invoke(
                 session,
                 spec.body,
                 request.bound,
@@ -250,6 +250,7 @@ def _transact(
         except StoreError as error:
             raise session.stop(Abandon(error)) from error
         else:
+            result, batch = committed
             yield HandOver(session, batch.seq, batch.turn)
             return result
 
@@ -285,7 +286,9 @@ def receipt_of(
     return result, receipt, blobs
 
 
-def _record_receipt(request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+def _record_receipt(
+    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
+) -> Flow[object]:
     """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
     session, has_intent = request.branch.session, request.spec.has_intent
     if has_intent or session.setting.checkpoint.at_step or is_due(session):
@@ -295,7 +298,9 @@ def _record_receipt(request: CallRequest, receipt: e.CallSucceeded, blobs: Seque
     return _hold_receipt(request, receipt, blobs)
 
 
-def _hold_receipt(request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]) -> Flow:
+def _hold_receipt(
+    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
+) -> Flow[None]:
     session = request.branch.session
     turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
     session.journal.forget(*request.place)
@@ -305,7 +310,7 @@ def _hold_receipt(request: CallRequest, receipt: e.CallSucceeded, blobs: Sequenc
 
 def _failed(
     request: CallRequest, error: Exception, number: int, step: int, started: int, tries: int
-) -> Flow:
+) -> Flow[e.CallFailed]:
     """Record the failure; return it if another attempt is due, raise it if not."""
     spec, session = request.spec, request.session
     if isinstance(error, StoreError):

@@ -42,7 +42,7 @@ def record_cut(
     raise cut.cancelled
 
 
-def cancel_child(request: CallRequest, step: int) -> Flow:
+def cancel_child(request: CallRequest, step: int) -> Flow[BaseException | None]:
     """Cancel the child run of this call, unless it has ended; repeating it does no harm. Returns the cancellation of
     the caller that came meanwhile, if any: the child is cancelled in spite of it."""
     session, spec = request.session, request.spec

@@ -40,7 +40,7 @@ def end_iteration(
     *,
     changed: bool = False,
     over: bool = False,
-) -> Flow:
+) -> Flow[e.IterationEnded]:
     """Mark the end of an iteration; returns its event: what `make` gives for this place, or the recorded one.
 
     `changed` says that the phase did; `over`, that the run ends with it, in one commit.

@@ -42,7 +42,7 @@ from holdfast.runtime.call.operations import (
 )
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
-from holdfast.runtime.log.writer import Commit
+from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.base import RowChange
 from holdfast.store.outside import Act, act
 from holdfast.waiting import WaitingFor
@@ -75,7 +75,7 @@ def commit(
     urgent: bool = False,
     evidence: CallRequest | None = None,
     is_outcome: bool = False,
-) -> Flow:
+) -> Flow[int]:
     """Make events durable, with everything noted before them. Returns the seq of the last one when they are; of
     an outcome, when it is the next to be handed to the code.
 
@@ -95,7 +95,7 @@ def commit(
         recheck=recheck,
     )
     try:
-        batch = yield Write(session, work, events[-1].kind if events else "notes")
+        batch: Batch = yield Write(session, work, events[-1].kind if events else "notes")
     except Refused as refused:
         error = refused.error
     else:
@@ -106,9 +106,12 @@ def commit(
             session.show(batch.seq)
         return batch.seq
     yield from _refuse(session, error, events, evidence)
+    raise AssertionError("unreachable")
 
 
-def commit_outcome(request: CallRequest, receipt: Event, *, urgent: bool, first: Flow) -> Flow:
+def commit_outcome(
+    request: CallRequest, receipt: Event, *, urgent: bool, first: Flow[object]
+) -> Flow[None]:
     """Make an outcome durable, do something else, then hand the outcome to the code: nothing that is recorded
     later is handed over before it."""
     session = request.session
@@ -116,7 +119,7 @@ def commit_outcome(request: CallRequest, receipt: Event, *, urgent: bool, first:
         raise session.end_of_replay()
     work = Commit([receipt], urgent=urgent, is_receipt=True, is_outcome=True)
     try:
-        batch = yield Write(session, work, receipt.kind)
+        batch: Batch = yield Write(session, work, receipt.kind)
     except Refused as refused:
         yield from _refuse(session, refused.error, [receipt], request)
         return
@@ -137,7 +140,7 @@ def _refuse(
     raise session.stop(Abandon(error)) from error
 
 
-def _leave_evidence(request: CallRequest, receipt: Event) -> Flow:
+def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
     """We lost the run while the call was in progress; what we know may help the person who decides."""
     session = request.session
     if not request.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
@@ -163,7 +166,7 @@ def _leave_evidence(request: CallRequest, receipt: Event) -> Flow:
         yield Invoke(session, act, what, inside, False)
 
 
-def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow:
+def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow[None]:
     """Wait for a time in the log: here if it is near, otherwise out of memory."""
     while True:
         left = at - session.store.now()

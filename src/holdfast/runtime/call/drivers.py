@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -39,10 +39,11 @@ from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, BatchState
 from holdfast.store.base import Append
 
+T = TypeVar("T")
 ANSWER_SECONDS: Final = 0.002
 
 
-def drive(flow: Flow) -> Any:
+def drive(flow: Flow[T]) -> T:
     """Run a flow to its end on this thread."""
     answer: Any = None
     error: BaseException | None = None
@@ -50,7 +51,8 @@ def drive(flow: Flow) -> Any:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
         except StopIteration as stop:
-            return stop.value
+            value: T = stop.value
+            return value
         answer = error = None
         try:
             match effect:
@@ -64,7 +66,7 @@ def drive(flow: Flow) -> Any:
             error = raised
 
 
-async def drive_async(flow: Flow) -> Any:
+async def drive_async(flow: Flow[T]) -> T:
     """Run a flow to its end on this event loop.
 
     A cancellation during a commit reaches the flow before its next effect: so a tool whose
@@ -81,7 +83,8 @@ async def drive_async(flow: Flow) -> Any:
         except StopIteration as stop:
             if cancelled or cut is not None:
                 _deliver_later(cancelled)
-            return stop.value
+            value: T = stop.value
+            return value
         except BaseException as raised:  # the code gets it; a cancellation follows it
             if cancelled or (cut is not None and raised is not cut.cancelled):
                 _deliver_later(cancelled, raising=True)
@@ -363,7 +366,8 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     if session.boundary is not None:
         session.point("before commit ", effect.label)
     lines = _lines(session)
-    while lines is not None and lines.is_leaving:
+    # The suspension itself is written by no line: it does not wait.
+    while lines is not None and lines.is_leaving and lines.current is not None:
         try:
             await lines.stay()
         except asyncio.CancelledError as cut:

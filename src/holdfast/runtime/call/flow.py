@@ -46,7 +46,7 @@ from holdfast.store.base import RESERVED
 # ── the pipeline ─────────────────────────────────────────────────────────────────────────────
 
 
-def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int = 0) -> Flow:
+def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int = 0) -> Flow[Any]:
     """One use of a step or tool inside a run."""
     return (yield from proceed(*ask(branch, spec, bound, undoes)))
 
@@ -83,7 +83,7 @@ def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> Call
     return found
 
 
-def proceed(request: CallRequest, entry: Entry | None) -> Flow:
+def proceed(request: CallRequest, entry: Entry | None) -> Flow[Any]:
     """Answer the call. What was parked looks again at what is recorded of it."""
     while True:
         try:
@@ -92,7 +92,7 @@ def proceed(request: CallRequest, entry: Entry | None) -> Flow:
             entry = request.session.entry(*request.place)
 
 
-def answer(request: CallRequest, entry: Entry | None) -> Flow:
+def answer(request: CallRequest, entry: Entry | None) -> Flow[Any]:
     """Answer the call: from the log if it has an outcome there, else by making it.
 
     All of the flow for a caller that blocks: it unwinds instead of being parked, and never looks again.
@@ -102,7 +102,7 @@ def answer(request: CallRequest, entry: Entry | None) -> Flow:
     return _make(request, entry)
 
 
-def _make(request: CallRequest, entry: Entry | None) -> Flow:
+def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
     """Make the call, or the rest of it. If the code stops waiting before an attempt, that is recorded."""
     try:
         session = request.branch.session
@@ -131,7 +131,7 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow:
         yield from _give_up(request, cut, held)
 
 
-def _begin(request: CallRequest, entry: Entry | None) -> Flow:
+def _begin(request: CallRequest, entry: Entry | None) -> Flow[None]:
     """Wait until the call may start. If the code gives it up before, that is recorded as for any other call."""
     try:
         yield Begin(request.session, request)

@@ -49,7 +49,9 @@ class Elsewhere:
     value: Any
 
 
-def record_intent(request: CallRequest, number: int, step: int, approval: int | None) -> Flow:
+def record_intent(
+    request: CallRequest, number: int, step: int, approval: int | None
+) -> Flow[e.CallStarted | Elsewhere]:
     """The intent is durable before the effect starts."""
     spec, session = request.spec, request.branch.session
     # After a long sleep of the machine: an intent without an attempt would be a call in doubt.
@@ -106,7 +108,7 @@ def record_intent(request: CallRequest, number: int, step: int, approval: int | 
     return intent
 
 
-def _from_other_run(request: CallRequest, taken: KeyTaken, step: int) -> Flow:
+def _from_other_run(request: CallRequest, taken: KeyTaken, step: int) -> Flow[Any]:
     """Another run holds this key: the outcome of its call is ours too."""
     session, spec = request.session, request.spec
     try:
@@ -160,6 +162,6 @@ def _holder(store: Store, taken: KeyTaken) -> Call:
     raise LogDamaged(taken.run_id, taken.seq, f"no call there holds the key {taken.key!r}")
 
 
-def _failed_elsewhere(request: CallRequest, error: ErrorInfo, step: int) -> Flow:
+def _failed_elsewhere(request: CallRequest, error: ErrorInfo, step: int) -> Flow[None]:
     yield from commit(request.session, [failed_receipt(request, error, step)], is_outcome=True)
     raise failure(request.spec.name, error, 1, step)

@@ -27,7 +27,7 @@ SUSPENDED_SECONDS: Final = (5.0, 15.0)
 """When a run that got no seat looks again: some time between these, so that not all come at once."""
 
 
-def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow]) -> Flow:
+def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow[Any]]) -> Flow[Any]:
     """Make an attempt when there is room for it."""
     session, spec = request.session, request.spec
     holder = f"{session.run_id}:{request.branch.path}:{request.index}:{number}"
@@ -43,7 +43,7 @@ def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow]
                 session.store.limits.leave_seat(spec.name, holder)
 
 
-def _seat(request: CallRequest, holder: str, most: int) -> Flow:
+def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
     session, spec = request.session, request.spec
     since, pause = session.store.now(), SEAT_SECONDS[0]
 
@@ -64,7 +64,7 @@ def _seat(request: CallRequest, holder: str, most: int) -> Flow:
         pause = min(pause * 2, SEAT_SECONDS[1])
 
 
-def _turn(request: CallRequest, holder: str) -> Flow:
+def _turn(request: CallRequest, holder: str) -> Flow[None]:
     session, spec, rate = request.session, request.spec, request.spec.rate
     assert rate is not None
     per_us = microseconds(rate.per, "Rate.per")
@@ -79,7 +79,7 @@ def _turn(request: CallRequest, holder: str) -> Flow:
         yield from wait_until(session, request.place, at, WaitingFor("rate", spec.name, reason=why))
 
 
-def _ask(request: CallRequest, question: Callable[[], Any]) -> Flow:
+def _ask(request: CallRequest, question: Callable[[], Any]) -> Flow[Any]:
     """Ask the store, off the event loop if there is one."""
     session, spec = request.session, request.spec
     try:

@@ -35,7 +35,7 @@ from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 
 
-def replay(request: CallRequest, entry: Entry) -> Flow:
+def replay(request: CallRequest, entry: Entry) -> Flow[Any]:
     """The recorded outcome, when it is its turn."""
     if entry.settled_as("done"):
         yield from _refuse_misfit(request, entry)
@@ -179,7 +179,7 @@ def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
     return entry.intent
 
 
-def _refuse_misfit(request: CallRequest, entry: Entry) -> Flow:
+def _refuse_misfit(request: CallRequest, entry: Entry) -> Flow[None]:
     """A person may have given a result that the tool could never give: then the doubt stands again."""
     assert entry.resolved is not None
     try:

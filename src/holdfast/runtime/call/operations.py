@@ -7,7 +7,7 @@ does anything. (Structs, because several are made for every call, and C makes th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,8 +23,10 @@ from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session, place_name
 from holdfast.runtime.log.writer import Batch, Commit
 
-Flow = Generator["Operation", Any, Any]
-Never = Generator["Operation", Any, NoReturn]
+T = TypeVar("T")
+Flow: TypeAlias = Generator["Operation", Any, T]
+"""A flow that returns a T. Each operation says what it returns; where a flow yields one, its answer has that type."""
+Never: TypeAlias = Generator["Operation", Any, NoReturn]
 
 
 class Write(msgspec.Struct, eq=False):

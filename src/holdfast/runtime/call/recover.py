@@ -29,7 +29,7 @@ LIVES_MAX: Final = 5
 """A keyed call that was started this often without an answer may be what kills its workers."""
 
 
-def settle_doubt(request: CallRequest, entry: Entry) -> Flow:
+def settle_doubt(request: CallRequest, entry: Entry) -> Flow[Entry | None]:
     """An intent without a receipt: what the tool declared decides. None: it may be tried again."""
     spec, session = request.spec, request.session
     intent = entry.intent
@@ -63,12 +63,12 @@ def settle_doubt(request: CallRequest, entry: Entry) -> Flow:
     return (yield from ask_policy(request, intent, "its outcome was not recorded"))
 
 
-def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow:
+def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow[Entry | None]:
     """Ask the tool's own look-up whether the call happened."""
     spec, session = request.spec, request.session
     assert spec.check is not None
     try:
-        answer = yield Invoke(
+        answer: object = yield Invoke(
             session,
             spec.check,
             {},
@@ -116,7 +116,7 @@ def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow:
 
 def ask_policy(
     request: CallRequest, intent: e.CallStarted, because: str, raised: ErrorInfo | None = None
-) -> Flow:
+) -> Flow[Entry | None]:
     """Settle it as `on_doubt` says: as failed, or (None) by another attempt; else wait for a person.
 
     A keyed call has had its attempts by then: only a failure resolves it.

@@ -19,7 +19,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import decision_calls
 
 
-def suspend(session: Session, signal: Suspend | None = None) -> Flow:
+def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | None]:
     """Suspend the run; returns the signal that says what it is waiting for.
 
     None if a line that is still in memory can continue instead. A run whose code has unwound with `signal` is

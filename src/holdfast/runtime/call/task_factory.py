@@ -33,7 +33,7 @@ from holdfast.runtime.log.session import Session
 T = TypeVar("T")
 
 
-def drive_here(branch: Branch, flow: Flow) -> Any:
+def drive_here(branch: Branch, flow: Flow[T]) -> T:
     """Run a flow of this branch to its end, blocking."""
     try:
         return drive(flow)
@@ -42,7 +42,7 @@ def drive_here(branch: Branch, flow: Flow) -> Any:
         raise
 
 
-async def drive_async_here(branch: Branch, flow: Flow, place: Place | None = None) -> Any:
+async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = None) -> T:
     """The same on this event loop. A flow without a place takes the next one when it starts."""
     lines = branch.session.lines
     if lines is None or lines.loop is not asyncio.get_running_loop():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from holdfast.core import events as e
 from holdfast.core.effect import Effect
+from holdfast.core.journal import Entry
 from holdfast.core.lost_response import may_have_happened, was_not_sent
 from holdfast.errors import StoreError
 from holdfast.runtime.call.operations import CallRequest, Flow
@@ -16,7 +17,9 @@ from holdfast.runtime.call.recover import ask_check, ask_policy, doubt
 from holdfast.runtime.call.results import error_info, secrets_of
 
 
-def given_up(request: CallRequest, intent: e.CallStarted | None, number: int, because: str) -> Flow:
+def given_up(
+    request: CallRequest, intent: e.CallStarted | None, number: int, because: str
+) -> Flow[Entry | None]:
     """The code stopped waiting for it. Returns how it is settled; None: as a failure."""
     spec = request.spec
     if intent is None or spec.effect not in (Effect.ONCE, Effect.CHECKED):
@@ -44,7 +47,7 @@ def _is_timeout(request: CallRequest, error: Exception) -> bool:
 
 def lost_response(
     request: CallRequest, intent: e.CallStarted | None, error: Exception, number: int, tries: int
-) -> Flow:
+) -> Flow[Entry | None]:
     """An attempt raised an error. If its outcome, or that of an earlier one, is unknown: how it is settled. None:
     as a failure, after which `retry=` decides."""
     spec = request.spec

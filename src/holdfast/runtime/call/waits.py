@@ -27,7 +27,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
 
-def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
+def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow[tuple[int, e.WaitEnded]]:
     """Wait for the first of several; returns its number and its end. The others end with it, as lost.
 
     Each has its own place, so that people decide about it as about any other request. All start
@@ -51,7 +51,9 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
         return (yield from wait_first(branch, requests))
     if entries[0] is None and branch.parent is not None and (branch.is_aside or not first):
         check_added(branch, requests[0].name, attempted)
-    ends = [entry.ended for entry in entries if entry is not None and entry.ended is not None]
+    ends: Sequence[e.WaitEnded] = [
+        entry.ended for entry in entries if entry is not None and entry.ended is not None
+    ]
     if len(ends) < len(requests):
         check_all_replayed(branch, attempted)
         if not branch.is_aside:
@@ -67,7 +69,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow:
 
 def _may_begin(
     session: Session, places: Sequence[Place], entries: Sequence[Entry | None], attempted: str
-) -> Flow:
+) -> Flow[None]:
     """Wait until the wait may start. If the code gives it up before, one that had started is over."""
     try:
         yield Begin(session, attempted)
@@ -80,7 +82,7 @@ def _may_begin(
 
 def _replay(
     session: Session, places: Sequence[Place], ends: Sequence[e.WaitEnded], attempted: str
-) -> Flow:
+) -> Flow[None]:
     """Wait until these recorded ends are next. If the code had given the wait up, until it does so again."""
     if not ends[0].is_over(CUT):
         yield Replay(session, places)
@@ -123,7 +125,7 @@ def _recorded(entry: Entry | None) -> str:
 
 def _come(
     branch: Branch, places: Sequence[Place], requests: Sequence[Request], *, begun: bool
-) -> Flow:
+) -> Flow[Sequence[e.WaitEnded]]:
     """Start the wait if it has not started, then look, wait near times here, and suspend for far ones."""
     session = branch.session
     gate(session)
@@ -151,7 +153,7 @@ def _come(
         session.check_lease()
 
 
-def _begin(branch: Branch, places: Sequence[Place], requests: Sequence[Request]) -> Flow:
+def _begin(branch: Branch, places: Sequence[Place], requests: Sequence[Request]) -> Flow[None]:
     session, now = branch.session, branch.session.store.now()
     begins, all_blobs = [], []
     for at, x in zip(places, requests, strict=True):
@@ -190,7 +192,7 @@ def _suspended(
     return suspended(session.run_id, *waits, wake_at=until)
 
 
-def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]) -> Flow:
+def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]) -> Flow[None]:
     """The wait has ended: a person who has yet to decide is no longer asked, and a signal that
     comes is for the next wait."""
     ends = [wait_ended(at, entry, CUT) for at, entry in zip(places, entries, strict=True)]

@@ -2,7 +2,7 @@
 
 So a slip (a text where a list belongs, a number in quotes) is an error on the line where it stands, and not
 in a run that came that far; a secret whose name was written in another way than `redact` wants is not kept.
-Not here: what the options mean (`declare.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
+Not here: what the options mean (`specs.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _no_child(*_: object) -> Any:
     raise EndOfLog("a child run is not replayed with its parent")
 
 
-def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow:
+def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
     created = session.journal.created
     assert created is not None
     run = AsyncRun(session, root) if spec.is_async else Run(session, root)

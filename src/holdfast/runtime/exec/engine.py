@@ -80,7 +80,9 @@ from holdfast.words.waiting import run_busy, run_waiting
 T = TypeVar("T")
 
 LONG_LOG: Final = 10_000
-"""A log of so many events is not read from its beginning each time a person looks at it."""
+"""The process that executes a run whose log has so many events leaves a snapshot of it for people who look at it."""
+SNAPSHOT_EVERY: Final = 50_000
+"""And another one each time the log has grown by so many while the run executes."""
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
 
@@ -123,7 +125,10 @@ class Engine:
         self.store = store
         self.options = options or Options()
         self._worker = (0, "")
-        self.leases = LeaseKeeper(store, self.options.lease_seconds)
+        self.leases = LeaseKeeper(store, self.options.lease_seconds, self._snapshot_long_logs)
+        self._snapshot_at: dict[str, int] = {}
+        """By run: how long its log is to be when the next snapshot is left while it executes."""
+        self._closing = False
         self.lookout = Lookout(store, self.options.lease_seconds)
         self.agents: dict[str, AgentSpec] = {}
         self.threads = Threads()
@@ -139,6 +144,7 @@ class Engine:
         return self._worker[1]
 
     def close(self) -> None:
+        self._closing = True
         self.lookout.close()
         self.leases.close()
         self.threads.shutdown()
@@ -397,6 +403,7 @@ class Engine:
         """Give the lease back, unless the run's last event has ended it."""
         lineage.leave(session)
         self.leases.drop(session)
+        self._snapshot_at.pop(session.run_id, None)
         if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
             self._set_aside_damaged(session, session.stopped.cause)
         if session.settled:
@@ -464,10 +471,25 @@ class Engine:
             if session.read_head.seq >= LONG_LOG:
                 await self.uninterrupted(partial(self._leave_snapshot, session))
 
+    def _snapshot_long_logs(self, sessions: Sequence[Session]) -> None:
+        """Now and then while runs execute, so that a person who looks at one reads only what follows."""
+        for session in sessions:
+            length = session.read_head.seq
+            if session.knows_all and length >= self._snapshot_at.get(session.run_id, LONG_LOG):
+                self._snapshot_at[session.run_id] = length + SNAPSHOT_EVERY
+                self.threads.submit(self._leave_snapshot, session)
+
     def _leave_snapshot(self, session: Session) -> None:
         """For people who look at the run: then they read only what follows."""
         with contextlib.suppress(HoldfastError):
-            read_brief(self.store, session.run_id)
+            read_brief(self.store, session.run_id, through=self._until_closed)
+
+    def _until_closed(self, records: Iterable[Record]) -> Iterator[Record]:
+        """A reader in another thread must not hold up the end of the process."""
+        for record in records:
+            if self._closing:
+                return
+            yield record
 
     async def _opened(self, taken: Taken, owner: Owner) -> tuple[Session, Branch]:
         """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""

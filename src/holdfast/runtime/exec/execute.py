@@ -49,7 +49,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
 
 
-def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
+def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow[Any]:
     """Run the agent until it ends or must wait. Returns its result, or raises what became of it."""
     created = session.journal.created
     assert created is not None
@@ -80,7 +80,7 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow:
 
 def run_body(
     session: Session, spec: AgentSpec, run: Any, root: Branch, kwargs: dict[str, Any]
-) -> Flow:
+) -> Flow[Any]:
     """The agent's code itself; its result."""
     if spec.body is not None:
         return (yield from spec.body(session, spec, run, root, kwargs))
@@ -132,7 +132,7 @@ def gate_end(session: Session) -> None:
         gate(session)
 
 
-def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow:
+def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow[Any]:
     try:
         data = spec.result.encode(raw)
         result = spec.result.decode(data)
@@ -154,7 +154,7 @@ def _settle(
     waiting_for: str = "",
     blobs: list[Blob] | None = None,
     recheck: Callable[[Session], None] | None = None,
-) -> Flow:
+) -> Flow[None]:
     """The event, the new status and the end of the lease, in one transaction."""
     created = session.journal.created
     parent = created.parent if created is not None else ""
@@ -164,7 +164,7 @@ def _settle(
     session.settled = True
 
 
-def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
     """Settle a run whose code did not return. Taking back what it did may have to wait, or fail."""
     try:
         yield from _unwound(session, spec, error)
@@ -176,7 +176,7 @@ def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) ->
         yield from _settle_failure(session, undo)
 
 
-def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
+def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
     match error:
         case Suspend():
             yield from _suspended(session, error)
@@ -188,7 +188,7 @@ def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow:
             yield from _failed(session, spec, error)
 
 
-def _suspended(session: Session, signal: Suspend) -> Flow:
+def _suspended(session: Session, signal: Suspend) -> Flow[None]:
     """The run waits; an async one has been suspended before its code was unwound."""
     session.stopped = None
     if not session.settled:
@@ -196,7 +196,7 @@ def _suspended(session: Session, signal: Suspend) -> Flow:
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how, waits=signal.waits)
 
 
-def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
+def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
     session.stopped, session.ending = None, True
     journal = session.journal
     if signal.reason in ("cancelled", *REASONS):
@@ -217,7 +217,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow:
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
 
 
-def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow:
+def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow[None]:
     """Undo what the run did, also calls that its code did not come to in this process."""
     session.waits.clear()
     learn_names(session, spec.fn)
@@ -227,7 +227,7 @@ def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow
     yield from compensate(session, because)
 
 
-def _end_children(session: Session, signal: Stop) -> Flow:
+def _end_children(session: Session, signal: Stop) -> Flow[None]:
     """Before a run is cancelled, or fails by a limit, its open children end for the same reason."""
     end_children = session.setting.end_children
     if end_children is None:
@@ -261,7 +261,7 @@ def outcome_error(
     return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
 
 
-def _abandoned(session: Session, cause: HoldfastError) -> Flow:
+def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:
     """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
         session.stopped = None
@@ -286,7 +286,7 @@ def _both_sides(cause: HoldfastError) -> e.Divergence | None:
     return e.Divergence(cause.where, cause.recorded, cause.attempted, cause.adds)
 
 
-def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
+def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow[None]:
     session.check_alive()
     _check_main_asked(session, error)
     if spec.on_failure == "undo" or session.journal.is_undone:
@@ -294,7 +294,7 @@ def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow:
     yield from _settle_failure(session, error)
 
 
-def _settle_failure(session: Session, error: Exception) -> Flow:
+def _settle_failure(session: Session, error: Exception) -> Flow[None]:
     step, *also = failed_steps(error) or [0]
     info = error_info(error, session.secrets)
     yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")

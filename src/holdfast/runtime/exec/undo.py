@@ -35,7 +35,7 @@ from holdfast.words.waiting import suspended
 BRANCH = "undo"
 
 
-def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow:
+def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[None]:
     """Undo every finished call that says how, in reverse order. `because` is recorded with the first of them."""
     session.read_all()
     known = fold(RunState(), session.store.read(session.run_id))
@@ -60,14 +60,16 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow:
         yield from call(branch, spec, args, undoes=finished.step)
 
 
-def _learn_calls(session: Session, names: set[str]) -> Flow:
+def _learn_calls(session: Session, names: set[str]) -> Flow[None]:
     """Know how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
     shows what was called there."""
     calls_of = session.setting.calls_of
     if names <= session.specs.keys() or calls_of is None:
         return
     inside = Inside("replay", Effect.REPEATABLE, session.run_id)
-    called = yield Invoke(session, calls_of, {}, inside, False, args=(session.run_id,))
+    called: dict[str, CallSpec] = yield Invoke(
+        session, calls_of, {}, inside, False, args=(session.run_id,)
+    )
     session.specs = {**called, **session.specs}
 
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from holdfast.errors import Abandon, LeaseLost, StoreBroken, StoreError
@@ -58,8 +58,14 @@ class LeaseKeeper:
     that it does not.
     """
 
-    def __init__(self, store: Store, lease_seconds: float) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: Store,
+        lease_seconds: float,
+        renewed: Callable[[Sequence[Session]], None] = lambda _: None,
+    ) -> None:
+        """`renewed` is called after each renewal with what is held; it must not block."""
+        self._store, self._renewed = store, renewed
         self.lease_seconds = lease_seconds
         self._held: dict[str, Session] = {}
         self._owners: dict[str, Owner] = {}
@@ -139,6 +145,7 @@ class LeaseKeeper:
             with self._mutex:
                 if self._held.get(run_id) is session:  # else it was given up meanwhile
                     session.lease_ends = 0.0 if run_id in lost else ends
+        self._renewed([session for run_id, session in held.items() if run_id not in lost])
 
     def _drop_ownerless(self) -> None:
         """An owner that ended without closing its session can only be a bug, or a loop that was abandoned. A

@@ -1,0 +1,111 @@
+"""Names of files and code that docstrings, comments and the design pages mention exist."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "holdfast"
+MODULES = sorted(SOURCE.rglob("*.py"))
+DESIGN = sorted((ROOT / "docs" / "design").glob("*.md"))
+OF_OTHERS = {"setup.py", "agent.py", "agents.py", "recap.py", "conftest.py", "FILE.py"}
+"""Files of users, as examples."""
+
+_FILE = re.compile(r"`([\w/]+\.py)`")
+_NAME = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?`")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def files() -> frozenset[str]:
+    """Every way to write the path of a file of the project: with all of its folders, or fewer."""
+    found = set()
+    for file in (
+        *SOURCE.rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "bench").rglob("*.py"),
+    ):
+        parts = file.relative_to(ROOT).parts
+        found |= {"/".join(parts[n:]) for n in range(len(parts))}
+    return frozenset(found)
+
+
+def prose(source: str) -> str:
+    """The docstrings and comments of a module."""
+    tree = ast.parse(source)
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value
+    ]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts += [ast.get_docstring(x) or "" for x in ast.walk(tree) if isinstance(x, documented)]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*texts, *(t.string for t in tokens if t.type == tokenize.COMMENT)])
+
+
+def missing_files(text: str) -> list[str]:
+    return sorted(set(_FILE.findall(text)) - files() - OF_OTHERS)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_every_file_that_a_docstring_names_exists(module: Path) -> None:
+    assert [] == missing_files(prose(module.read_text("utf-8")))
+
+
+@cache
+def names() -> frozenset[str]:
+    """Every name that the package defines: modules, classes, functions, parameters and attributes."""
+    found = set()
+    for file in MODULES:
+        found |= set(file.relative_to(SOURCE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            match node:
+                case (
+                    ast.ClassDef(name=name)
+                    | ast.FunctionDef(name=name)
+                    | ast.AsyncFunctionDef(name=name)
+                ):
+                    found.add(name)
+                case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
+                    found.add(name)
+                case _:
+                    pass
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda file: file.name)
+def test_every_file_and_name_on_a_design_page_exists(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text("utf-8"))
+    said = {
+        part for name in _NAME.findall(text) if not name.endswith(".py") for part in name.split(".")
+    }
+
+    assert ([], []) == (missing_files(text), sorted(said - names() - KNOWN))
+
+
+KNOWN = {
+    "holdfast",
+    "await",
+    "jsonb",
+    "strace",
+    "synchronous",
+    "FULL",
+    "fsync",
+    "COMMIT",
+    "ROLLBACK",
+}
+"""Words of databases and systems."""
+
+
+def test_a_file_that_does_not_exist_is_found() -> None:
+    assert ["gone.py", "runtime/flow.py"] == missing_files(
+        "see `gone.py`, `runtime/flow.py`, `call/flow.py`"
+    )
