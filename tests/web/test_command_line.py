@@ -84,18 +84,34 @@ def test_credentials_are_created_listed_and_revoked(tmp_path: Path) -> None:
     assert (1, True) == (wrong.returncode, "is not a name" in wrong.stderr)
 
 
-def test_the_link_signs_in_once_and_a_revoked_token_stops_working(tmp_path: Path) -> None:
+def test_the_link_signs_in_once_mcp_has_the_same_tokens_and_a_revoked_one_stops_working(
+    tmp_path: Path,
+) -> None:
     token = holdfast("token", "create", "ann", "--role", "operator", "--db", tmp_path / "h.db")
     headers = {"authorization": f"Bearer {token.stdout.strip()}"}
+    weak = holdfast("token", "create", "vic", "--role", "viewer", "--db", tmp_path / "h.db")
+    viewer = {"authorization": f"Bearer {weak.stdout.strip()}"}
     with server(tmp_path, "--db", "h.db") as (url, link, _), httpx2.Client() as browser:
         eventually(lambda: _answers(url), "an answer")
         assert 303 == browser.get(link).status_code
         assert 200 == browser.get(url + "/").status_code
         assert 401 == httpx2.get(link).status_code
         assert 200 == httpx2.get(url + "/api/v1/whoami", headers=headers).status_code
+        assert [200, 403, 401] == [_mcp(url, given) for given in (headers, viewer, {})]
         holdfast("token", "revoke", "ann", "--db", tmp_path / "h.db")
         assert 401 == httpx2.get(url + "/api/v1/whoami", headers=headers).status_code
         assert 200 == browser.get(url + "/").status_code
+
+
+def _mcp(url: str, headers: dict[str, str]) -> int:
+    """The status of the answer to an MCP client that connects."""
+    client = {"name": "x", "version": "1"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    accepts = {"accept": "application/json, text/event-stream"}
+    return httpx2.post(
+        url + "/mcp", json=body, headers={**accepts, **headers}, timeout=60
+    ).status_code
 
 
 def _answers(url: str) -> bool:

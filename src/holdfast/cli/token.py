@@ -29,9 +29,13 @@ def credentials_of(file: Path | None, url: str | None) -> Credentials:
     return Credentials(file if file is not None else default_file(url))
 
 
-@click.group()
-def token() -> None:
-    """Create, list and revoke credentials of `holdfast serve`.
+@click.group(invoke_without_command=True)
+@credentials_option
+@store_option
+@json_option
+@click.pass_context
+def token(ctx: click.Context, file: Path | None, url: str | None, as_json: bool) -> None:
+    """Create, list and revoke credentials of `holdfast serve`. Without a command: list them.
 
     \b
     viewer    reads
@@ -39,6 +43,8 @@ def token() -> None:
     operator  reads, starts, signals, pauses, resumes, cancels, forks, patches, undoes
     admin     everything
     """
+    if ctx.invoked_subcommand is None:
+        _list(file, url, as_json)
 
 
 @token.command()
@@ -62,6 +68,10 @@ def create(name: str, role: str, file: Path | None, url: str | None, as_json: bo
 @json_option
 def list_tokens(file: Path | None, url: str | None, as_json: bool) -> None:
     """List the credentials, without their tokens."""
+    _list(file, url, as_json)
+
+
+def _list(file: Path | None, url: str | None, as_json: bool) -> None:
     found = credentials_of(file, url).all()
     if as_json:
         plain = [{"name": c.name, "role": c.role, "created_at": c.created_at} for c in found]

@@ -31,8 +31,8 @@ class InboxPage:
     next: int | None
 
 
-READ_MAX = 1000
-"""So many waiting runs are looked at for one page; most wait for something else if there are more."""
+READ_MAX = 200
+"""So many waiting runs are read for one page, so that a page is quick also if most are waiting for something else."""
 
 
 def inbox(

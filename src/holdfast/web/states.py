@@ -5,20 +5,23 @@ Only a cache: what is new in the log is read and checked against the chain, and 
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections import OrderedDict
 from typing import Final
 
+from msgspec.structs import replace
+
 from holdfast.core import log
 from holdfast.core.fold import fold
 from holdfast.core.log import Head
-from holdfast.core.state import RunState
+from holdfast.core.state import Call, RunState
 from holdfast.errors import NoSuchRun
 from holdfast.store.base import Store
 from holdfast.views import row_of, with_owner
 
-EVENTS_MAX: Final = 300_000
-"""So many events, over all runs, may be kept folded."""
+EVENTS_MAX: Final = 150_000
+"""So many events, over all runs, may be kept folded: about 1 KB each."""
 
 
 class StateCache:
@@ -31,6 +34,18 @@ class StateCache:
 
     def get(self, store: Store, run_id: str) -> RunState:
         """The state now, with every call."""
+        state = self._folded(store, run_id)
+        return with_owner(state, row_of(store, run_id), store.now())
+
+    def calls(
+        self, store: Store, run_id: str, *, after: int, limit: int
+    ) -> tuple[tuple[Call, ...], int]:
+        """The next calls after a step, and the event up to which that is true."""
+        state = self._folded(store, run_id)
+        page = replace(state, calls=_next(state.calls, after, limit))
+        return with_owner(page, row_of(store, run_id), store.now()).calls, state.seq
+
+    def _folded(self, store: Store, run_id: str) -> RunState:
         with self._mutex:
             head, state = self._kept.get(run_id, (log.origin(run_id), RunState()))
         if head.seq >= 0 and not _is_still(store, run_id, head):
@@ -41,7 +56,7 @@ class StateCache:
         if head.seq < 0:
             raise NoSuchRun(run_id)
         self._keep(run_id, head, state)
-        return with_owner(state, row_of(store, run_id), store.now())
+        return state
 
     def _keep(self, run_id: str, head: Head, state: RunState) -> None:
         with self._mutex:
@@ -52,6 +67,15 @@ class StateCache:
 
     def _events(self) -> int:
         return sum(head.seq + 1 for head, _ in self._kept.values())
+
+
+def _next(calls: tuple[Call, ...], after: int, limit: int) -> tuple[Call, ...]:
+    """The calls with the lowest steps after this one. Mostly step n is the nth call, and nothing has to be searched."""
+    found = calls[after : after + limit]
+    if all(call.step == after + n for n, call in enumerate(found, 1)):
+        return found
+    later = (call for call in calls if call.step > after)
+    return tuple(heapq.nsmallest(limit, later, key=lambda call: call.step))
 
 
 def _is_still(store: Store, run_id: str, head: Head) -> bool:

@@ -6,7 +6,6 @@ Roles were checked before. `by` is always the name of who is signed in.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -168,13 +167,10 @@ def diff(store: Store, ask: Ask) -> d.ChangeList:
 
 
 def calls(store: Store, ask: Ask) -> d.CallList:
-    state, q = ask.states.get(store, ask.run_id), ask.query
-    # By step, except where calls overlap: of those after the page, the lowest steps are wanted.
-    found = heapq.nsmallest(
-        q.limit + 1, (c for c in state.calls if c.step > q.after), key=lambda c: c.step
-    )
-    page = found[: q.limit]
-    return d.CallList(page, page[-1].step if len(found) > q.limit else None, state.seq)
+    q = ask.query
+    found, seq = ask.states.calls(store, ask.run_id, after=q.after, limit=q.limit + 1)
+    page = list(found[: q.limit])
+    return d.CallList(page, page[-1].step if len(found) > q.limit else None, seq)
 
 
 def events(store: Store, ask: Ask) -> d.EventList:
