@@ -301,7 +301,7 @@ def test_a_child_whose_creator_died_before_it_looked_begins_no_call(place: Place
         if not new.run.parent:
             return create(new, *args, **kwargs)
         elsewhere.cancel("p")
-        create(new, *args, **kwargs)
+        create(new, *args, **kwargs).wait()
         raise Died
 
     hf.store.create = cancel_create_and_die  # type: ignore[method-assign]
