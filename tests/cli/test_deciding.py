@@ -224,7 +224,7 @@ def test_undo_refuses_a_run_with_nothing_to_undo_and_changes_nothing(shell: Shel
     refused = [shell("undo", run_id, "--yes", code=1).stderr for run_id in ("a1", "r1")]
 
     assert ["has nothing to undo" in said for said in refused] == [True, True]
-    assert ["`holdfast cancel a1` ends it" in said for said in refused] == [True, False]
+    assert ["hf.cancel('a1') ends it" in said for said in refused] == [True, False]
     assert before == [shell.log(run_id) for run_id in ("a1", "r1")]
 
 
