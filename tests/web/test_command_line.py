@@ -94,13 +94,13 @@ def test_the_link_signs_in_once_mcp_has_the_same_tokens_and_a_revoked_one_stops_
     with server(tmp_path, "--db", "h.db") as (url, link, _), httpx2.Client() as browser:
         eventually(lambda: _answers(url), "an answer")
         assert 303 == browser.get(link).status_code
-        assert 200 == browser.get(url + "/").status_code
+        assert 200 == browser.get(url + "/runs").status_code
         assert 401 == httpx2.get(link).status_code
         assert 200 == httpx2.get(url + "/api/v1/whoami", headers=headers).status_code
         assert [200, 403, 401] == [_mcp(url, given) for given in (headers, viewer, {})]
         holdfast("token", "revoke", "ann", "--db", tmp_path / "h.db")
         assert 401 == httpx2.get(url + "/api/v1/whoami", headers=headers).status_code
-        assert 200 == browser.get(url + "/").status_code
+        assert 200 == browser.get(url + "/runs").status_code
 
 
 def _mcp(url: str, headers: dict[str, str]) -> int:

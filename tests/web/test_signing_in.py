@@ -51,7 +51,7 @@ def test_a_page_leads_to_the_sign_in_and_back(hf: Holdfast) -> None:
         assert (401, {}) == (wrong.status_code, dict(client.cookies))
         right = client.post("/login?next=%2F%3Fx%3D1", data={"token": TOKENS["approver"]})
         assert (303, "/?x=1") == (right.status_code, right.headers["location"])
-        assert 200 == client.get("/").status_code
+        assert 200 == client.get("/runs").status_code
         fragment = client.get("/", headers={"hx-request": "true", "cookie": ""})
         assert (401, "/login") == (fragment.status_code, fragment.headers["hx-redirect"])
 
@@ -99,7 +99,7 @@ def test_a_session_ends_with_its_credential_and_has_its_role_now(
     token = known.create("ann", "viewer")
     with browser(hf, credentials=tmp_path / "credentials.json") as client:
         assert 303 == client.post("/login", data={"token": token}).status_code
-        assert 200 == client.get("/").status_code
+        assert 200 == client.get("/runs").status_code
         known.revoke("ann")
         assert 303 == client.get("/").status_code
         known.create("ann", "admin")  # of the same name, but not the same

@@ -86,11 +86,9 @@ class RemoteStore:
         except NotFound:
             return None
 
-    def snapshot(self, run_id: str, *, at_most: int | None = None, live: bool = False) -> Snapshot | None:  # fmt: skip  # noqa: ARG002
-        return None
-
-    def save_snapshot(self, run_id: str, snapshot: Snapshot, **_: Any) -> None:
-        """A cache: a reader of a server has none."""
+    @property
+    def snapshots(self) -> NoSnapshots:
+        return NoSnapshots()
 
     @property
     def schedules(self) -> RemoteSchedules:
@@ -98,6 +96,16 @@ class RemoteStore:
 
     def close(self) -> None:
         self.client_of_server.close()
+
+
+class NoSnapshots:
+    """A cache: a reader of a server has none."""
+
+    def newest(self, run_id: str, *, at_most: int | None = None, live: bool = False) -> Snapshot | None:  # fmt: skip  # noqa: ARG002
+        return None
+
+    def save(self, run_id: str, snapshot: Snapshot, **_: Any) -> None:
+        """Nothing is kept."""
 
 
 class RemoteSchedules:
