@@ -178,7 +178,7 @@ def sending(run: Run, n: int) -> None:
         sent(i)
 
 
-@pytest.mark.parametrize(("work", "most"), [(stepping, 135), (sending, 300)])
+@pytest.mark.parametrize(("work", "most"), [(stepping, 137), (sending, 300)])
 def test_a_call_costs_no_more_calls_in_the_interpreter_than_it_did(
     work: Callable[..., None], most: int, tmp_path: Path
 ) -> None:

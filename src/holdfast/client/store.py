@@ -56,6 +56,9 @@ class RemoteStore:
             after = page[-1].seq
         return found
 
+    def head(self, run_id: str) -> int:
+        return self.heads([run_id]).get(run_id, -1)
+
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         for run_id in run_ids:
