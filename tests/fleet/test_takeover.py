@@ -65,6 +65,13 @@ def test_code_that_computes_for_longer_than_its_lease_keeps_it(
         assert fleet.died == []
 
 
+def with_evidence(hf: Holdfast, run_id: str) -> list[Any]:
+    """The calls in doubt about which a worker has reported, once the run waits for a decision about them: before
+    that, another worker may just have claimed it."""
+    state = hf.get(run_id)
+    return [x for x in state.in_doubt if x.evidence] if state.status == "waiting" else []
+
+
 def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_repeated(
     url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
@@ -78,9 +85,7 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
         doubt = eventually(lambda: doubted(hf, "r"), "doubt")[0]
         assert [x["tool"] for x in ledger.effects("r")] == ["begins"]
         door.open()
-        doubt = eventually(
-            lambda: [call for call in hf.get("r").in_doubt if call.evidence], "evidence"
-        )[0]
+        doubt = eventually(lambda: with_evidence(hf, "r"), "evidence")[0]
         assert doubt.evidence[0].outcome == "done"
         hf.resolve("r", doubt.step, done="done", by="test", why="the worker said so")
 
@@ -105,9 +110,7 @@ def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
         assert doubt.evidence == ()
         door.open()
         fleet.look_after()  # it wakes, and its tool comes to its end
-        doubt = eventually(
-            lambda: [call for call in hf.get("r").in_doubt if call.evidence], "evidence"
-        )[0]
+        doubt = eventually(lambda: with_evidence(hf, "r"), "evidence")[0]
 
         assert doubt.evidence[0].outcome == "done"
         hf.resolve("r", doubt.step, done="it", by="test", why="the worker said so")
