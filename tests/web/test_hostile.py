@@ -117,3 +117,11 @@ def test_a_small_answer_is_not_held_back(url: str) -> None:
             client.get(url + "/healthz")
             took.append(time.perf_counter() - began)
     assert min(took) < 0.03
+
+
+def test_a_stream_of_the_pages_has_the_security_headers(url: str) -> None:
+    """It does not end, so `test_access.py` leaves it out."""
+    with httpx2.stream("GET", url + "/runs/live", headers=HEADERS) as found:
+        assert 200 == found.status_code
+        assert "script-src 'self'" in found.headers["content-security-policy"]
+        assert "nosniff" == found.headers["x-content-type-options"]
