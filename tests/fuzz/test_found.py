@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -431,3 +432,33 @@ def test_a_run_that_lost_its_lease_is_not_recorded_as_diverged_whatever_its_code
         with pytest.raises(LeaseLost):
             hf.run(cancelled_and_going_on, id="r")
         assert "code" not in [waiting.kind for waiting in hf.get("r").waiting]
+
+
+@agent
+async def waiting_for_its_own(run: AsyncRun) -> None:
+    await asyncio.gather(asyncio.Event().wait(), run.wait_for("go"))
+
+
+def test_an_async_run_that_lost_its_lease_ends_here_although_its_code_makes_no_call(
+    url: str,
+) -> None:
+    """Otherwise the only worker of a fleet believes for ever that it executes the run, and does not claim it."""
+    patient = Options(lease_seconds=0.6, patience_seconds=3600)
+    with Holdfast(url, agents=[waiting_for_its_own], options=patient) as hf:
+        hf.start(waiting_for_its_own, id="r")
+        worker = hf.worker()
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        eventually(lambda: hf.get("r").waits, "the wait")
+        row = hf.store.get("r")
+        assert row is not None
+        hf.store.release("r", row.epoch)
+        taken = eventually(lambda: hf.store.claim("r", worker="another", lease_us=1))
+
+        def is_claimed_again() -> bool:
+            row = hf.store.get("r")
+            return row is not None and row.epoch > taken.epoch
+
+        eventually(is_claimed_again, "that the worker claims it again", seconds=30)
+        worker.stop()
+        thread.join()

@@ -55,6 +55,7 @@ class LinesRun(Protocol):
     journal: Journal
     patience_us: int
     stopped: BaseException | None
+    lost: BaseException | None
     only_replay: HoldfastError | None
     waits: dict[Place, OpenWait]
     suspensions: dict[Place, Suspend]
@@ -842,12 +843,15 @@ class Lines:
         return agent.result()
 
     def _has_ended(self, agent: asyncio.Task[Any]) -> bool:
-        if not agent.done():
-            return False
-        if isinstance(self.session.stopped, Stop):
-            raise asyncio.CancelledError  # no call is waited for
-        failed = agent.cancelled() or agent.exception() is not None
-        return failed or all(task.done() for task in self.tasks)
+        if agent.done():
+            if isinstance(self.session.stopped, Stop):
+                raise asyncio.CancelledError  # no call is waited for
+            failed = agent.cancelled() or agent.exception() is not None
+            if failed or all(task.done() for task in self.tasks):
+                return True
+        if self.session.lost is not None:  # nothing that the code does from here on counts
+            raise self.session.lost
+        return False
 
     @property
     def _is_quiet(self) -> bool:
@@ -906,6 +910,11 @@ class Lines:
         """If the run has been stopped, its own line ends too, whatever it awaits."""
         if self.session.stopped is not None and self.suspension is None:
             self.loop.call_soon(self._cancel_agent)
+
+    def notify_soon(self) -> None:
+        """See what has changed. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self.notify)
 
     def cancel(self) -> None:
         """Cancel the agent at the await that it is in. From any thread."""

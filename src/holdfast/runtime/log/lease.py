@@ -122,7 +122,7 @@ class LeaseKeeper:
             except StoreBroken as error:  # for good: no run of this process may continue
                 _log.error("leases cannot be renewed: %s", error)
                 for session in self.sessions():
-                    session.stop(Abandon(error))
+                    session.lose(Abandon(error))
             except StoreError as error:  # try again in a moment; meanwhile the leases run out
                 _log.warning("leases could not be renewed: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is: without this thread every lease is lost
@@ -141,7 +141,7 @@ class LeaseKeeper:
         ends = asked_at + self.lease_seconds * (1 - MARGIN)
         for run_id, session in held.items():
             if run_id in lost:
-                session.stop(Abandon(LeaseLost(run_id, session.epoch, session.epoch + 1)))
+                session.lose(Abandon(LeaseLost(run_id, session.epoch, session.epoch + 1)))
             with self._mutex:
                 if self._held.get(run_id) is session:  # else it was given up meanwhile
                     session.lease_ends = 0.0 if run_id in lost else ends
@@ -154,7 +154,7 @@ class LeaseKeeper:
             gone = [self._held[run_id] for run_id, x in self._owners.items() if is_gone(x)]
         for session in gone:
             _log.warning("run %s: what executed it has gone; its lease is released", session.run_id)
-            session.stop(Abandon(LeaseLost(session.run_id, session.epoch, session.epoch + 1)))
+            session.lose(Abandon(LeaseLost(session.run_id, session.epoch, session.epoch + 1)))
             self.drop(session)
             with contextlib.suppress(StoreError):  # then it ends by itself
                 self._store.release(session.run_id, session.epoch)

@@ -146,6 +146,8 @@ class Session:
         self.lines: Lines | None = None
         """The tasks of an async agent."""
         self.stopped: BaseException | None = None
+        self.lost: BaseException | None = None
+        """The run is not ours any more, for this reason: its code ends here, whatever it awaits."""
         self.settled = False
         self.ending = False
         """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
@@ -546,6 +548,14 @@ class Session:
         if self.stopped is None and not (self.ending and isinstance(signal, Stop)):
             self.stopped = signal
         return signal
+
+    def lose(self, signal: BaseException) -> None:
+        """The run is not ours any more. Code that awaits something else than a call would not hear of that: it is
+        ended when the calls under way have come to their end. From any thread."""
+        self.stop(signal)
+        self.lost = signal
+        if self.lines is not None:
+            self.lines.notify_soon()
 
     @property
     def is_ending(self) -> bool:
