@@ -23,6 +23,7 @@ from holdfast import (
     Options,
     Retry,
     Run,
+    RunCancelled,
     RunFailed,
     RunWaiting,
     agent,
@@ -35,6 +36,7 @@ from holdfast.core import events as e
 from holdfast.core.values import decode
 from holdfast.errors import Abandon, LeaseLost
 from holdfast.runtime.log.branches import current_branch
+from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
 from support.waiting import eventually
 from support.workers import STORES, url_of
@@ -462,3 +464,113 @@ def test_an_async_run_that_lost_its_lease_ends_here_although_its_code_makes_no_c
         eventually(is_claimed_again, "that the worker claims it again", seconds=30)
         worker.stop()
         thread.join()
+
+
+@tool(check=lambda _: "done")
+async def found_done() -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+@agent
+async def late_twice(run: AsyncRun) -> str:
+    async with asyncio.timeout(0.02), asyncio.timeout(0.04):
+        return await found_done()
+
+
+def test_a_timeout_that_fires_while_a_check_is_recorded_replays(url: str) -> None:
+    """Its line has been given the result of the check by then, and has left the timeout."""
+
+    def hesitate(where: str) -> None:
+        if where == "before commit call_resolved":
+            threading.Event().wait(0.1)
+
+    with Holdfast(url, options=Options(boundary=hesitate)) as hf:
+        with contextlib.suppress(RunFailed):
+            hf.run(late_twice, id="r")
+        again = hf.replay("r")
+        assert (True, None) == (again.reached_end, again.diverged)
+
+
+@step
+async def never_ending() -> None:
+    await asyncio.Event().wait()
+
+
+@agent
+async def only_in_branches(run: AsyncRun, waits: bool) -> None:
+    slow = asyncio.create_task(run.wait_for("never") if waits else never_ending())
+    quick = asyncio.create_task(afterwards(1))
+    await asyncio.wait((slow, quick), return_when=asyncio.FIRST_COMPLETED)
+    slow.cancel()
+    await asyncio.gather(afterwards(2), afterwards(3))
+    raise RuntimeError("every time")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_lost_race_stays_lost_when_a_run_that_failed_later_is_resumed(
+    url: str, waits: bool
+) -> None:
+    """Its main branch makes no call, so that only the branches that it started afterwards show that it went on."""
+    with Holdfast(url, agents=[only_in_branches], options=SHORT) as hf:
+        with pytest.raises(RunFailed):
+            hf.run(only_in_branches, waits, id="r")
+        before = hf.get("r").seq
+        with pytest.raises(RunFailed):
+            hf.resume("r")
+        kinds = [event.kind for _, event in hf.events("r", after=before)]
+        assert kinds == ["run_reopened", "run_claimed", "run_failed"]
+        assert hf.replay("r").diverged is None
+
+
+MADE: list[str] = []
+
+
+def _cancelled_meanwhile(_key: str) -> None:
+    control.cancel(OPEN[0], "r")
+
+
+@tool(check=_cancelled_meanwhile)
+def checked_once() -> None:
+    MADE.append("checked_once")
+    if len(MADE) == 1:
+        raise KeyboardInterrupt  # so its outcome is not recorded
+
+
+@agent
+def checking(run: Run) -> None:
+    checked_once()
+
+
+@tool
+def approved_once() -> None:
+    MADE.append("approved_once")
+
+
+@agent(approve=["external_action"])
+def approving(run: Run) -> None:
+    approved_once()
+
+
+OPEN: list[Store] = []
+
+
+@pytest.mark.parametrize(("which", "made"), [(checking, ["checked_once"]), (approving, [])])
+def test_a_cancellation_that_comes_while_a_call_is_prepared_prevents_it(
+    url: str, monkeypatch: pytest.MonkeyPatch, which: Any, made: list[str]
+) -> None:
+    """Its check reports that it did not happen, or it is approved, at the same time."""
+
+    def decide(where: str) -> None:
+        if where == "after commit wait_began":
+            control.approve(hf.store, "r")
+            control.cancel(hf.store, "r")
+
+    monkeypatch.setitem(globals(), "MADE", [])
+    with Holdfast(url, agents=[which], options=Options(boundary=decide)) as hf:
+        monkeypatch.setitem(globals(), "OPEN", [hf.store])
+        with contextlib.suppress(KeyboardInterrupt, RunCancelled):
+            hf.run(which, id="r")
+        with pytest.raises(RunCancelled):
+            hf.run(which, id="r")
+    assert made == MADE

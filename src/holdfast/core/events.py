@@ -353,6 +353,9 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
     spent: Spent | None = None  # of a child run
     usage: Usage | None = None  # of an answer that was charged for and could not be used
+    forks_above: tuple[int, ...] = ()
+    """If it was cut: how many branches each of the branches above had started by then since its last call; the
+    nearest first. Those that they start later show that the code went on."""
 
 
 def args_digest(receipt: CallSucceeded | CallFailed) -> str:
@@ -458,6 +461,8 @@ class WaitEnded(Event, frozen=True, omit_defaults=True):
     branch: str = ""
     value: Value | None = None
     source: int = 0
+    forks_above: tuple[int, ...] = ()
+    """If it was cut: see `CallFailed`."""
 
     def is_over(self, how: str) -> bool:
         """Whether nothing came, and it ended this way."""

@@ -135,6 +135,13 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return bool(self.failures) and self.failures[-1].cut and self.failed_finally
 
     @property
+    def forks_above(self) -> tuple[int, ...]:
+        """What was recorded of the branches above when the code stopped waiting; see `CallFailed`."""
+        if self.ended is not None:
+            return self.ended.forks_above
+        return self.failures[-1].forks_above if self.failures else ()
+
+    @property
     def open_attempt(self) -> bool:
         """Whether the newest attempt has an intent and no receipt: it may have happened."""
         if self.intent is None or self.done is not None or self.resolved is not None:
@@ -655,12 +662,22 @@ class Journal:
         path, index = place
         if self.reaches(path, index + 1) or self._has_started_after(path, index):
             return False
+        counts = self.entries[place].forks_above
         while path:
             path, _, last = path.rpartition(".")
             started = _started_at(last)
-            if started is not None and self.reaches(path, started):
+            count, counts = counts[:1], counts[1:]
+            if started is None:
+                continue
+            if self.reaches(path, started) or (count and self._has_started(path, started, *count)):
                 return False
         return True
+
+    def _has_started(self, path: str, index: int, count: int) -> bool:
+        """Whether the code has started more branches than this before its call at this index."""
+        before = f"{path}.{index}-" if path else f"{index}-"
+        numbers = (b.removeprefix(before) for b in self._last_index if b.startswith(before))
+        return any(int(n.partition(".")[0].removesuffix("+")) > count for n in numbers)
 
     def _has_started_after(self, path: str, index: int) -> bool:
         """Whether the code has started other branches from this one after its call at this index."""

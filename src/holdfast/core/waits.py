@@ -82,10 +82,15 @@ def first_ends(journal: Journal, places: Sequence[Place], now: int) -> Sequence[
     ]
 
 
-def wait_ended(place: Place, entry: Entry, outcome: str) -> e.WaitEnded:
+def wait_ended(
+    place: Place, entry: Entry, outcome: str, forks_above: tuple[int, ...] = ()
+) -> e.WaitEnded:
     """The end of a wait that no event brought."""
     assert entry.wait is not None
-    return e.WaitEnded(branch=place[0], index=place[1], wait=entry.wait.wait, outcome=outcome)
+    branch, index = place
+    return e.WaitEnded(
+        branch=branch, index=index, wait=entry.wait.wait, outcome=outcome, forks_above=forks_above
+    )
 
 
 def _never(_journal: Journal, _place: Place, _entry: Entry) -> e.WaitEnded | None:

@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.runtime.call import durations
 from holdfast.runtime.call.cancelled import record_cut
 from holdfast.runtime.call.commit import commit, is_due, park, wait_until
-from holdfast.runtime.call.gate import end_by_deadline, gate
+from holdfast.runtime.call.gate import end_by_deadline, gate_again
 from holdfast.runtime.call.intent import record_intent
 from holdfast.runtime.call.limits import within_limits
 from holdfast.runtime.call.match import replay
@@ -76,6 +76,7 @@ def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | Non
             entry.failures[-1].retry_at,
             WaitingFor("retry", request.spec.name),
         )
+        gate_again(request)
     outcome = yield from _limited(request, number, step, approval, tries)
     if isinstance(outcome, e.CallFailed):
         return (yield from _tried(request, outcome, number, tries))
@@ -91,8 +92,7 @@ def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow[
         )
         number += 1
         tries += 1
-        if not request.undoes:
-            gate(request.session)
+        gate_again(request)
         outcome = yield from _limited(request, number, outcome.step, None, tries)
     return outcome
 
@@ -245,8 +245,7 @@ def _transact(
                 finish=finish,
             )
         except Conflict:  # the log grew from outside: the tool's writes were rolled back with it
-            if not request.undoes:
-                gate(session)
+            gate_again(request)
         except StoreError as error:
             raise session.stop(Abandon(error)) from error
         else:

@@ -14,6 +14,7 @@ from holdfast.runtime.call.commit import commit, commit_outcome
 from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, Never
 from holdfast.runtime.call.results import failed_receipt
 from holdfast.runtime.log.branches import Inside
+from holdfast.runtime.log.session import Session
 from holdfast.store.base import Store
 from holdfast.store.cancel import cancel_tree
 
@@ -31,6 +32,7 @@ def record_cut(
         has_intent=spec.has_intent and step > 0,
         attempt=number,
         cut=True,
+        forks_above=forks_above(session),
         duration_us=0 if started is None else session.store.now() - started,
     )
     if spec.effect == Effect.CHILD:
@@ -40,6 +42,12 @@ def record_cut(
         urgent = spec.has_intent
         yield from commit(session, [receipt], urgent=urgent, evidence=request, is_outcome=True)
     raise cut.cancelled
+
+
+def forks_above(session: Session) -> tuple[int, ...]:
+    """How many branches those above the current one had started when its code stopped waiting."""
+    line = None if session.lines is None else session.lines.current
+    return () if line is None else line.forks_above
 
 
 def cancel_child(request: CallRequest, step: int) -> Flow[BaseException | None]:

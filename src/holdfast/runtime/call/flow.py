@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.runtime.call.approval import ask_approval, check_args
 from holdfast.runtime.call.attempt import make_attempts
 from holdfast.runtime.call.cancelled import record_cut
-from holdfast.runtime.call.gate import gate
+from holdfast.runtime.call.gate import gate, gate_again
 from holdfast.runtime.call.match import check_all_replayed, match_call, replay
 from holdfast.runtime.call.operations import (
     Begin,
@@ -118,12 +118,14 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             if settled is not None:
                 return (yield from replay(request, settled))
             entry = match_call(request)
+            gate_again(request)
         if request.spec.params.constrained and not request.undoes:
             yield from check_args(request, entry)
         approval = None
         gated = request.spec.risk in session.lineage.policy.approve
         if gated or (entry is not None and entry.wait is not None):
             approval = yield from ask_approval(request, entry, gated)
+            gate_again(request)
         return (yield from make_attempts(request, entry, approval))
     except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
         held = request.session.entry(*request.place)

@@ -9,6 +9,7 @@ Not here: approval by risk (`approval.py`), limits over all workers (`limits.py`
 from __future__ import annotations
 
 from holdfast.errors import Stop
+from holdfast.runtime.call.operations import CallRequest
 from holdfast.runtime.log.lineage import LiveRun, use_of
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
@@ -25,6 +26,13 @@ def gate(session: Session) -> None:
         _gate_above(session)
     if session.journal.may_stop_calls:
         _gate_own(session)
+
+
+def gate_again(request: CallRequest) -> None:
+    """After something else was awaited or written for a call: what came from outside may have been read meanwhile, so
+    that its intent is not refused for that."""
+    if not request.undoes:
+        gate(request.session)
 
 
 def _gate_own(session: Session) -> None:

@@ -16,6 +16,7 @@ from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, StoreError
 from holdfast.runtime.call.commit import park, wait_until
+from holdfast.runtime.call.gate import gate_again
 from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Pause
 from holdfast.runtime.log.branches import Inside
 from holdfast.waiting import WaitingFor
@@ -36,6 +37,7 @@ def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow[
             yield from _seat(request, holder, spec.max_running)
         if spec.rate is not None:
             yield from _turn(request, holder)
+        gate_again(request)
         return (yield from attempt())
     finally:
         if spec.max_running is not None:

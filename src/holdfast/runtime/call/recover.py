@@ -110,7 +110,7 @@ def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow[Entry | None]
         by="check",
         why=unavailable or "the check reports that it happened",
     )
-    yield from commit(session, [settled], blobs=blobs)
+    yield from commit(session, [settled], blobs=blobs, is_outcome=True)
     return session.entry(request.branch.path, request.index)
 
 
@@ -139,7 +139,7 @@ def ask_policy(
             by="policy",
             why=f"on_doubt={how!r}",
         )
-        yield from commit(session, [settled])
+        yield from commit(session, [settled], is_outcome=how == "fail")
         return session.entry(request.branch.path, request.index) if how == "fail" else None
     yield from doubt(request, intent.step, intent.attempt, because, raised)
     return None

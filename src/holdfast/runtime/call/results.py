@@ -91,6 +91,7 @@ def failed_receipt(
     duration_us: int = 0,
     cut: bool = False,
     usage: Usage | None = None,
+    forks_above: tuple[int, ...] = (),
 ) -> e.CallFailed:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
     args, digest = (None, "") if has_intent else kept_args(request)
@@ -109,6 +110,7 @@ def failed_receipt(
         cut=cut,
         spent=spent_by_child(request, step) if request.spec.effect == Effect.CHILD else None,
         usage=usage,
+        forks_above=forks_above,
     )
 
 

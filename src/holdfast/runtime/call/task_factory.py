@@ -135,6 +135,8 @@ class LineTask(asyncio.Task[Any]):
             return self.line.lines.time_out(
                 self.line, timeout
             )  # else it was set in the body of a call
+        if self.line is not None:
+            self.line.is_cancelled()
         return super().cancel(msg)
 
     def uncancel(self) -> int:

@@ -16,6 +16,7 @@ from holdfast.core.journal import Entry, Place, request_id
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend
+from holdfast.runtime.call.cancelled import forks_above
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_added, check_all_replayed
@@ -195,7 +196,8 @@ def _suspended(
 def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]) -> Flow[None]:
     """The wait has ended: a person who has yet to decide is no longer asked, and a signal that
     comes is for the next wait."""
-    ends = [wait_ended(at, entry, CUT) for at, entry in zip(places, entries, strict=True)]
+    above = forks_above(session)
+    ends = [wait_ended(at, entry, CUT, above) for at, entry in zip(places, entries, strict=True)]
     yield from commit(session, ends, is_outcome=True)
     for at in places:
         session.journal.forget(*at)

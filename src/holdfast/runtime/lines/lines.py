@@ -34,7 +34,7 @@ from holdfast.core.events import Event
 from holdfast.core.journal import Journal, Place
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Abandon, CallFailed, HoldfastError, Stop, Suspend
+from holdfast.errors import Abandon, CallFailed, HoldfastError, Signal, Stop, Suspend
 from holdfast.store.base import Store
 
 HOPS: Final = {"call": 1, "await": 2, "end": 4}
@@ -67,6 +67,7 @@ class LinesRun(Protocol):
     def read_all(self) -> None: ...
     def check_alive(self) -> None: ...
     def stop(self, signal: BaseException) -> BaseException: ...
+    def lose(self, signal: BaseException) -> None: ...
     def hold(self, event: Event) -> object: ...
     def show(self, seq: int) -> None: ...
     def not_asked(self, place: Place, attempted: str) -> BaseException: ...
@@ -78,6 +79,9 @@ class LineBranch(Protocol):
     path: str
     index: int
     call_failed: bool
+
+    @property
+    def forks_above(self) -> tuple[int, ...]: ...
 
 
 class Doing(enum.Enum):
@@ -149,6 +153,7 @@ class Line(Coroutine[Any, Any, Any]):
         "branch",
         "cancel_due",
         "cancelled_before",
+        "forks_above",
         "in_call",
         "last_timeout",
         "lines",
@@ -165,6 +170,8 @@ class Line(Coroutine[Any, Any, Any]):
         """It was cancelled while an outcome was on its way to it: it hears of that at its next await."""
         self.cancelled_before: int | None = None
         """By a recorded timeout, before its call or wait at this position."""
+        self.forks_above: tuple[int, ...] = ()
+        """How many branches those above it had started when it was cancelled last; the nearest first."""
         self.task: asyncio.Task[Any] | None = None
         self.last_timeout = TimeoutName(0, 0)
         """The timeout that its code has entered last."""
@@ -186,6 +193,11 @@ class Line(Coroutine[Any, Any, Any]):
     def close(self) -> None:
         self._coro.close()
         self._end()
+
+    def is_cancelled(self) -> None:
+        """Its task is about to be cancelled. Whoever does that may go on before its call has ended."""
+        if self.branch is not None and self.task is not None and not self.task.cancelling():
+            self.forks_above = self.branch.forks_above
 
     def __await__(self) -> Generator[Any, Any, Any]:
         raise RuntimeError("a line is driven by its task")
@@ -503,7 +515,7 @@ class Lines:
         if self.running > mine or self._hops or turn.seq is None:
             return False
         recorded = self._next_recorded()
-        return recorded is None or recorded[0] > turn.seq or self._may_add_before(recorded)
+        return recorded is None or recorded[0] >= turn.seq or self._may_add_before(recorded)
 
     def _next_recorded(self) -> tuple[int, Place] | None:
         journal = self.session.journal
@@ -549,7 +561,12 @@ class Lines:
             self._is_ticking = True
             self.loop.call_soon(self._tick)
             return
-        self._advance()
+        try:
+            self._advance()
+        except Signal as signal:  # nobody calls this: without a word the lines would wait for ever
+            self.session.lose(signal)
+        except HoldfastError as error:
+            self.session.lose(Abandon(error))
 
     def _advance(self) -> None:
         """No code of the agent runs: hand over the next outcome, or let the run leave memory."""
@@ -561,7 +578,7 @@ class Lines:
                 self._grant(asked)
                 return
         elif recorded is not None and not (
-            first is not None and first.seq is not None and first.seq < recorded[0]
+            first is not None and first.seq is not None and first.seq <= recorded[0]
         ):
             asked = self._asking.get(recorded[1])
             if asked is not None and (asked.given_up or not asked.is_cut):
@@ -691,6 +708,7 @@ class Lines:
 
     def _cancel_line(self, line: Line) -> None:
         assert line.task is not None
+        line.is_cancelled()
         asyncio.Task.cancel(line.task)
         self.settle(HOPS["await"])
 

@@ -91,6 +91,12 @@ class Branch:
         return self.parent.line if self.is_aside and self.parent is not None else self
 
     @property
+    def forks_above(self) -> tuple[int, ...]:
+        """How many branches each of the branches above has started since its last call, the nearest first."""
+        above = self.line.parent
+        return () if above is None else (above.forks, *above.forks_above)
+
+    @property
     def _prefix(self) -> str:
         return f"{self.path}." if self.path else ""
 
