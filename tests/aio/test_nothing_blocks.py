@@ -253,6 +253,7 @@ OF_HOLDFAST: dict[str, Case] = {
     "artifact": lambda hf: hf.artifact("done", "report"),
     "value": value,
     "runs": lambda hf: hf.runs(status="waiting"),
+    "search": lambda hf: hf.search("status:waiting"),
     "timeline": lambda hf: hf.timeline("done"),
     "record": lambda hf: hf.record("graph", id="recorded"),
     "put_item": items,

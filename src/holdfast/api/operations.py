@@ -71,7 +71,7 @@ _DECIDED: Final = ("no-such-run", "not-now", "already-decided")
 OPERATIONS: Final = (
     # ── looking
     Operation("whoami", "GET", "/whoami", "Who you are, and what you may do.", d.Whoami),
-    Operation("runs", "GET", "/runs", "Runs, newest first.", d.RunList, d.RunsQuery),
+    Operation("runs", "GET", "/runs", "Runs, newest first; with `q`, those that a search finds.", d.RunList, d.RunsQuery),
     Operation("get", "GET", _RUN, "The state of a run now.", RunState, d.StateQuery, problems=("no-such-run",)),
     Operation("row", "GET", _RUN + "/row", "What is known of a run without its log.", RunRow,
               problems=("no-such-run",), permission="get"),

@@ -305,6 +305,16 @@ def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -
 _RUNS: Final = _reads(d.RunList)
 
 
+def search(query: str, limit: int, cursor: int | None) -> Call[views.Found]:
+    def read(data: bytes) -> views.Found:
+        page = _RUNS(data)
+        following = None if page.next is None else int(page.next)
+        return views.Found(page.items, following, page.stopped, page.looked)
+
+    given = {"q": query, "limit": limit, **({} if cursor is None else {"after": cursor})}
+    return Call(operation("runs"), read, query=given)
+
+
 def inbox(agent: str, limit: int) -> Call[list[views.InboxItem]]:
     query = {"limit": limit, **({"agent": agent} if agent else {})}
     return Call(operation("inbox"), lambda data: _INBOX(data).items, query=query)

@@ -266,6 +266,11 @@ class Client:
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
         return self.do(calls.runs(status, agent, parent, limit, cursor))
 
+    def search(self, query: str, *, limit: int = 50, cursor: int | None = None) -> views.Found:
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
+        cut (`stopped`) is continued with `cursor=found.next`."""
+        return self.do(calls.search(query, limit, cursor))
+
     def inbox(self, *, agent: str = "", limit: int = 50) -> list[views.InboxItem]:
         """Runs that are waiting for people, with their requests and calls in doubt."""
         return self.do(calls.inbox(agent, limit))

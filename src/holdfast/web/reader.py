@@ -1,4 +1,4 @@
-"""Runs as the pages show them: folded once, then continued from where the last viewer stopped.
+"""Runs as the pages and the API show them: folded once, then continued from where the last reader stopped.
 
 A page of a long run would otherwise fold its whole log for each viewer and each update. What is kept is only a cache of the
 log, limited by the number of events, and every record is checked against the chain when it is read.
@@ -6,17 +6,18 @@ log, limited by the number of events, and every record is checked against the ch
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.core import log
 from holdfast.core.events import Usage
 from holdfast.core.fold import Draft
 from holdfast.core.log import Head
-from holdfast.core.state import RunState
-from holdfast.errors import NoSuchRun
+from holdfast.core.state import Call, RunState
+from holdfast.errors import HoldfastError
 from holdfast.store.base import RunRow, Store
 from holdfast.views import with_owner
 from holdfast.views.log import contradiction, row_of
@@ -54,21 +55,52 @@ class RunView:
     def status(self) -> str:
         return self.state.status
 
+    def calls(self, *, after: int, limit: int) -> tuple[Call, ...]:
+        """The calls with the lowest steps after this one. Mostly step n is the nth call, and nothing is searched."""
+        calls = self.state.calls
+        found = calls[after : after + limit]
+        if all(call.step == after + n for n, call in enumerate(found, 1)):
+            return found
+        later = (call for call in calls if call.step > after)
+        return tuple(heapq.nsmallest(limit, later, key=lambda call: call.step))
 
-@dataclass
+
 class _Kept:
-    head: Head
-    draft: Draft = field(default_factory=Draft)
-    spans: Spans = field(default_factory=Spans)
-    spending: list[Spending] = field(default_factory=list)
-    frozen: RunState | None = None
-    drawn: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    marks: Checkpoints = field(default_factory=Checkpoints)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    """One run that is kept. Its lock is held while it is read."""
+
+    def __init__(self, run_id: str) -> None:
+        self.lock = threading.Lock()
+        self.reset(run_id)
+
+    def reset(self, run_id: str) -> None:
+        """Start over: what was kept is not of this run, or not all of an event was applied."""
+        self.head = log.origin(run_id)
+        self.draft, self.spans, self.marks = Draft(), Spans(), Checkpoints()
+        self.spending: list[Spending] = []
+        self.frozen: RunState | None = None
+        self.drawn: dict[tuple[object, ...], Any] = {}
+
+    def advance(self, store: Store, run_id: str) -> RunState:
+        """Apply what is new in the log; the state at its end."""
+        while page := store.read(run_id, after=self.head.seq, limit=PAGE):
+            for record in log.verify(run_id, self.head, page):
+                event = log.read_event(run_id, record)
+                before = self.draft.usage
+                self.draft.apply(record.seq, record.time, event)
+                self.spans.apply(record, event)
+                if self.draft.usage is not before:
+                    self.spending.append(Spending(self.draft.steps, record.time, self.draft.usage))
+                self.head = log.head_at(record)
+            self.frozen, self.drawn = None, {}
+            if len(page) < PAGE:
+                break
+        if self.frozen is None:
+            self.frozen = self.draft.freeze()
+        return self.frozen
 
 
 class RunReader:
-    """The runs that were read last."""
+    """The runs that were read last. Safe in threads."""
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
@@ -78,35 +110,40 @@ class RunReader:
     def read(self, store: Store, run_id: str) -> RunView:
         """The run now. NoSuchRun if it does not exist; LogDamaged if row and log contradict each other."""
         kept = self._entry(run_id)
-        with kept.lock:
-            row = store.get(run_id)
-            if row is None:
-                self._forget(run_id)
-                raise NoSuchRun(run_id)
-            try:
-                self._advance(store, run_id, kept)
-            except Exception:
-                self._forget(run_id)  # the run may be another one of the same name
-                raise
-            if kept.frozen is None:
-                kept.frozen = kept.draft.freeze()
-            state = kept.frozen
-            row = row_of(store, run_id)  # not older than the log that was read
-            damage = contradiction(row, state)
-            if damage is not None and row == row_of(store, run_id) and kept.head.seq == state.seq:
-                self._forget(run_id)
-                raise damage
-            now = store.now()
-            shown = with_owner(state, row, now)
-            found = RunView(row, shown, kept.spans, kept.spending, now, kept.drawn, kept.marks)
+        try:
+            with kept.lock:
+                row, state = self._row_and_state(store, run_id, kept)
+                now = store.now()
+                shown = with_owner(state, row, now)
+                found = RunView(row, shown, kept.spans, kept.spending, now, kept.drawn, kept.marks)
+        except HoldfastError:
+            self._forget(run_id)
+            raise
         self._trim()
         return found
+
+    def _row_and_state(self, store: Store, run_id: str, kept: _Kept) -> tuple[RunRow, RunState]:
+        """Both of one moment: if they differ because the run was written in between, they are read again."""
+        if not _is_still(store, run_id, kept.head):
+            kept.reset(run_id)  # it was deleted, and there is another one
+        while True:
+            row = row_of(store, run_id)
+            try:
+                state = kept.advance(store, run_id)
+            except BaseException:
+                kept.reset(run_id)
+                raise
+            damage = contradiction(row, state)
+            if damage is None:
+                return row, state
+            if row == row_of(store, run_id):
+                raise damage
 
     def _entry(self, run_id: str) -> _Kept:
         with self._lock:
             kept = self._kept.get(run_id)
             if kept is None:
-                kept = self._kept[run_id] = _Kept(log.origin(run_id))
+                kept = self._kept[run_id] = _Kept(run_id)
             self._kept.move_to_end(run_id)
             return kept
 
@@ -122,16 +159,10 @@ class RunReader:
     def _events(self) -> int:
         return sum(kept.head.seq + 1 for kept in self._kept.values())
 
-    def _advance(self, store: Store, run_id: str, kept: _Kept) -> None:
-        while page := store.read(run_id, after=kept.head.seq, limit=PAGE):
-            for record in log.verify(run_id, kept.head, page):
-                event = log.read_event(run_id, record)
-                before = kept.draft.usage
-                kept.draft.apply(record.seq, record.time, event)
-                kept.spans.apply(record, event)
-                if kept.draft.usage is not before:
-                    kept.spending.append(Spending(kept.draft.steps, record.time, kept.draft.usage))
-                kept.head = log.head_at(record)
-            kept.frozen, kept.drawn = None, {}
-            if len(page) < PAGE:
-                return
+
+def _is_still(store: Store, run_id: str, head: Head) -> bool:
+    """Whether the log still contains the event that was read last."""
+    if head.seq < 0:
+        return True
+    found = store.read(run_id, after=head.seq - 1, limit=1)
+    return bool(found) and found[0].hash == head.hash

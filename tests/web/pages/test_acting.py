@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, Run, agent, step, tool
 from holdfast.core import events as e
-from support.browser import chromium, serving, tab
+from support.browser import serving, tab
 from support.waiting import eventually
 
 
@@ -72,12 +72,6 @@ def broken(run: Run) -> int:
 
 
 AGENTS = [support, quiz, patient, payout, broken]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

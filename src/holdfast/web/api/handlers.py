@@ -35,7 +35,7 @@ from holdfast.errors import (
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.web.auth import Principal
-from holdfast.web.states import StateCache
+from holdfast.web.reader import RunReader
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Ask:
     """The header Idempotency-Key."""
     if_match: str = ""
     is_read_only: bool = False
-    states: StateCache = field(default_factory=StateCache)
+    reader: RunReader = field(default_factory=RunReader)
 
     @property
     def run_id(self) -> str:
@@ -112,6 +112,11 @@ def whoami(_: Store, ask: Ask) -> d.Whoami:
 
 def runs(store: Store, ask: Ask) -> d.RunList:
     q = ask.query
+    if q.q:
+        if q.status or q.agent or q.parent:
+            raise InvalidInput("write status:, agent: and parent: into q, or leave q out")
+        hits = views.search(store, q.q, limit=q.limit, cursor=_cursor(q.after))
+        return d.RunList(hits.runs, _next(hits.next), hits.stopped, hits.looked)
     found = views.runs(
         store, status=q.status, agent=q.agent, parent=q.parent, limit=q.limit, cursor=_cursor(q.after)
     )  # fmt: skip
@@ -168,9 +173,10 @@ def diff(store: Store, ask: Ask) -> d.ChangeList:
 
 def calls(store: Store, ask: Ask) -> d.CallList:
     q = ask.query
-    found, seq = ask.states.calls(store, ask.run_id, after=q.after, limit=q.limit + 1)
+    view = ask.reader.read(store, ask.run_id)
+    found = view.calls(after=q.after, limit=q.limit + 1)
     page = list(found[: q.limit])
-    return d.CallList(page, page[-1].step if len(found) > q.limit else None, seq)
+    return d.CallList(page, page[-1].step if len(found) > q.limit else None, view.state.seq)
 
 
 def events(store: Store, ask: Ask) -> d.EventList:

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
+from holdfast.web.api.events import resumed
 from holdfast.web.api.requests import Refused
 from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
@@ -66,11 +67,12 @@ async def run_live(site: Site, request: Request) -> Response:
     require(request, "stream")
     view = await site.view(request.path_params["run_id"])
     seen = whole(request.query_params, "seq", view.state.seq)
-    given = request.headers.get("last-event-id", "")
     assert seen is not None
-    return _stream(
-        site, request, _run_updates(site, request, int(given) if given.isdecimal() else seen)
-    )
+    try:
+        start = resumed(request.headers.get("last-event-id", ""), seen)
+    except Refused as refused:
+        return problem_response(refused.found, refused.headers)
+    return _stream(site, request, _run_updates(site, request, start))
 
 
 async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[str]:

@@ -19,9 +19,9 @@ from holdfast.views.spans import SpanRow, grouped
 from holdfast.web.auth import require
 from holdfast.web.pages import chart
 from holdfast.web.pages.chart import Scale, idle_gaps
-from holdfast.web.pages.reader import RunView
 from holdfast.web.pages.render import page
 from holdfast.web.pages.site import Site, is_fragment, whole
+from holdfast.web.reader import RunView
 from holdfast.words.advice import advice
 from holdfast.words.signs import CALL_SIGNS, MARK_SIGNS, SPAN_SIGNS
 from holdfast.words.text import compact, cut, visible
