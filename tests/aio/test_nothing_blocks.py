@@ -263,6 +263,7 @@ OF_HOLDFAST: dict[str, Case] = {
     "finish": items,
     "delete": items,
     "verify": lambda hf: hf.verify("done"),
+    "bulk": lambda hf: hf.bulk("cancel", "status:waiting", dry_run=True),
     "gc": lambda hf: hf.gc(older_than=0, dry_run=True),
     "export": lambda hf: hf.export("done"),
     "import_run": import_run,

@@ -192,6 +192,17 @@ class PatchGiven(_Body, frozen=True):
     why: Text = ""
 
 
+class Bulk(_Body, frozen=True):
+    """Many runs: those that match `q`, or `runs`. `newest` of a `dry_run` keeps runs out that were created since."""
+
+    verb: Literal["cancel", "resume"]
+    q: Annotated[str, Meta(max_length=1000)] = ""
+    runs: Annotated[list[str], Meta(max_length=1000)] = []
+    newest: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    dry_run: bool = False
+    why: Text = ""
+
+
 class CollectGarbage(_Body, frozen=True):
     older_than: Annotated[float, Meta(ge=0)] | None = None
     keep: Annotated[int, Meta(ge=0)] | None = None

@@ -11,6 +11,7 @@ import httpx2
 
 from holdfast import bundle, views
 from holdfast.api.documents import Whoami
+from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.client import calls
 from holdfast.client.calls import Call
 from holdfast.control.patch import Patch
@@ -293,6 +294,12 @@ class AsyncClient:
     async def delete(self, run_id: str) -> None:
         """Delete a run that has ended. Its id is free again."""
         await self.do(calls.delete(run_id))
+
+    async def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
+             dry_run: bool = False, why: str = "") -> BulkReport:  # fmt: skip
+        """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
+        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        return await self.do(calls.bulk(verb, query, runs, newest, dry_run, why))
 
     async def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip

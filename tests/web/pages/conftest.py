@@ -1,4 +1,4 @@
-"""One browser and one filled store for all tests of a worker process."""
+"""A browser for the tests of a module, and one filled store for all tests of a worker process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for the session: while it is open, this thread has an event loop, and tests that start their own would fail."""
     with chromium() as found:
         yield found
 

@@ -12,6 +12,7 @@ import pytest
 
 from support import hostile
 from support.browser import Tab, picture, serving, tab
+from support.waiting import eventually
 from support.web import TOKENS
 
 PAGES = {
@@ -168,7 +169,7 @@ def test_a_page_is_live_although_a_script_of_it_comes_late(browser, base: str) -
 
         page.route("**/hx-sse*", hold)
         page.goto(f"{base}/runs", wait_until="commit")
-        page.wait_for_function("typeof htmx !== 'undefined'")
+        eventually(lambda: page.evaluate("typeof htmx !== 'undefined'"), "htmx")
         page.evaluate("new Promise((done) => setTimeout(done))")
         held[0].continue_()
         page.wait_for_selector("#live-state[data-state=live]")

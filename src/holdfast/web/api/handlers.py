@@ -16,7 +16,8 @@ import msgspec
 from holdfast import __version__, bundle, control, views
 from holdfast import gc as garbage
 from holdfast.api import documents as d
-from holdfast.control.roles import ALLOWED, READS
+from holdfast.bulk import BulkReport, bulk
+from holdfast.control.roles import ALLOWED, READS, check_allowed
 from holdfast.core import log
 from holdfast.core.fold import fold
 from holdfast.core.patch import StatePatch
@@ -411,6 +412,12 @@ def fork(store: Store, ask: Ask) -> RunRow:
     return _shown(store, new_id)
 
 
+def bulk_(store: Store, ask: Ask) -> BulkReport:
+    b = ask.body
+    check_allowed(ask.who.name, ask.who.role, b.verb)
+    return bulk(store, b.verb, b.q, runs=b.runs, newest=b.newest, dry_run=b.dry_run, **ask.signed)
+
+
 # ── administering ────────────────────────────────────────────────────────────────────────────
 
 
@@ -445,6 +452,7 @@ def unschedule(store: Store, ask: Ask) -> d.Deleted:
 
 HANDLERS: Final[dict[str, Handler]] = {
     "import": import_run,
+    "bulk": bulk_,
     **{
         handler.__name__: handler
         for handler in (
