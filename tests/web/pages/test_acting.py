@@ -248,6 +248,19 @@ def test_the_list_announces_new_runs_and_does_not_move(browser, hf: Holdfast, ba
         page.wait_for_selector("td.c-run:has-text('new-1')")
 
 
+def test_the_inbox_announces_what_is_new_and_does_not_move(
+    browser, hf: Holdfast, base: str
+) -> None:
+    """What is typed there stays; the number in the head is live."""
+    with working(hf), tab(browser, base, "approver") as opened:
+        page = opened.open("/inbox")
+        page.wait_for_selector("#live-state[data-state=live]")
+        hf.start(support, id="refund-8", order=1)
+        page.click("#inbox-changed a:has-text('1 run is waiting for people now')")
+        page.wait_for_selector("article:has-text('refund-8')")
+        assert "1" == page.locator("#inbox-count").inner_text()
+
+
 def test_what_a_person_has_opened_stays_open_when_an_update_comes(
     browser, hf: Holdfast, base: str
 ) -> None:

@@ -264,3 +264,15 @@ def test_what_the_browser_stores_of_a_run_is_only_settings(browser, base: str) -
         opened.open("/runs/refund-4711")
         kept = opened.page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
         assert "refund" not in json.dumps(kept)
+
+
+def test_the_calls_of_a_child_run_are_shown_in_place(browser, base: str) -> None:
+    """On the same scale, when its row is opened."""
+    with tab(browser, base) as opened:
+        page = opened.open("/runs/research-battery")
+        page.click(".child-box summary")
+        page.wait_for_selector(".child-rows a.tl-row")
+        assert "/runs/research-battery~17" in str(
+            page.locator(".child-rows a.tl-row").first.get_attribute("href")
+        )
+        picture(page, "run-child")
