@@ -49,6 +49,7 @@ from holdfast import (
     step,
     tool,
 )
+from holdfast.client import AsyncClient, Client
 
 # ── declaring ────────────────────────────────────────────────────────────────────────────────
 
@@ -445,3 +446,35 @@ def takes_async_run(run: AsyncRun) -> None: ...
 
 agent(takes_async_run)  # expect-error
 agent()(takes_async_run)  # expect-error
+
+
+def remote(client: Client) -> None:
+    run = client.start("recap", id="r", to="sam", budget=Budget(max_steps=3))
+    assert_type(run.id, str)
+    assert_type(run.status, str)
+    assert_type(client.get("r").status, str)
+    assert_type(client.at("r", 1, "before").seq, int)
+    assert_type(client.search("status:failed").runs[0].agent, str)
+    assert_type(client.bulk("resume", "status:failed", dry_run=True).acting, int)
+    assert_type(client.artifact("r", "report"), bytes)
+    assert_type(client.patch("r", {"a": 1}, expected=3), bool)
+    assert_type(client.whoami().role, str)
+    for record, event in client.stream("r"):
+        print(record.seq, event.kind)
+    client.approve("r", why="fine", digest="0")
+    client.resolve("r", 2, done=7)
+    client.approve("r", by="boss")  # expect-error
+    client.at("r", 1, "during")  # expect-error
+    client.bulk("delete", "status:failed")  # expect-error
+
+
+async def remote_async(client: AsyncClient) -> None:
+    run = await client.start("recap", id="r", to="sam")
+    assert_type(await run.status(), str)
+    assert_type((await client.get("r")).status, str)
+    assert_type((await client.search("status:failed")).stopped, bool)
+    assert_type((await client.bulk("cancel", runs=["r"])).newest, int)
+    assert_type(await client.artifact("r", "report"), bytes)
+    async for record, event in client.stream("r"):
+        print(record.seq, event.kind)
+    await client.runs(state="waiting")  # expect-error

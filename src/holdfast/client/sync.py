@@ -11,8 +11,9 @@ import httpx2
 from holdfast import bundle, views
 from holdfast.api.documents import Whoami
 from holdfast.bulk import BulkReport, BulkVerb
-from holdfast.client import calls
+from holdfast.client import calls, flows
 from holdfast.client.calls import Call
+from holdfast.client.flows import Flow
 from holdfast.control.patch import Patch
 from holdfast.core.events import Event
 from holdfast.core.log import Record
@@ -118,6 +119,16 @@ class Client:
                 raise calls.refusal(found.status_code, kind, found.content)
             time.sleep(pause)
 
+    def _perform(self, flow: Flow[T]) -> T:
+        """Make the requests of a flow, one after the other; what it returns."""
+        try:
+            call = next(flow)
+            while True:
+                call = flow.send(self.do(call))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
     # ── running ──────────────────────────────────────────────────────────────────────────
 
     def run(self, agent: str, /, *, id: str | None = None, timeout: float | None = None, priority: int = 0,
@@ -163,18 +174,7 @@ class Client:
 
     def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """Wait until the run has ended; its result, or the error it ended with."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = (
-                calls.WAIT_SECONDS
-                if end is None
-                else min(calls.WAIT_SECONDS, end - time.monotonic())
-            )
-            found = self.do(calls.outcome(run_id, left))
-            if found.has_ended:
-                return self.value(run_id, calls.result_of(found))
-            if left <= 0:
-                raise calls.not_yet(found)
+        return self._perform(flows.result(run_id, timeout))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
@@ -202,29 +202,13 @@ class Client:
         self, run_id: str, *, after: int = -1, limit: int | None = None
     ) -> list[tuple[Record, Event]]:
         """The run's log after a seq, at most `limit` events: each record with its event."""
-        found: list[tuple[Record, Event]] = []
-        while limit is None or len(found) < limit:
-            page = self.do(
-                calls.events(run_id, after, None if limit is None else limit - len(found))
-            )
-            found += page.events
-            after = page.next
-            if not page.events:
-                break
-        return found
+        return self._perform(flows.events(run_id, after, limit))
 
     def timeline(
         self, run_id: str, *, after: int = -1, limit: int | None = None
     ) -> list[views.Moment]:
         """The run's events as sentences."""
-        found: list[views.Moment] = []
-        while limit is None or len(found) < limit:
-            left = None if limit is None else limit - len(found)
-            page, after = self.do(calls.timeline(run_id, after, left))
-            found += page
-            if not page:
-                break
-        return found
+        return self._perform(flows.timeline(run_id, after, limit))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. A lost connection is opened again where it was."""
@@ -258,9 +242,7 @@ class Client:
 
     def value(self, run_id: str, value: Any) -> Any:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
-        hashes = dict.fromkeys(calls.large_values(value))
-        blobs = {hash_: self.do(calls.large_value(run_id, hash_)) for hash_ in hashes}
-        return calls.filled(value, blobs)
+        return self._perform(flows.value(run_id, value))
 
     def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
              cursor: int | None = None) -> list[RunRow]:  # fmt: skip
