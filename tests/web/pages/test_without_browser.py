@@ -392,3 +392,29 @@ def test_a_run_that_changes_while_it_is_read_is_not_taken_for_damaged(
     monkeypatch.setattr(hf.store, "read", completed_meanwhile)
     reader = RunReader()
     assert ["waiting", "completed"] == [reader.read(hf.store, "p").status for _ in range(2)]
+
+
+NUMBERS = (
+    "/runs?after=", "/inbox?after=", "/runs/onboard-ada?call=", "/runs/onboard-ada?from=0&to=", "/runs/onboard-ada?after=",
+    "/runs/onboard-ada/state?step=", "/runs/onboard-ada/events?after=", "/runs/refund-4711/dialogue?from=",
+    "/compare?a=onboard-ada&from=1&to=", "/runs/onboard-ada/actions/fork?step=", "/bulk?verb=cancel&q=since:",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_a_number_that_no_page_has_is_refused(shown: Path, path: str) -> None:
+    """It never reaches the store: 64 bits are not enough for it."""
+    headers = {"authorization": f"Bearer {TOKENS['operator']}"}
+    app = create_app(str(shown), credentials=credentials())
+    with TestClient(app, base_url="http://127.0.0.1", headers=headers) as client:
+        for wrong in ("9" * 20, "-" + "9" * 20, "9" * 5000, "x"):
+            assert 422 == client.get(path + wrong).status_code, wrong
+
+
+def test_a_stream_of_a_page_continues_only_after_an_event(shown: Path) -> None:
+    headers = {"authorization": f"Bearer {TOKENS['viewer']}"}
+    app = create_app(str(shown), credentials=credentials())
+    with TestClient(app, base_url="http://127.0.0.1", headers=headers) as client:
+        for wrong in ("9" * 5000, "-1", "x"):
+            found = client.get("/runs/onboard-ada/live", headers={"last-event-id": wrong})
+            assert 422 == found.status_code, wrong

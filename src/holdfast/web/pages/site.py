@@ -17,6 +17,7 @@ from holdfast.web.api.events import Streams
 from holdfast.web.context import Server
 from holdfast.web.reader import RunView
 
+WHOLE_MAX: Final = 2**62
 COUNTS_SECONDS: Final = 2.0
 """Counts on pages may be so old: many viewers cost no more than one."""
 
@@ -52,9 +53,12 @@ def whole(given: Mapping[str, str], name: str, default: int | None = None) -> in
     if not text:
         return default
     try:
-        return int(text[:20])
+        found = int(text[:25])
     except ValueError:
-        raise InvalidInput(f"{name} must be a whole number, not {text[:50]!r}") from None
+        found = WHOLE_MAX
+    if abs(found) >= WHOLE_MAX:  # beyond what a store counts to
+        raise InvalidInput(f"{name} must be a whole number, not {text[:50]!r}")
+    return found
 
 
 async def form_of(request: Request) -> dict[str, str]:
