@@ -31,7 +31,7 @@ from mcp.server.streamable_http_manager import (
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import AccessDenied, InvalidInput
 from holdfast.mcp.reach import Identity
 from holdfast.mcp.server import Context, HoldfastServer
 from holdfast.store.base import Store
@@ -72,7 +72,8 @@ class Caller:
 
 
 Authenticate = Callable[[str], Awaitable[Caller | None]]
-"""Whose bearer token this is; None for a token that is unknown, expired or revoked. Asked at every request."""
+"""Whose bearer token this is; None for a token that is unknown, expired or revoked. Asked at every request.
+AccessDenied refuses a token that is known, with the reason."""
 
 
 def known(credentials: Sequence[Credential]) -> Authenticate:
@@ -149,7 +150,11 @@ class McpApp:
         if scope["type"] != "http":
             return
         token = bearer_token(scope)
-        caller = await self._authenticate(token) if token else None
+        try:
+            caller = await self._authenticate(token) if token else None
+        except AccessDenied as error:
+            await _respond(send, 403, str(error))
+            return
         if caller is None:
             await _respond(
                 send, 401, "a bearer token is needed", [(b"www-authenticate", b"Bearer")]

@@ -56,7 +56,9 @@ def start(
 ) -> tuple[RunRow, bool]:
     """Start a task. The same key (or the same task id) with the same input is the same task."""
     if not who.reaches(agent):
-        raise NotFound(f"{who.name!r} cannot reach an agent {agent!r}")
+        raise NotFound(
+            f"{who.name!r} cannot reach an agent {agent!r}; the operator allows it with --allow-agent {agent}"
+        )
     made = task_id or _id_for(agent, who, key)
     before = store.get(made) if made else None
     if before is not None and not who.reaches(before.agent):
