@@ -114,8 +114,8 @@ MUTANTS = (
     ),
     Mutant(
         "a branch that the code has added passes for one that it had started",
-        "core/journal.py::Journal.has_started",
-        "return not self.reaches(branch, index) or self._forks.get((branch, index), 0) >= number",
+        "core/extent.py::Extent.has_started",
+        "return not self.reaches(branch, index) or self.forks.get((branch, index), 0) >= number",
         "return True",
         ("tests/runtime/test_divergence.py", "-k", "added"),
     ),
@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "a call that the code cut off is answered when it is replayed",
-        "core/journal.py::Entry.is_cut_off",
+        "core/entry.py::Entry.is_cut_off",
         "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
         "return False",
         ("tests/runtime/test_cut_off.py",),
@@ -246,7 +246,7 @@ MUTANTS = (
     Mutant(
         "an approval of the other run's call counts in a fork",
         "runtime/call/match.py::intent_of_this_run",
-        "    if session.journal.lineage.is_inherited(entry.intent_seq):",
+        "    if session.journal.life.lineage.is_inherited(entry.intent_seq):",
         "    if False:",
         ("tests/runtime/test_forks.py",),
     ),
@@ -627,9 +627,9 @@ MUTANTS = (
     ),
     Mutant(
         "a lost race is run again although the code went on",
-        "core/journal.py::Journal._has_started",
-        "return any(",
-        "return False and any(",
+        "core/extent.py::Extent.goes_on",
+        "if count is not None and any(",
+        "if False and any(",
         ("tests/fuzz/test_found.py", "-k", "lost_race and sqlite"),
     ),
     Mutant(
@@ -648,7 +648,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a nested task gave up long ago is tried again",
-        "core/journal.py::Journal._is_last",
+        "core/extent.py::Extent.goes_on",
         "        while path:\n",
         "        if path:\n",
         ("tests/runtime/test_branches.py", "-k", "nested_task and sqlite", "--timeout=20"),
@@ -833,7 +833,10 @@ FUZZED = tuple(
     if mutant.file
     in (
         "core/policy.py",
+        "core/extent.py",
+        "core/entry.py",
         "core/journal.py",
+        "core/retries.py",
         "core/waits.py",
         "runtime/lines/lines.py",
         "runtime/call/suspend.py",

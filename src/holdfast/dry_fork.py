@@ -21,9 +21,9 @@ from holdfast.control.fork import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.effect import Effect
+from holdfast.core.entry import Place
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
-from holdfast.core.journal import Place
 from holdfast.core.log import Blob, Record
 from holdfast.core.state import Call, RunState
 from holdfast.errors import (

@@ -229,7 +229,7 @@ class _Loop:
         journal, is_first, self.has_begun = session.journal, not self.has_begun, True
         if session.reaches(root.path, root.index) or journal.unasked():
             return True
-        return is_first and journal.undoing and journal.undo is None
+        return is_first and journal.life.undoing and journal.life.undo is None
 
     def _end(
         self, before: AgentState, returned: AgentState, durations: Durations

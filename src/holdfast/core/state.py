@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.agent_state import AgentState
+from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
@@ -248,7 +249,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     def to_undo(self) -> tuple[Call, ...]:
         """What an undo would undo, newest first. Of a call that is not over it is found out before
         whether it happened; a child run may have done a lot before it failed."""
-        found = (c for c in self.calls if c.undoable and not c.undone and c.branch != "undo")
+        found = (c for c in self.calls if c.undoable and not c.undone and c.branch != UNDO)
         may_have = (c for c in found if c.status in ("done", "in_doubt", "running") or c.child)
         return tuple(sorted(may_have, key=lambda c: c.step, reverse=True))
 

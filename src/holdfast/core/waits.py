@@ -13,8 +13,9 @@ from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core import values
+from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Value
-from holdfast.core.journal import Entry, Journal, Place
+from holdfast.core.journal import Journal
 
 LOST: Final = "lost"
 """The outcome of a wait when another one of the same `wait_any` ended first."""

@@ -70,7 +70,7 @@ class RunBase(Place):
     def origin_id(self) -> str:
         """The id of the run that this one was forked from (of the first, if that was a fork too), else its
         own. For values that are computed from an id and must be the same in a fork."""
-        return self._session.journal.lineage.origin_id
+        return self._session.journal.life.lineage.origin_id
 
     # ── position ─────────────────────────────────────────────────────────────────────────
 
@@ -325,7 +325,7 @@ class RunBase(Place):
         )
 
     def _input(self) -> dict[str, Any]:
-        created = self._session.journal.created
+        created = self._session.journal.life.created
         given = None if created is None else values.decode(self._session.unwrap(created.input))
         return given if isinstance(given, dict) else {}
 
@@ -368,14 +368,14 @@ class RunBase(Place):
     def budget(self) -> BudgetUse:
         """What this run and its children have used, and what is left, of every budget that applies: the run's,
         and that of a loop's state."""
-        session, created = self._session, self._session.journal.created
+        session, created = self._session, self._session.journal.life.created
         limits = created.budget if created else {}
         if created is not None and created.loop:
             limits = strictest(limits, self._loop_state().budget.limits())
         return use_of(session, limits)
 
     def _iteration(self, index: int) -> e.IterationEnded:
-        created = self._session.journal.created
+        created = self._session.journal.life.created
         if created is not None and created.loop:
             raise InvalidInput("a loop ends its iterations itself: return the state")
         return e.IterationEnded(index=index, iteration=self._session.next_iteration())

@@ -7,8 +7,8 @@ A call that is refused here was not made; the receipt says so. Not here: which r
 from __future__ import annotations
 
 from holdfast.core import events as e
+from holdfast.core.entry import Entry, request_id
 from holdfast.core.events import ErrorInfo
-from holdfast.core.journal import Entry, request_id
 from holdfast.core.policy import microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
@@ -110,7 +110,7 @@ def _was_rejected(entry: Entry) -> bool:
 def _asks_again(session: Session, entry: Entry) -> bool:
     """Whether the recorded request is over: the run failed since and was resumed, or the request is that of
     the run that this one was forked from."""
-    if session.journal.lineage.is_inherited(entry.wait_seq):
+    if session.journal.life.lineage.is_inherited(entry.wait_seq):
         return True
     return entry.granted and entry.wait_seq < entry.granted_seq
 

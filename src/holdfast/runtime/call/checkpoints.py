@@ -87,7 +87,7 @@ def save(session: Session) -> None:
     journal, draft = session.journal, session.draft
     if not journal.restarted == draft.seq == session.read_to:
         return
-    if journal.cancel or journal.is_undone or journal.paused:
+    if journal.life.cancel or journal.life.is_undone or journal.life.paused:
         return
     data = snapshot.dump(draft.freeze())
     checkpoint, store = session.setting.checkpoint, session.store

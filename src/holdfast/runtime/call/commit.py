@@ -13,8 +13,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from holdfast.core import events as e
+from holdfast.core.entry import Place
 from holdfast.core.events import Event
-from holdfast.core.journal import Place
 from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import OpenWait

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from holdfast.core.effect import Effect
-from holdfast.core.journal import Entry
+from holdfast.core.entry import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.call.drivers import drive
 from holdfast.runtime.call.flow import answer, ask, nested, proceed

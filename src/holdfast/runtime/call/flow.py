@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.effect import Effect
-from holdfast.core.journal import Entry
+from holdfast.core.entry import Entry
 from holdfast.core.values import canonical_flat
 from holdfast.errors import (
     InvalidInput,

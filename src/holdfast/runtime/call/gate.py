@@ -24,7 +24,7 @@ def gate(session: Session) -> None:
         raise session.end_of_replay()
     if session.lineage.parent is not None:
         _gate_above(session)
-    if session.journal.may_stop_calls:
+    if session.journal.life.may_stop_calls:
         _gate_own(session)
 
 
@@ -37,21 +37,23 @@ def gate_again(request: CallRequest) -> None:
 
 def _gate_own(session: Session) -> None:
     journal = session.journal
-    created = journal.created
-    if journal.cancel is not None:
+    created = journal.life.created
+    if journal.life.cancel is not None:
         raise session.stop(cancellation(session))
-    if journal.undo is not None:
+    if journal.life.undo is not None:
         raise session.stop(undone())
-    if journal.paused is not None:
+    if journal.life.paused is not None:
         raise session.stop(suspended(session.run_id, WaitingFor("resume")))
-    if journal.undo_started is not None:
-        raise session.stop(Stop(journal.undo_started.reason, journal.undo_started.message))
+    if journal.life.undo_started is not None:
+        raise session.stop(
+            Stop(journal.life.undo_started.reason, journal.life.undo_started.message)
+        )
     if created is not None:
         if is_overdue(session):
             raise session.stop(overdue())
         if created.budget:
             check_budget(session, created.budget)
-    if journal.undoing:  # after a failure of its code, or in a log of version 0.1
+    if journal.life.undoing:  # after a failure of its code, or in a log of version 0.1
         raise session.stop(undone())
 
 
@@ -75,13 +77,13 @@ def _end_of(run: LiveRun) -> Stop | None:
     """Why a run must end, if it must."""
     if isinstance(run.stopped, Stop):
         return run.stopped
-    if not run.journal.may_stop_calls:
+    if not run.journal.life.may_stop_calls:
         return None
-    if run.journal.cancel is not None:
+    if run.journal.life.cancel is not None:
         return cancellation(run)
     if is_overdue(run):
         return overdue()
-    created = run.journal.created
+    created = run.journal.life.created
     over = use_of(run).exceeded(starting=True) if created is not None and created.budget else ""
     return _spent(over) if over else None
 
@@ -99,7 +101,7 @@ def _spent(over: str) -> Stop:
 
 def is_overdue(run: LiveRun) -> bool:
     """Whether the run's deadline has passed."""
-    created = run.journal.created
+    created = run.journal.life.created
     at = None if created is None else created.deadline_at
     return at is not None and run.store.now() >= at
 
@@ -123,7 +125,7 @@ def overdue() -> Stop:
 
 def cancellation(run: LiveRun) -> Stop:
     """The signal for a run that was cancelled, by a person or with its parent."""
-    asked = run.journal.cancel
+    asked = run.journal.life.cancel
     if asked is not None and asked.reason:
         return Stop(asked.reason, f"its parent has failed: {asked.why}")
     who = f" by {asked.by}" if asked and asked.by else ""

@@ -12,8 +12,9 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.core import events as e
+from holdfast.core.branch_path import BranchPath
 from holdfast.core.effect import Effect
-from holdfast.core.journal import Entry, is_main
+from holdfast.core.entry import Entry
 from holdfast.core.values import decode
 from holdfast.errors import (
     NotStorable,
@@ -90,7 +91,7 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
     branch, lines = branch.line, branch.session.lines
     if not branch.path and (lines is None or lines.is_alone):
         for (path, index), entry in journal.unasked():
-            if not is_main(path):
+            if not BranchPath(path).is_main:
                 recorded = branch.session.shown(entry)
                 raise branch.session.diverged((path, index), recorded, str(attempted))
 
@@ -100,8 +101,8 @@ def match_call(request: CallRequest) -> Entry | None:
     branch = request.branch
     session = branch.session
     left = None
-    if session.journal.left:
-        left = session.journal.done_before(branch.path, partial(_is_same, request))
+    if session.journal.retries.left:
+        left = session.journal.retries.done_before(branch.path, partial(_is_same, request))
     if left is not None:
         branch.give_back(request.index)
         request.index = left[0]
@@ -139,7 +140,7 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
     session, line = branch.session, branch
     while line.parent is not None:
         path, index, journal = line.parent.path, line.started_at, session.journal
-        if line.is_aside or not journal.has_started(path, index, line.number):
+        if line.is_aside or not journal.extent.has_started(path, index, line.number):
             adds = not session.expects(name)
             if not (adds and journal.accepts(path, index)):
                 held = journal.entry(path, index)
@@ -166,7 +167,7 @@ def _is_same(request: CallRequest, entry: Entry) -> bool:
 def _is_same_for_fork(request: CallRequest, entry: Entry) -> bool:
     """Whether an inherited call differs from this one only in the run's id."""
     session = request.session
-    lineage, args = session.journal.lineage, entry.args
+    lineage, args = session.journal.life.lineage, entry.args
     if args is None:
         return entry.args_digest in lineage.possible_digests(request.args)
     return lineage.is_same_value(decode(session.unwrap(args)), decode(request.args))
@@ -174,7 +175,7 @@ def _is_same_for_fork(request: CallRequest, entry: Entry) -> bool:
 
 def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:
     """The recorded intent, unless a fork inherited it: that one's key and approval are another run's."""
-    if session.journal.lineage.is_inherited(entry.intent_seq):
+    if session.journal.life.lineage.is_inherited(entry.intent_seq):
         return None
     return entry.intent
 

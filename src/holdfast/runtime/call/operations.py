@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.core.journal import Place
+from holdfast.core.entry import Place
 from holdfast.core.values import digest
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend

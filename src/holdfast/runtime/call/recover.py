@@ -12,8 +12,8 @@ from typing import Final
 
 from holdfast.core import events as e
 from holdfast.core.effect import Effect
+from holdfast.core.entry import Entry, Place, request_id
 from holdfast.core.events import ErrorInfo
-from holdfast.core.journal import Entry, Place, request_id
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Woken
 from holdfast.runtime.call.commit import commit, park

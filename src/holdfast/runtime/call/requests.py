@@ -138,7 +138,7 @@ def choice_of(
 def _signal_name(session: Session, asked: Request, came: str) -> str:
     """The signal that came, by the name that the code is waiting for: a fork may have inherited it under a
     name with the id of the run that it was forked from."""
-    lineage = session.journal.lineage
+    lineage = session.journal.life.lineage
     same = (name for name in asked.of if lineage.is_same_text(came, name))
     return came if came in asked.of else next(same, came)
 

@@ -32,7 +32,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
             return None
         why = signal or _first(session)
         why.how = _how(session) or why.how
-        paused = session.journal.paused is not None
+        paused = session.journal.life.paused is not None
         now = session.store.now()
         is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
         times = [t for t in (*_wake_times(session, why), *ends(session)) if t is not None]
@@ -103,13 +103,13 @@ def _wake_times(session: Session, signal: Suspend) -> list[int | None]:
 
 def ends(session: Session) -> list[int | None]:
     """When the run's time is up, whether or not a worker is there to see it."""
-    created = session.journal.created
+    created = session.journal.life.created
     if created is None:
         return []
     wall_time = created.budget.get("max_wall_time")
     spent_at = (
         None
         if wall_time is None
-        else session.journal.created_at + round(wall_time * MICROSECONDS) + 1
+        else session.journal.life.created_at + round(wall_time * MICROSECONDS) + 1
     )
     return [created.deadline_at, spent_at]

@@ -21,7 +21,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from holdfast.core.journal import Place
+from holdfast.core.entry import Place
 from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.operations import Flow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.core import events as e
 from holdfast.core.effect import Effect
-from holdfast.core.journal import Entry
+from holdfast.core.entry import Entry
 from holdfast.core.lost_response import may_have_happened, was_not_sent
 from holdfast.errors import StoreError
 from holdfast.runtime.call.operations import CallRequest, Flow

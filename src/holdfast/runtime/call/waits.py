@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.core import events as e
 from holdfast.core import values
-from holdfast.core.journal import Entry, Place, request_id
+from holdfast.core.entry import Entry, Place, request_id
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend

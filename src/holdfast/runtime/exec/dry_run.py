@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.journal import Entry, Place, is_main
+from holdfast.core.branch_path import BranchPath
+from holdfast.core.entry import Entry, Place
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.drivers import drive, drive_async
@@ -87,7 +88,7 @@ def _no_child(*_: object) -> Any:
 
 
 def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
-    created = session.journal.created
+    created = session.journal.life.created
     assert created is not None
     run = AsyncRun(session, root) if spec.is_async else Run(session, root)
     steps = session.steps
@@ -101,7 +102,7 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
         if signal is not None or session.stopped is not None:
             return _stopped(session, steps, signal or session.stopped)
         failed = f"{type(error).__qualname__}: {error}"
-        left = [(at, entry) for at, entry in session.journal.unasked() if is_main(at[0])]
+        left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
         if left:  # it had come further before: the failure is the new code's
             return Replayed(
                 session.run_id,

@@ -327,7 +327,7 @@ class Engine:
     def _heed_cancellation(self, session: Session, parent: str) -> None:
         """A child whose parent is cancelled begins no call. It is looked for after the child was created or
         claimed: a cancellation that comes later finds the child. One that a person has restarted goes on."""
-        if session.journal.cancel is not None or session.journal.is_undone:
+        if session.journal.life.cancel is not None or session.journal.life.is_undone:
             return
         if session.lineage.parent is None:
             asked = cancel.cancelled_above(self.store, parent)
@@ -342,11 +342,11 @@ class Engine:
         above = list(session.lineage.ancestors())
         ends = self.store.heads([run.run_id for run in above])
         for run in above:
-            if run.journal.cancel is None and ends.get(run.run_id, -1) > run.read_to:
+            if run.journal.life.cancel is None and ends.get(run.run_id, -1) > run.read_to:
                 new = self.store.read(run.run_id, after=run.read_to)
                 found = cancel.requested(run.run_id, new[::-1])
             else:
-                found = run.journal.cancel
+                found = run.journal.life.cancel
             if found is not None:
                 return found
         return None

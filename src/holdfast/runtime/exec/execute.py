@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core.branch_path import BranchPath
 from holdfast.core.effect import Effect
+from holdfast.core.entry import Entry, Place
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.journal import Entry, Place, is_main
 from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
@@ -51,7 +52,7 @@ from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
 
 def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow[Any]:
     """Run the agent until it ends or must wait. Returns its result, or raises what became of it."""
-    created = session.journal.created
+    created = session.journal.life.created
     assert created is not None
     try:
         kwargs = spec.decode_input(session.unwrap(created.input))
@@ -70,9 +71,9 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow[A
             signal = session.stopped  # one branch has to wait, but the run as a whole cannot
         if signal is None:
             signal = session.stopped or root.waiting
-        if signal is None and session.journal.undo is not None:
+        if signal is None and session.journal.life.undo is not None:
             signal = Stop("undone", "it is undone")
-        if signal is None and session.journal.cancel is not None:
+        if signal is None and session.journal.life.cancel is not None:
             signal = cancellation(session)  # what failed may be a child, cancelled with this run
         yield from _ended_otherwise(session, spec, signal if signal is not None else error)
         raise AssertionError("unreachable") from error
@@ -112,7 +113,7 @@ def _check_main_asked(session: Session, error: Exception) -> None:
     """The code has failed: if it had come further before, it is not the same code (or not the same
     surroundings), and its failure is not the run's. Other branches may have been cut off by it."""
     session.read_all()
-    left = [(at, entry) for at, entry in session.journal.unasked() if is_main(at[0])]
+    left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
     _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
 
 
@@ -128,7 +129,11 @@ def gate_end(session: Session) -> None:
     Asked before its end is written, and again if that is refused because the log has grown meanwhile:
     so nothing has to be read to know that nobody wrote.
     """
-    if session.journal.cancel is not None or session.journal.is_undone or is_overdue(session):
+    if (
+        session.journal.life.cancel is not None
+        or session.journal.life.is_undone
+        or is_overdue(session)
+    ):
         gate(session)
 
 
@@ -156,7 +161,7 @@ def _settle(
     recheck: Callable[[Session], None] | None = None,
 ) -> Flow[None]:
     """The event, the new status and the end of the lease, in one transaction."""
-    created = session.journal.created
+    created = session.journal.life.created
     parent = created.parent if created is not None else ""
     wakes = (parent,) if parent and status in ("completed", "failed", "cancelled") else ()
     change = RowChange(status, due_at, waiting_for, wakes=wakes)
@@ -201,18 +206,18 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
     journal = session.journal
     if signal.reason in ("cancelled", *REASONS):
         yield from _end_children(session, signal)
-    if spec.on_failure == "undo" or journal.is_undone:
+    if spec.on_failure == "undo" or journal.life.is_undone:
         yield from _undo(session, spec, signal)
-    if signal.reason == "cancelled" or journal.undo is not None:
-        asked = journal.undo or journal.cancel
+    if signal.reason == "cancelled" or journal.life.undo is not None:
+        asked = journal.life.undo or journal.life.cancel
         by, why = (asked.by, asked.why) if asked else ("", "")
-        if journal.undo is not None:
+        if journal.life.undo is not None:
             why = "undone" + (f": {why}" if why else "")
         yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
         raise cancelled_error(session.run_id, by, why)
     info = ErrorInfo(type=signal.reason, message=signal.message)
     yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
-    parent = "" if journal.created is None else journal.created.parent
+    parent = "" if journal.life.created is None else journal.life.created.parent
     root = root_of(session.run_id, parent)
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
 
@@ -222,7 +227,7 @@ def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow
     session.waits.clear()
     learn_names(session, spec.fn)
     because = None
-    if signal is not None and signal.reason in REASONS and not session.journal.is_undone:
+    if signal is not None and signal.reason in REASONS and not session.journal.life.is_undone:
         because = e.UndoStarted(signal.reason, signal.message)
     yield from compensate(session, because)
 
@@ -232,7 +237,7 @@ def _end_children(session: Session, signal: Stop) -> Flow[None]:
     end_children = session.setting.end_children
     if end_children is None:
         return
-    asked = session.journal.cancel
+    asked = session.journal.life.cancel
     if asked is None or signal.reason in REASONS:
         asked = e.CancelRequested(why=signal.message, reason=signal.reason)
     inside = Inside("end_children", Effect.CHILD, session.run_id)
@@ -289,7 +294,7 @@ def _both_sides(cause: HoldfastError) -> e.Divergence | None:
 def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow[None]:
     session.check_alive()
     _check_main_asked(session, error)
-    if spec.on_failure == "undo" or session.journal.is_undone:
+    if spec.on_failure == "undo" or session.journal.life.is_undone:
         yield from _undo(session, spec)
     yield from _settle_failure(session, error)
 

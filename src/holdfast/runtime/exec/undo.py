@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.fold import fold
 from holdfast.core.log import Record
@@ -32,16 +33,12 @@ from holdfast.store.outside import Act, act, everything
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
-BRANCH = "undo"
-
 
 def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[None]:
     """Undo every finished call that says how, in reverse order. `because` is recorded with the first of them."""
     session.read_all()
     known = fold(RunState(), session.store.read(session.run_id))
-    doubtful = [
-        c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != BRANCH
-    ]
+    doubtful = [c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != UNDO]
     acting = [c for c in doubtful if c.may_be_in_doubt]
     if acting:
         first = acting[0]
@@ -49,8 +46,8 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[N
         session.waits = {at: OpenWait(at, "decision")}
         waiting = WaitingFor("decision", first.name, request_id=first.id, step=first.step)
         raise suspended(session.run_id, waiting)
-    branch = Branch(session, BRANCH)
-    done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != BRANCH]
+    branch = Branch(session, UNDO)
+    done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != UNDO]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
     if done and because is not None:
         session.announce(because)

@@ -72,7 +72,7 @@ class Lookout:
         session = root.session
         if session.catch_up():
             lines.look_again_soon()
-        if session.journal.cancel is not None:
+        if session.journal.life.cancel is not None:
             _cut_off(root, cancellation(session))
 
     def _serve(self) -> None:

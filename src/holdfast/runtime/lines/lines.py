@@ -30,8 +30,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from holdfast.core import events as e
+from holdfast.core.entry import Place
 from holdfast.core.events import Event
-from holdfast.core.journal import Journal, Place
+from holdfast.core.journal import Journal
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, CallFailed, HoldfastError, Signal, Stop, Suspend
@@ -445,7 +446,11 @@ class Lines:
         waiting there (`is_cut`), it gets no answer, and this ends when the code stops waiting again."""
         journal, line = self.session.journal, self.current
         entry = journal.entries.get(places[0])
-        if line is None or entry is None or journal.is_unbound(places[0], entry):
+        if (
+            line is None
+            or entry is None
+            or journal.retries.is_unbound(places[0], entry, journal.entries)
+        ):
             return
         if self.is_alone and not is_cut and not journal.timeouts:
             return

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
+from holdfast.core.branch_path import BranchPath
 from holdfast.core.effect import Effect
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Branch:
     number: int = 0
     """Which of the branches is it that its parent started before its call or wait `started_at`, from 1."""
     started_at: int = 0
+    is_aside: bool = False
+    """Whether this is not a line of execution of its own, but part of its parent."""
     beside: Branch | None = None
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
@@ -66,24 +69,15 @@ class Branch:
         They are counted again after each call, so that one more here does not rename those further on.
         """
         self.forks += 1
-        path = f"{self.below(self.index)}{self.forks}"
+        path = BranchPath(self.path).fork(self.index, self.forks)
         return Branch(self.session, path, parent=self, number=self.forks, started_at=self.index)
-
-    def below(self, index: int) -> str:
-        """How the paths of branches start that were started right before this position."""
-        return f"{self._prefix}{index}-"
 
     def aside(self, index: int) -> Branch:
         """Where calls are recorded that were added before what the log contains at this position."""
-        path = f"{self._prefix}{index}+"
+        path = BranchPath(self.path).aside(index)
         if self.beside is None or self.beside.path != path:
-            self.beside = Branch(self.session, path, parent=self, started_at=index)
+            self.beside = Branch(self.session, path, parent=self, started_at=index, is_aside=True)
         return self.beside
-
-    @property
-    def is_aside(self) -> bool:
-        """Whether this is not a line of execution of its own, but part of its parent."""
-        return self.path.endswith("+")
 
     @property
     def line(self) -> Branch:
@@ -95,10 +89,6 @@ class Branch:
         """How many branches each of the branches above has started since its last call, the nearest first."""
         above = self.line.parent
         return () if above is None else (above.forks, *above.forks_above)
-
-    @property
-    def _prefix(self) -> str:
-        return f"{self.path}." if self.path else ""
 
     def suspend(self, signal: Suspend) -> None:
         """Nothing of this branch continues before what the signal names has come."""

@@ -81,7 +81,7 @@ def govern(run: LiveRun, spec: AgentSpec, above: LiveRun | None = None) -> None:
     What is recorded always holds. Present code, of its agent and of the parent that executes it, can only
     narrow it.
     """
-    created = run.journal.created
+    created = run.journal.life.created
     assert created is not None
     inherited = Policy.recorded(created.policy)
     if above is not None:
@@ -133,11 +133,11 @@ def at_creation(
 
 def use_of(run: LiveRun, limits: dict[str, float] | None = None) -> BudgetUse:
     """How a run and its children stand against its limits, or against these."""
-    created = run.journal.created
+    created = run.journal.life.created
     if limits is None:
         limits = created.budget if created is not None else {}
     total = spent_by(run)
-    elapsed = run.store.now() - run.journal.created_at
+    elapsed = run.store.now() - run.journal.life.created_at
     return budget_use(limits, steps=total.steps, elapsed_us=elapsed, usage=total.usage)
 
 

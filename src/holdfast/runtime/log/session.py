@@ -20,9 +20,10 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core import log
+from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted, Usage, Value, plain
 from holdfast.core.fold import Draft, message_of
-from holdfast.core.journal import Entry, Journal, Place
+from holdfast.core.journal import Journal
 from holdfast.core.knowledge import change
 from holdfast.core.log import Blob, Head, Record
 from holdfast.core.parts import Message
@@ -198,7 +199,7 @@ class Session:
             self.writer.head = self.read_head = saved.head
             self.saved_bytes = saved.bytes
         self._read_page()
-        if self.journal.created is None:
+        if self.journal.life.created is None:
             raise NotFound(f"no run {self.run_id!r}")
         if self.journal.forgets:
             while not self.knows_all:
@@ -593,7 +594,7 @@ class Session:
         if self.stopped is not None:
             return self.stopped
         place = None if isinstance(where, str) else where
-        created = self.journal.created
+        created = self.journal.life.created
         forked_from = "" if created is None else created.forked_from
         name = where if isinstance(where, str) else place_name(*where)
         error = Diverged(

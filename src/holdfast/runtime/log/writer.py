@@ -285,7 +285,7 @@ class LogWriter:
 
     def _refuse_if_ended(self) -> None:
         session = self._session
-        if session.journal.terminal is not None:
+        if session.journal.life.terminal is not None:
             ended = run_waiting(
                 session.run_id,
                 WaitingFor("other", "nothing: it has ended", how=f"hf.get({session.run_id!r})"),
