@@ -28,11 +28,10 @@ from holdfast.errors import HoldfastError, InvalidInput, NoSuchRun, NotFound, No
 from holdfast.store.base import Filter, Store
 from holdfast.store.opening import (
     exists,
-    has_masked_password,
     open_store,
     sqlite_file,
-    with_password,
 )
+from holdfast.store.passwords import has_masked_password, with_password
 from holdfast.words.advice import command, refusal
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.errors import NotNow, Remedy
-from holdfast.store.opening import is_default, without_password
+from holdfast.store.opening import is_default
+from holdfast.store.passwords import without_password
 
 PLACEHOLDERS = ("FILE", "ID", "NEWCODE", "RESULT", "VALUE", "WHY")
 
