@@ -57,6 +57,16 @@ def doubt(run: Run) -> int:
     return pay(1)
 
 
+@tool
+def connect() -> object:
+    return object()
+
+
+@agent
+def lost(run: Run) -> object:
+    return connect()
+
+
 @agent
 def failing(run: Run) -> int:
     if os.environ.get("FAIL"):
@@ -106,6 +116,7 @@ CASES = {
     "signal": {},
     "several": {},
     "doubt": {"DIE": "1"},
+    "lost": {},
     "failing": {"FAIL": "1"},
     "sleeping": {},
     "parent": {},
