@@ -67,12 +67,12 @@ def test_one_signal_ends_the_wait_of_one_branch(url: str) -> None:
 
 
 def test_no_attempt_begins_after_the_deadline(url: str) -> None:
-    """The waits between attempts are short, so the run stays in memory."""
+    """The waits between attempts are short, so the run stays in memory. Its third attempt would be after 0.4 s."""
     called = []
 
     @tool(retry=Retry(attempts=4, initial=0.2, factor=1.0, jitter=0))
     def unwell(idempotency_key: str = "") -> None:
-        called.append(hf.store.now())
+        called.append(1)
         raise ConnectionError("no")
 
     @agent(deadline=0.3)
@@ -83,8 +83,8 @@ def test_no_attempt_begins_after_the_deadline(url: str) -> None:
         with pytest.raises(RunFailed) as failed:
             hf.run(limited, id="r")
 
-        deadline = hf.get("r").deadline_at or 0
-        assert ([], "deadline") == ([at for at in called if at > deadline], failed.value.reason)
+        assert len(called) <= 2
+        assert failed.value.reason == "deadline"
 
 
 def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it_is_given_up(

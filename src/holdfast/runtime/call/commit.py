@@ -100,7 +100,7 @@ def commit(
         error = refused.error
     else:
         turn = batch.turn
-        if is_outcome and turn is not None and not turn.lines.take_now(turn):
+        if is_outcome and turn is not None and not turn.turns.take_now(turn):
             yield HandOver(session, batch.seq, turn)
         elif is_outcome or session.lines is None:
             session.show(batch.seq)

@@ -33,7 +33,8 @@ from holdfast.runtime.call.operations import (
     TimeUp,
     Write,
 )
-from holdfast.runtime.lines.lines import Line, Lines
+from holdfast.runtime.lines.line import Line
+from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import CURRENT, Inside, current_branch
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, BatchState
@@ -298,14 +299,14 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
     lines = _lines(session)
     if isinstance(effect, Replay):
         if lines is not None:
-            await lines.take_recorded(effect.places, effect.is_cut, effect.given_up)
+            await lines.turns.take_recorded(effect.places, effect.is_cut, effect.given_up)
         return None
     try:
         if isinstance(effect, Invoke):
             return await invoke_async(effect)
         if isinstance(effect, Begin):
             if lines is not None:
-                await lines.begin(effect.attempted)
+                await lines.turns.begin(effect.attempted)
         elif isinstance(effect, Park):
             if (
                 lines is None or lines.current is None
@@ -328,7 +329,7 @@ def _lines(session: Session) -> Lines | None:
 async def _hand_over(effect: HandOver) -> None:
     session = effect.session
     if effect.turn is not None:
-        await effect.turn.lines.take(effect.turn)
+        await effect.turn.turns.take(effect.turn)
     if effect.seq is not None:
         session.show(effect.seq)
 
@@ -372,7 +373,9 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
             if session.is_ending:
                 raise
             cancelled.append(cut)
-    batch = writer.commit(effect.commit, store.submit, None if lines is None else lines.outcome)
+    batch = writer.commit(
+        effect.commit, store.submit, None if lines is None else lines.turns.outcome
+    )
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         if batch.state is not BatchState.SENT:
             resent = _Uncancelled(loop=asyncio.get_running_loop())

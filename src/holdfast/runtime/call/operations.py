@@ -18,7 +18,7 @@ from holdfast.errors import Suspend
 from holdfast.runtime.declare.specs import (
     CallSpec,
 )
-from holdfast.runtime.lines.lines import Turn
+from holdfast.runtime.lines.turns import Turn
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session, place_name
 from holdfast.runtime.log.writer import Batch, Commit

@@ -26,7 +26,8 @@ from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.suspend import suspend
-from holdfast.runtime.lines.lines import Line, Lines
+from holdfast.runtime.lines.line import Line
+from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import CURRENT, Branch, current_branch
 from holdfast.runtime.log.session import Session
 
@@ -83,7 +84,7 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         # Not made by the loop's factory: this is the agent's own line, not a branch.
         line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
         lines.agent = agent = LineTask(line, context=contextvars.copy_context())
-        line.task, line.branch, agent.line = agent, root, line
+        line.task, line.branch, agent.line, agent.lines = agent, root, line, lines
         try:
             return await _supervised(session, lines)
         except BaseException as error:
@@ -122,26 +123,25 @@ class LineTask(asyncio.Task[Any]):
     """The task of a line. A timeout of the agent's code cancels it in the order of the log."""
 
     line: Line | None = None
+    lines: Lines
 
     def cancelling(self) -> int:
         timeout = _timeout_in(asyncio.Timeout.__aenter__)
         if timeout is not None and self.line is not None and current_branch() is not None:
-            self.line.lines.enter_timeout(self.line, timeout)
+            self.lines.timeouts.enter(self.line, timeout)
         return super().cancelling()
 
     def cancel(self, msg: Any | None = None) -> bool:
         timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
         if timeout is not None and self.line is not None and current_branch() is not None:
-            return self.line.lines.time_out(
-                self.line, timeout
-            )  # else it was set in the body of a call
+            return self.lines.time_out(self.line, timeout)  # else it was set in the body of a call
         if self.line is not None:
             self.line.is_cancelled()
         return super().cancel(msg)
 
     def uncancel(self) -> int:
         timeout = _timeout_in(asyncio.Timeout.__aexit__)
-        if timeout is not None and self.line and self.line.lines.forget_timeout(timeout):
+        if timeout is not None and self.line and self.lines.timeouts.forget(timeout):
             return self.cancelling()
         return super().uncancel()
 
@@ -176,7 +176,7 @@ class _BranchingFactory:
         made = self._task(loop, line, {**kwargs, "context": context})
         line.task, line.branch = made, forked
         if isinstance(made, LineTask):
-            made.line = line
+            made.line, made.lines = line, lines
         lines.watch(made, forked, branch)
         return made
 

@@ -45,7 +45,8 @@ from holdfast.errors import (
     UnknownEvent,
 )
 from holdfast.runtime.declare.specs import AgentSpec
-from holdfast.runtime.lines.lines import Lines, Turn
+from holdfast.runtime.lines.lines import Lines
+from holdfast.runtime.lines.turns import Turn
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.lineage import Lineage
 from holdfast.runtime.log.writer import Batch, LogWriter
@@ -445,7 +446,7 @@ class Session:
             self.count_unshown(event, UNWRITTEN)
             if self.lines is None or self.lines.thread != threading.get_ident():
                 return None
-            turn = self.lines.outcome()
+            turn = self.lines.turns.outcome()
             if turn is not None:
                 turn.accepted(self.read_head.seq)
             return turn

@@ -1,0 +1,229 @@
+"""One task of an async agent, watched: what it is doing, and when it is blocked.
+
+Whether the code is blocked is seen from what its coroutines await. What one task tells another passes through a few
+callbacks of the event loop; `HOPS` is how many turns of the loop it may take.
+
+Not here: the order in which the lines of a run continue (`turns.py`), all of them together (`lines.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, NamedTuple, Protocol
+
+from holdfast.errors import Suspend
+
+HOPS: Final = {"call": 1, "await": 2, "end": 4}
+"""How many turns of the loop pass before the code counts as blocked: after a line has made a call, has begun to
+await something else, or has ended (a `gather` inside a `shield` passes its result on in four)."""
+
+_JOINS: Final = frozenset(("TaskGroup.__aexit__", "_wait", "wait", "wait_for", "_wait_for_one"))
+"""Coroutines of asyncio that wait for tasks, by their qualified names."""
+
+
+class LineBranch(Protocol):
+    """What is asked of a branch: how many calls it has made, and whether it was told that one failed."""
+
+    path: str
+    index: int
+    call_failed: bool
+
+    @property
+    def forks_above(self) -> tuple[int, ...]: ...
+
+
+class LineOwner(Protocol):
+    """What is asked of the lines that a line is one of: `Lines` is one."""
+
+    loop: asyncio.AbstractEventLoop
+    members: set[Line]
+    current: Line | None
+    running: int
+    moves: int
+    suspension: Suspend | None
+    has_unwound: bool
+    is_over: bool
+
+    @property
+    def is_stopped(self) -> bool: ...
+    def owns(self, task: asyncio.Future[Any]) -> bool: ...
+    def settle(self, hops: int) -> None: ...
+    def notify(self) -> None: ...
+    def stop_agent(self) -> None: ...
+
+
+class Doing(enum.Enum):
+    """What a line is doing."""
+
+    RUNNING = "running the agent's code"
+    CALLING = "in a step, a tool or a commit"
+    ASKING = "waiting for its turn"
+    PARKED = "waiting for something that the log will bring"
+    JOINING = "waiting for other lines"
+    OUTSIDE = "waiting for something that Holdfast does not know"
+    ENDED = "ended"
+
+
+class TimeoutName(NamedTuple):
+    """Which of the timeouts that a line has entered: a replay knows it by this."""
+
+    entered_at: int
+    """How many calls and waits the line had made."""
+    number: int
+    """How many timeouts it had entered since the last of them."""
+
+
+NO_NAME: Final = TimeoutName(-1, 0)
+
+
+class Line(Coroutine[Any, Any, Any]):
+    """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
+
+    __slots__ = (
+        "_coro",
+        "_finished",
+        "branch",
+        "cancel_due",
+        "cancelled_before",
+        "forks_above",
+        "in_call",
+        "last_timeout",
+        "lines",
+        "state",
+        "task",
+    )
+
+    def __init__(self, lines: LineOwner, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro, self.lines = coro, lines
+        self.state = Doing.OUTSIDE
+        self.in_call = False
+        """Whether it is inside a call or wait of Holdfast: then no code of the agent runs in it."""
+        self.cancel_due = False
+        """It was cancelled while an outcome was on its way to it: it hears of that at its next await."""
+        self.cancelled_before: int | None = None
+        """By a recorded timeout, before its call or wait at this position."""
+        self.forks_above: tuple[int, ...] = ()
+        """How many branches those above it had started when it was cancelled last; the nearest first."""
+        self.task: asyncio.Task[Any] | None = None
+        self.last_timeout = TimeoutName(0, 0)
+        """The timeout that its code has entered last."""
+        self.branch: LineBranch | None = None
+        self._finished: BaseException | None = None
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coro.send, value)
+
+    def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
+        raised = error if isinstance(error, BaseException) else (value or error())
+        if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
+            raised = self.lines.suspension  # the run leaves memory: no code is being cancelled
+        if self._finished is not None:
+            self._end()
+            raise self._finished
+        return self._step(self._coro.throw, raised)
+
+    def close(self) -> None:
+        self._coro.close()
+        self._end()
+
+    def is_cancelled(self) -> None:
+        """Its task is about to be cancelled. Whoever does that may go on before its call has ended."""
+        if self.branch is not None and self.task is not None and not self.task.cancelling():
+            self.forks_above = self.branch.forks_above
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise RuntimeError("a line is driven by its task")
+
+    def _step(self, resume: Callable[[Any], Any], value: Any) -> Any:
+        lines = self.lines
+        outer, lines.current = lines.current, self
+        if not self.in_call:
+            self.runs()
+        try:
+            awaited = resume(value)
+        except Suspend as signal:
+            if lines.suspension is not None or lines.is_stopped:
+                self._end()
+                lines.stop_agent()
+                raise
+            # Out of a thread that had to wait: the task stays until the run leaves memory.
+            self._finished = signal
+            lines.has_unwound = True
+            self._blocked(Doing.PARKED)
+            awaited = lines.loop.create_future()
+            awaited._asyncio_future_blocking = True
+            return awaited
+        except BaseException:  # also how a coroutine returns
+            self._end()
+            lines.stop_agent()
+            raise
+        finally:
+            lines.current = outer
+        if self.cancel_due:
+            self._deliver_cancellation()
+        if not self.in_call:
+            self._blocked(self._classify(awaited))
+        elif self.state is Doing.RUNNING:
+            self._blocked(Doing.CALLING)
+        return awaited
+
+    def runs(self) -> None:
+        """From here on the agent's code runs in this line."""
+        if self.state not in (Doing.RUNNING, Doing.ENDED):
+            self.state = Doing.RUNNING
+            self.lines.running += 1
+            self.lines.moves += 1
+
+    def does(self, what: Doing) -> None:
+        """Inside a call: what it waits for next."""
+        if self.state is Doing.RUNNING:
+            self.lines.running -= 1
+        self.state = what
+        self.lines.settle(HOPS["call"])
+        if self.lines.is_over:
+            self.lines.notify()
+
+    def _blocked(self, how: Doing) -> None:
+        if self.state is Doing.RUNNING:
+            self.lines.running -= 1
+        self.state = how
+        self.lines.settle(HOPS["call" if how is Doing.CALLING else "await"])
+        if self.lines.is_over:
+            self.lines.notify()
+
+    def _end(self) -> None:
+        if self.state is Doing.ENDED:
+            return
+        if self.state is Doing.RUNNING:
+            self.lines.running -= 1
+        self.state = Doing.ENDED
+        self.lines.members.discard(self)
+        self.lines.settle(HOPS["end"])
+        if self.lines.is_over:
+            self.lines.notify()
+
+    def _deliver_cancellation(self) -> None:
+        """As asyncio does: a task that is to be cancelled is so at its next await."""
+        self.cancel_due, self.cancelled_before = False, None
+        if self.task is not None and self.task.cancelling():
+            self.task.uncancel()
+            self.task.cancel()
+
+    def _classify(self, awaited: Any) -> Doing:
+        if isinstance(awaited, asyncio.Task):
+            return Doing.JOINING if self.lines.owns(awaited) else Doing.OUTSIDE
+        children = getattr(awaited, "_children", None)  # of asyncio.gather
+        if children is not None:
+            ours = all(child.done() or self.lines.owns(child) for child in children)
+            return Doing.JOINING if ours else Doing.OUTSIDE
+        inner: Any = self._coro
+        while (below := getattr(inner, "cr_await", None)) is not None and hasattr(below, "cr_code"):
+            inner = below
+        name = getattr(getattr(inner, "cr_code", None), "co_qualname", "")
+        return Doing.JOINING if name in _JOINS else Doing.OUTSIDE
+
+    def __getattr__(self, name: str) -> Any:
+        """What asyncio and debuggers show of a coroutine: its name, frame and code."""
+        return getattr(self._coro, name)

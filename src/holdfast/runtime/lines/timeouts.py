@@ -1,0 +1,104 @@
+"""Timeouts of the agent's code (`asyncio.timeout`): which have fired, and which of them is in the log.
+
+A timeout cancels its line when there is no outcome to hand over. It is recorded, and comes at the same place among the
+outcomes again. A replay is faster, so that another one of several timeouts may fire first: each has a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from holdfast.core import events as e
+from holdfast.core.entry import Place
+from holdfast.core.events import Event
+from holdfast.core.journal import Journal
+from holdfast.runtime.lines.line import Line, TimeoutName
+from holdfast.store.base import Store
+
+NO_NAME: Final = TimeoutName(-1, 0)
+
+
+class Fired(NamedTuple):
+    """A timeout that has fired, and the line that it is about to cancel."""
+
+    line: Line
+    timeout: asyncio.Timeout
+
+
+class TimeoutsRun(Protocol):
+    """What is asked of the run: `Session` is one."""
+
+    store: Store
+    journal: Journal
+
+    def hold(self, event: Event) -> object: ...
+    def show(self, seq: int) -> None: ...
+
+
+class Timeouts:
+    """The timeouts that the lines of a run have entered."""
+
+    def __init__(self, session: TimeoutsRun) -> None:
+        self._session = session
+        self._began_at = session.store.now()
+        self._names: WeakKeyDictionary[asyncio.Timeout, TimeoutName] = WeakKeyDictionary()
+        self.fired: list[Fired] = []
+        """Those that have fired, and whose lines have not been told."""
+
+    def enter(self, line: Line, timeout: asyncio.Timeout) -> None:
+        """The code of a line enters a timeout."""
+        index = 0 if line.branch is None else line.branch.index
+        last = line.last_timeout
+        number = last.number + 1 if last.entered_at == index else 1
+        line.last_timeout = self._names[timeout] = TimeoutName(index, number)
+
+    def forget(self, timeout: asyncio.Timeout) -> bool:
+        """The code is past a timeout that has fired: whether its line had not been told of it yet."""
+        left = [x for x in self.fired if x.timeout is not timeout]
+        is_known, self.fired = len(left) < len(self.fired), left
+        return is_known
+
+    def record_first(self) -> Line:
+        """Record the first of those that have fired; the line that is to be cancelled."""
+        line, timeout = self.fired.pop(0)
+        assert line.branch is not None
+        name = self._names.get(timeout, NO_NAME)
+        fired = e.TimeoutFired(
+            index=line.branch.index,
+            branch=line.branch.path,
+            within_us=self._session.store.now() - self._began_at,
+            entered_at=name.entered_at,
+            number=name.number,
+        )
+        self._session.hold(fired)
+        return line
+
+    def take_again(self, place: Place, *, is_cut: bool) -> Line | None:
+        """If the next in the log is a timeout, and it has fired again: the line that is to be cancelled.
+
+        A log that was written before timeouts were recorded has only what the code gave up (`is_cut`).
+        """
+        journal = self._session.journal
+        entry = journal.entries[place]
+        found = self.fired if is_cut else []
+        if entry.timeout is not None:
+            found = [x for x in self.fired if self._is_same(x, entry.timeout)]
+        if not found:
+            return None
+        line = found[0].line
+        if entry.timeout is not None:
+            self._session.show(entry.seq)
+            journal.forget(*place)
+            line.cancelled_before = entry.timeout.index
+        self.fired.remove(found[0])
+        return line
+
+    def _is_same(self, fired: Fired, recorded: e.TimeoutFired) -> bool:
+        """Whether a timeout that has fired is the one that is recorded. Version 0.1 recorded only its branch."""
+        branch = fired.line.branch
+        if branch is None or branch.path != recorded.branch:
+            return False
+        name = TimeoutName(recorded.entered_at, recorded.number)
+        return name == NO_NAME or self._names.get(fired.timeout, NO_NAME) == name

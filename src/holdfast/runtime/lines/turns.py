@@ -1,0 +1,347 @@
+"""The order in which the lines of a run continue: fixed by the log, because it decides races.
+
+- Outcomes are handed to the code in the order of the log, one at a time. Between two of them the code runs until every
+  line is blocked. Live execution and replay use the same rule, so both decide alike.
+- Nothing new begins before every recorded outcome has been handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from holdfast.core.entry import Place
+from holdfast.core.journal import Journal
+from holdfast.core.policy import MICROSECONDS
+from holdfast.errors import Abandon, HoldfastError
+from holdfast.runtime.lines.line import Doing, Line
+
+OTHER_CODE_SECONDS: Final = 600.0
+"""How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
+
+
+class TurnsRun(Protocol):
+    """What is asked of the run: `Session` is one."""
+
+    journal: Journal
+    patience_us: int
+    stopped: BaseException | None
+    only_replay: HoldfastError | None
+
+    @property
+    def is_ending(self) -> bool: ...
+    @property
+    def knows_all(self) -> bool: ...
+    def read_all(self) -> None: ...
+    def stop(self, signal: BaseException) -> BaseException: ...
+    def not_asked(self, place: Place, attempted: str) -> BaseException: ...
+
+
+class TurnsLines(Protocol):
+    """What is asked of the lines of the run: `Lines` is one."""
+
+    loop: asyncio.AbstractEventLoop
+    current: Line | None
+    running: int
+    is_over: bool
+    is_leaving: bool
+
+    @property
+    def has_hops(self) -> bool: ...
+    @property
+    def is_alone(self) -> bool: ...
+    @property
+    def is_calling(self) -> bool: ...
+    @property
+    def awaits_the_unknown(self) -> bool: ...
+    def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
+    def time_out_again(self, place: Place, *, is_cut: bool) -> bool: ...
+    async def stay(self) -> None: ...
+
+
+class Turn:
+    """One outcome that is to be handed to the code, or a call that is to begin."""
+
+    __slots__ = (
+        "attempted",
+        "given_up",
+        "granted",
+        "is_cut",
+        "line",
+        "places",
+        "seq",
+        "turns",
+        "waiter",
+    )
+
+    def __init__(self, turns: Turns, line: Line | None) -> None:
+        self.turns, self.line = turns, line
+        self.seq: int | None = None
+        self.granted = False
+        self.is_cut = False
+        """The code had stopped waiting here: it gets no answer."""
+        self.given_up: BaseException | None = None
+        """By this the code has stopped waiting again."""
+        self.places: Sequence[Place] = ()
+        self.attempted: object = ""
+        self.waiter: asyncio.Future[None] | None = None
+
+    def accepted(self, seq: int) -> None:
+        """The outcome is in the log, as this event."""
+        self.seq = seq
+
+    def drop(self) -> None:
+        """There is no outcome: its batch has failed."""
+        self.turns.drop(self)
+
+
+class Turns:
+    """Whose turn it is, among the lines of one run."""
+
+    def __init__(self, session: TurnsRun, lines: TurnsLines) -> None:
+        self._session, self._lines = session, lines
+        self.asking: dict[Place, Turn] = {}
+        """By place: lines that ask for an outcome that is recorded there."""
+        self.outcomes: deque[Turn] = deque()
+        """Outcomes that are written here, in the order of the log."""
+        self.held: list[Turn] = []
+        """Lines that want to begin something new."""
+
+    def outcome(self) -> Turn | None:
+        """A turn for an outcome that is being written now: its place among all of them."""
+        line = self._lines.current
+        if line is None:
+            return None
+        turn = Turn(self, line)
+        self.outcomes.append(turn)
+        return turn
+
+    def drop(self, turn: Turn) -> None:
+        """See `Turn.drop`; from any thread."""
+        with contextlib.suppress(ValueError):
+            self.outcomes.remove(turn)
+
+    async def take(self, turn: Turn) -> None:
+        """Wait until this outcome, which is in the log, may be handed to the code."""
+        if not self.take_now(turn):
+            await self._wait(turn)
+
+    def take_now(self, turn: Turn) -> bool:
+        """Whether this outcome, which is in the log, may be handed to the code at once; then it is taken."""
+        if self.outcomes and self.outcomes[0] is turn and self._may_continue(turn):
+            self.outcomes.popleft()
+            return True
+        return False
+
+    async def take_recorded(
+        self, places: Sequence[Place], is_cut: bool = False, given_up: BaseException | None = None
+    ) -> None:
+        """Wait until the outcome that the log holds at these places is the next. If the code had stopped
+        waiting there (`is_cut`), it gets no answer, and this ends when the code stops waiting again."""
+        journal, line = self._session.journal, self._lines.current
+        entry = journal.entries.get(places[0])
+        if (
+            line is None
+            or entry is None
+            or journal.retries.is_unbound(places[0], entry, journal.entries)
+        ):
+            return
+        if self._lines.is_alone and not is_cut and not journal.timeouts:
+            return
+        turn = Turn(self, line)
+        turn.places, turn.is_cut, turn.given_up = places, is_cut, given_up
+        for place in places:
+            self.asking[place] = turn
+        try:
+            await self._wait(turn)
+        finally:
+            for place in places:
+                self.asking.pop(place, None)
+
+    async def begin(self, attempted: object) -> None:
+        """Wait until something new may begin: every recorded outcome has been handed over."""
+        line = self._lines.current
+        if line is None:
+            return
+        if self._lines.is_leaving:
+            await self._lines.stay()
+        if self._lines.is_alone:
+            return
+        recorded = self._next_recorded()
+        if recorded is None or self._may_add_before(recorded):
+            return
+        turn = Turn(self, line)
+        turn.attempted = attempted
+        self.held.append(turn)
+        try:
+            await self._wait(turn, keep=False)
+        finally:
+            if turn in self.held:
+                self.held.remove(turn)
+
+    def _may_add_before(self, recorded: tuple[int, Place]) -> bool:
+        """Whether a person has accepted new steps among what was recorded until then."""
+        return recorded[0] < self._session.journal.accepted
+
+    async def _wait(self, turn: Turn, *, keep: bool = True) -> None:
+        """Wait for a turn. A cancellation does not take back an outcome: it is delivered afterwards. Where the
+        code had stopped waiting, the cancellation is the outcome: it too comes in the order of the log."""
+        line, is_cancelled = turn.line, False
+        assert line is not None
+        while not (turn.granted or self._lines.is_over):
+            turn.waiter = self._lines.loop.create_future()
+            line.does(Doing.ASKING)
+            try:
+                await turn.waiter
+            except asyncio.CancelledError as cancelled:
+                if not keep or self._session.is_ending:
+                    raise
+                if turn.is_cut:
+                    turn.given_up = cancelled
+                else:
+                    is_cancelled = True
+            finally:
+                line.state = Doing.CALLING if line.state is Doing.ASKING else line.state
+        if turn.given_up is not None:
+            raise turn.given_up
+        line.cancel_due = line.cancel_due or is_cancelled
+        if self._session.stopped is not None and not self._lines.is_over:
+            raise self._session.stopped
+
+    def _may_continue(self, turn: Turn) -> bool:
+        """Whether the first of the outcomes that were written here may be handed over now."""
+        mine = turn.line is not None and turn.line.state is Doing.RUNNING
+        if self._lines.running > mine or self._lines.has_hops or turn.seq is None:
+            return False
+        recorded = self._next_recorded()
+        return recorded is None or recorded[0] >= turn.seq or self._may_add_before(recorded)
+
+    def _next_recorded(self) -> tuple[int, Place] | None:
+        journal = self._session.journal
+        found = journal.next_outcome()
+        if not self._session.knows_all and (
+            found is None or journal.entries[found[1]].failed_finally
+        ):
+            self._session.read_all()  # what follows may still change it
+            found = journal.next_outcome()
+        return found
+
+    def grant(self, turn: Turn) -> None:
+        turn.granted = True
+        if turn.line is not None and turn not in self.held:
+            turn.line.runs()
+        if turn.waiter is not None and not turn.waiter.done():
+            turn.waiter.set_result(None)
+
+    def advance(self) -> bool:
+        """No code of the agent runs: hand over the next outcome. False if there is none to wait for either."""
+        recorded = self._next_recorded()
+        first = self.outcomes[0] if self.outcomes else None
+        if recorded is not None and self._may_add_before(recorded):
+            asked = self._first_asked()
+            if asked is not None:
+                self.grant(asked)
+                return True
+        elif recorded is not None and not (
+            first is not None and first.seq is not None and first.seq <= recorded[0]
+        ):
+            self._hand_over_recorded(recorded[1])
+            return True
+        if self.held:
+            held, self.held = self.held, []
+            for turn in held:
+                turn.granted = True
+                if turn.waiter is not None and not turn.waiter.done():
+                    turn.waiter.set_result(None)
+            return True
+        if first is not None:
+            if first.seq is not None and (first.waiter is not None or first.granted):
+                self.outcomes.popleft()
+                self.grant(first)
+            return True  # it is on its way
+        return False
+
+    def _hand_over_recorded(self, place: Place) -> None:
+        """Hand over the outcome at this place, which is the next in the log, if the code asks for it."""
+        asked = self.asking.get(place)
+        if asked is not None and (asked.given_up or not asked.is_cut):
+            self.grant(asked)
+        elif not self._lines.time_out_again(
+            place, is_cut=asked is not None and asked.is_cut
+        ) and not (self._lines.is_calling):
+            self._wait_for_code()
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether a line waits for what only `advance` gives."""
+        if self.asking or self.held:
+            return True
+        return bool(self.outcomes) and self.outcomes[0].waiter is not None
+
+    def end(self) -> None:
+        """The code has ended: those that wait for a recorded or committed outcome get it."""
+        for turn in (*self.asking.values(), *self.outcomes):
+            if not turn.is_cut:
+                self.grant(turn)
+
+    # ── when the code does not ask for what is recorded ──────────────────────────────────
+
+    def _wait_for_code(self) -> None:
+        """The next outcome in the log is not asked for, or the code had stopped waiting there.
+
+        Code that awaits something of its own (a timer) may still come to it. Otherwise it is other code.
+        """
+        recorded = self._next_recorded()
+        assert recorded is not None
+        cut, timeout = (
+            self.asking.get(recorded[1]),
+            self._session.journal.entries[recorded[1]].timeout,
+        )
+        only_replay = self._session.only_replay
+        if only_replay is not None and (cut is not None or timeout is not None):
+            # Its timer may be long: a mere replay does not wait for it.
+            self._lines.after_patience(lambda: self._stop(Abandon(only_replay)))
+        elif timeout is not None:
+            self._lines.after_patience(
+                self._diverge, 2 * timeout.within_us / MICROSECONDS + OTHER_CODE_SECONDS
+            )
+        elif cut is not None:
+            self._lines.after_patience(self._diverge, self._cut_seconds(recorded[1]))
+        elif self._lines.awaits_the_unknown:
+            self._lines.after_patience(self._diverge, OTHER_CODE_SECONDS)
+        else:
+            self._diverge()
+
+    def _first_asked(self) -> Turn | None:
+        """Of the recorded outcomes that the code asks for, the first in the log."""
+        entries = self._session.journal.entries
+        asked = [
+            (entries[at].seq, turn)
+            for at, turn in self.asking.items()
+            if turn.given_up or not turn.is_cut
+        ]
+        return min(asked, key=lambda x: x[0])[1] if asked else None
+
+    def _cut_seconds(self, place: Place) -> float:
+        """How long the code may take to stop waiting: as long as it took before, and some patience."""
+        entry = self._session.journal.entries[place]
+        took = entry.failures[-1].duration_us if entry.failures else 0
+        if entry.ended is not None:
+            took = max(0, entry.ended_at - entry.wait_at)
+        return (2 * took + self._session.patience_us) / MICROSECONDS + OTHER_CODE_SECONDS
+
+    def _diverge(self) -> None:
+        recorded = self._next_recorded()
+        if recorded is not None:
+            attempted = str(self.held[0].attempted) if self.held else "nothing"
+            self._stop(self._session.not_asked(recorded[1], attempted))
+
+    def _stop(self, signal: BaseException) -> None:
+        """Every line that waits for its turn gets this signal."""
+        self._session.stop(signal)
+        for turn in (*self.asking.values(), *self.held):
+            if not turn.granted:
+                self.grant(turn)
