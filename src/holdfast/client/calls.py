@@ -37,7 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.gc import Collected
 from holdfast.store.base import RunRow, Schedule
-from holdfast.store.opening import without_password
+from holdfast.store.passwords import without_password
 
 T = TypeVar("T")
 
