@@ -126,6 +126,8 @@ def _api(runs: int, events: int) -> list[Place]:
     return [
         Place("API: a page of runs", lambda n: f"{base}/runs?after={runs - 50 * n % runs}"),
         Place("API: waiting runs", lambda _: f"{base}/runs?status=waiting"),
+        Place("API: a search by ids", lambda n: f"{base}/runs?q=none-{n}"),
+        Place("API: a search of what runs contain", lambda n: f"{base}/runs?q=input:none-{n}"),
         Place("API: a row", lambda n: f"{base}/runs/bulk-{1 + n}/row"),
         Place("API: inbox", lambda _: f"{base}/inbox"),
         Place("API: 200 events of a long run", lambda n: f"{long}/events?after={997 * n % events}"),

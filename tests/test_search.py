@@ -85,7 +85,9 @@ def test_a_search_that_takes_too_long_is_cut_says_so_and_is_continued(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page looks at one run at least, so it ends."""
-    monkeypatch.setattr(import_module("holdfast.views.search"), "READ_SECONDS", 0.0)
+    module = import_module("holdfast.views.search")
+    monkeypatch.setattr(module, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(module, "READ_MIN", 1)
     found, cursor, pages = [], None, []
     while not pages or cursor is not None:
         page = hf.search("result:inv", cursor=cursor)
@@ -94,7 +96,10 @@ def test_a_search_that_takes_too_long_is_cut_says_so_and_is_continued(
         cursor = page.next
     assert ["b", "a"] == found
     assert [(True, 1), (True, 1), (False, 1)] == pages
-    assert not hf.search("status:completed").stopped  # no log is read for this
+    assert not hf.search("status:completed").stopped  # the store selects by this itself
+    assert ["a"] == [row.id for row in hf.search("a").runs]  # an id is found however old it is
+    plan = hf.bulk("cancel", "result:inv", dry_run=True)  # goes on until it has found all
+    assert (["b", "a"], False) == ([o.run_id for o in plan.outcomes], plan.has_more)
 
 
 def test_a_long_run_is_searched_by_its_state(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ created later are not touched. Each run is checked again when its turn comes, an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -19,6 +20,8 @@ BulkVerb = Literal["cancel", "resume"]
 VERBS: Final[tuple[BulkVerb, ...]] = get_args(BulkVerb)
 RUNS_MAX: Final = 1000
 """So many runs at once; the next ones with the same search."""
+SEARCH_SECONDS: Final = 5.0
+"""So long runs are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,7 @@ def report(
     why: str = "",
 ) -> BulkReport:
     """The same; without a search and without runs, for all runs."""
-    rows, has_more = _chosen(store, query, runs)
-    rows = [row for row in rows if newest is None or row.cursor <= newest]
+    rows, has_more = _chosen(store, query, runs, newest)
     limit = max((row.cursor for row in rows), default=0) if newest is None else newest
     outcomes = [_planned(row, verb) for row in rows]
     if not dry_run:
@@ -100,13 +102,29 @@ def check_verb(given: str) -> BulkVerb:
     raise InvalidInput(f"{given!r} is not possible for many runs; use one of {', '.join(VERBS)}")
 
 
-def _chosen(store: Store, query: str, runs: Sequence[str]) -> tuple[list[RunRow], bool]:
+def _chosen(
+    store: Store, query: str, runs: Sequence[str], newest: int | None
+) -> tuple[list[RunRow], bool]:
+    """The runs, and whether there may be more."""
     if not runs:
-        found = views.search(store, query, limit=RUNS_MAX)
-        return found.runs, found.next is not None
+        return _matching(store, query, newest)
     now, named = store.now(), list(dict.fromkeys(runs))
     rows = [store.get(run_id) for run_id in named[:RUNS_MAX]]
-    return [views.shown(row, now) for row in rows if row is not None], len(named) > RUNS_MAX
+    found = [views.shown(row, now) for row in rows if row is not None]
+    return [row for row in found if newest is None or row.cursor <= newest], len(named) > RUNS_MAX
+
+
+def _matching(store: Store, query: str, newest: int | None) -> tuple[list[RunRow], bool]:
+    """A search that is cut is continued here, for some seconds."""
+    found: dict[str, RunRow] = {}
+    cursor = None if newest is None else newest + 1
+    end = time.monotonic() + SEARCH_SECONDS
+    while True:
+        page = views.search(store, query, limit=RUNS_MAX - len(found), cursor=cursor)
+        found |= {row.id: row for row in page.runs}
+        cursor = page.next
+        if cursor is None or len(found) >= RUNS_MAX or time.monotonic() > end:
+            return list(found.values()), cursor is not None
 
 
 def _planned(row: RunRow, verb: BulkVerb) -> BulkOutcome:

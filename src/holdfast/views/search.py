@@ -4,7 +4,7 @@ Terms are joined with AND, a comma means OR, and `-` excludes. A bare word is th
 A text in quotes, `text:`, `input:`, `result:`, `error:` and `state:` search what the runs contain (`content.py`), and
 `input.customer.id:42` a value in it.
 
-What a search costs is limited: by how many runs it looks at, and by how long it reads logs. One that is cut says so,
+What a search costs is limited: by how many runs it looks at, and how long. One that is cut says so,
 and its cursor continues it.
 """
 
@@ -13,19 +13,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from holdfast.errors import InvalidInput
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
 from holdfast.views.content import FIELDS, Content, read_content
-from holdfast.views.listing import SHOWN_STATUSES, standing
+from holdfast.views.listing import SHOWN_STATUSES, shown
 
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""
+READ_MIN: Final = 100
+"""So many runs are looked at in any case, so that a search of few runs is never cut on a slow machine."""
 READ_SECONDS: Final = 0.12
-"""So long the logs of runs are read for one page."""
+"""So long runs are looked at for one page, if the store cannot select by all terms."""
 PAGE: Final = 500
 PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
 """How what people are asked for starts, in `RunRow.waiting_for`."""
@@ -127,14 +129,14 @@ def search(
     on_logs = [term for term in rest if term.reads_logs]
     end = clock() + READ_SECONDS
     found: list[RunRow] = []
-    looked = 0
+    looked, is_first = 0, cursor is None
     for row in _rows(store, which, cursor, limit if not rest else PAGE):
         if len(found) == limit:
             return Found(found, cursor, looked=looked)
-        if looked >= READ_MAX or (on_logs and clock() >= end and looked):
-            return Found(found, cursor, stopped=True, looked=looked)
-        shown = standing(row, now)
-        seen = row if shown == row.status else replace(row, status=shown)
+        if looked >= READ_MAX or (rest and looked >= READ_MIN and clock() >= end):
+            named = [] if found or not is_first else _named(store, terms, now)
+            return Found(found + named, cursor, stopped=True, looked=looked)
+        seen = shown(row, now)
         if all(_matches(seen, term) != term.excludes for term in on_rows) and (
             not on_logs or _contains(store, row.id, on_logs)
         ):
@@ -142,6 +144,14 @@ def search(
         looked += 1
         cursor = row.cursor
     return Found(found, None, looked=looked)
+
+
+def _named(store: Store, terms: list[Term], now: int) -> list[RunRow]:
+    """The run of this very id, if a search is nothing but an id: it is found however old it is."""
+    if len(terms) != 1 or terms[0].key not in ("", "id") or terms[0].excludes:
+        return []
+    rows = [store.get(word) for word in terms[0].words]
+    return [shown(row, now) for row in rows if row is not None]
 
 
 def _contains(store: Store, run_id: str, terms: list[Term]) -> bool:
