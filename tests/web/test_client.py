@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.web.app import create_app
+from holdfast.words.advice import refusal
 from support.web import (
     AGENTS,
     TOKENS,
@@ -262,6 +263,19 @@ def test_runs_are_paused_cancelled_and_forked(hf: Holdfast, outside: Any) -> Non
         outside.fork("a", 9)
     work(hf)
     assert 2 == forked.result(timeout=60)
+
+
+def test_what_can_be_done_about_a_refusal_is_data_through_a_server_too(
+    hf: Holdfast, outside: Any
+) -> None:
+    suspend(hf, patient, "p")
+
+    with pytest.raises(NotNow, match="has nothing to undo") as refused:
+        outside.undo("p")
+
+    (remedy,) = refused.value.remedies
+    assert ("hf.cancel('p')", ("cancel", "p")) == (remedy.call, remedy.words)
+    assert "holdfast cancel p --db http://h" in refusal(refused.value, "http://h")
 
 
 def test_limits_hold_and_can_be_raised(hf: Holdfast, outside: Any) -> None:
