@@ -226,8 +226,11 @@ class Journal:
     def feed_answered(self, event: e.CallSucceeded | e.CallFailed) -> None:
         """Take in the receipt of a call that gets its answer as it is written, and never asks."""
         branch, index = event.branch, event.index
-        if event.forks or index > self.extent.last.get(branch, -1):
-            self.extent.add(branch, index, event.forks)
+        extent = self.extent  # `Extent.add` written out, here and below: it is done for every step
+        if event.forks:
+            extent.forks[branch, index] = event.forks
+        if index > extent.last.get(branch, -1):
+            extent.last[branch] = index
         self.steps = event.step if event.step > self.steps else self.steps
         if self.entries or self._noted:
             self.forget(branch, index)
@@ -307,7 +310,11 @@ class Journal:
         else:  # `_call` written out
             step = event.step
             self.entries[place] = Entry(event.name, "", step, done=event, first_seq=seq, seq=seq)
-            self.extent.add(branch, index, event.forks)
+            extent = self.extent
+            if event.forks:
+                extent.forks[place] = event.forks
+            if index > extent.last.get(branch, -1):
+                extent.last[branch] = index
             self.steps = max(self.steps, step)
         self._outcomes.append((seq, place))
         if self._unseen_patch:
