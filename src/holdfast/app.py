@@ -10,19 +10,15 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import bundle, control, views
-from holdfast.check import CheckedRun, check
+from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
-from holdfast.doctor import Diagnosis, examine
-from holdfast.dry_fork import DryStep, dry_fork
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.event_stream import stream
 from holdfast.execution import (
     await_result,
     continue_run,
@@ -33,17 +29,22 @@ from holdfast.execution import (
     restart,
     start_by_name,
 )
-from holdfast.gc import Collected, gc
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare.registration import register
 from holdfast.runtime.declare.specs import AgentSpec, agent_spec, run_request
-from holdfast.runtime.exec.dry_run import Replayed, replay
 from holdfast.runtime.exec.engine import Engine, Options
-from holdfast.runtime.exec.schedules import define as define_schedule
-from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store
+
+if TYPE_CHECKING:  # imported where they are used: most processes only run agents
+    from holdfast.bundle import Imported
+    from holdfast.check import CheckedRun
+    from holdfast.doctor import Diagnosis
+    from holdfast.dry_fork import DryStep
+    from holdfast.gc import Collected
+    from holdfast.runtime.exec.dry_run import Replayed
+    from holdfast.runtime.exec.worker import Report, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -280,6 +281,8 @@ class Holdfast:
         specs = None if agents is None else specs_of(agents)
         for spec in specs or ():
             self.engine.learn(spec)
+        from holdfast.runtime.exec.worker import Worker
+
         made = Worker(
             self.engine, agents=specs, concurrency=concurrency, grace=grace, report=report
         )
@@ -320,7 +323,9 @@ class Holdfast:
         """
         spec = agent_spec(agent)
         self.engine.learn(spec)
-        return define_schedule(
+        from holdfast.runtime.exec.schedules import define
+
+        return define(
             self.store, spec, cron, zone=tz, input=input or {}, priority=priority, catch_up=catch_up,
             schedule_id=id if id is not None else spec.name,
         )  # fmt: skip
@@ -367,6 +372,8 @@ class Holdfast:
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. Blocks while there are none."""
         views.row_of(self.store, run_id)
+        from holdfast.event_stream import stream
+
         return stream(self.store, run_id, after=after)
 
     def artifact(self, run_id: str, name: str) -> bytes:
@@ -392,6 +399,8 @@ class Holdfast:
     def replay(self, run_id: str) -> Replayed:
         """Run the code against the log, without executing any tool or writing anything."""
         row = views.row_of(self.store, run_id)
+        from holdfast.runtime.exec.dry_run import replay
+
         return replay(self.store, row, self.engine.agent_of(row))
 
     # ── integrations ─────────────────────────────────────────────────────────────────────
@@ -456,6 +465,8 @@ class Holdfast:
     ) -> Collected:
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
         snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
+        from holdfast.gc import gc
+
         return gc(
             self.store,
             older_than_us=None if older_than is None else microseconds(older_than, "older_than"),
@@ -469,21 +480,29 @@ class Holdfast:
 
     def export(self, run_id: str) -> list[str]:
         """A run as lines of JSON: its log, chained as it is, and its artifacts. (`bundle.export` reads page by page.)"""
+        from holdfast import bundle
+
         return list(bundle.export(self.store, run_id))
 
-    def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+    def import_run(self, lines: Iterable[str]) -> Imported:
         """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
         ended is paused."""
+        from holdfast import bundle
+
         return bundle.import_run(self.store, bundle.read(lines))
 
     def doctor(self) -> Diagnosis:
         """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
+        from holdfast.doctor import examine
+
         return examine(self.store)
 
     def check(self, *agents: Callable[..., Any], failed: bool = False) -> list[CheckedRun]:
         """Would unfinished runs agree with the code of these agents (or of all that this object knows)? Nothing is
         executed or written."""
         specs = {spec.name: spec for spec in specs_of(agents)} or self.engine.agents
+        from holdfast.check import check
+
         return check(self.store, specs, failed=failed)
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
@@ -562,6 +581,8 @@ class Holdfast:
                 raise InvalidInput("a fork with mocks makes no run, so it takes no id")
             row = views.row_of(self.store, run_id)
             self.engine.agent_of(row)
+            from holdfast.dry_fork import dry_fork
+
             return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)

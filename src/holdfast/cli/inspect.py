@@ -87,7 +87,7 @@ def _waits_for(row: RunRow, now: int) -> str:
 
 
 def _fields(row: RunRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in RunRow.__slots__}
+    return {name: getattr(row, name) for name in RunRow.__struct_fields__}
 
 
 # ── show ─────────────────────────────────────────────────────────────────────────────────────

@@ -10,11 +10,11 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec import Struct
 
 from holdfast.cli.common import json_or_text, pair
 from holdfast.core import values
@@ -27,8 +27,7 @@ from holdfast.store.base import RunRow
 LUA: Final = ".tac"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A file, the agents in it by name, and the one that was named, if any."""
 
     file: str

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -66,7 +66,7 @@ wait_option = click.option(
 
 def _budget(given: tuple[str, ...]) -> Budget | None:
     """The limits that were typed."""
-    known = {one.name for one in fields(Budget)}
+    known = set(Budget.__struct_fields__)
     found: dict[str, Any] = {}
     for text_ in given:
         name, _, number = text_.partition("=")

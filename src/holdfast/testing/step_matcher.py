@@ -21,8 +21,9 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
+
+from msgspec import Struct, field
 
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput
@@ -44,8 +45,7 @@ class Unmet(AssertionError):
         super().__init__(f"expected {expected}; it was {actual}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """A pattern and what it does."""
 
     text: str
@@ -137,8 +137,7 @@ def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
 # ── its outcome ──────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(Struct, frozen=True):
     """One call of a step or tool, as the run's log has it."""
 
     step: int
@@ -150,8 +149,7 @@ class Called:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A run at rest, in plain values, for sentences to ask about."""
 
     run: RunState

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from holdfast.errors import InvalidInput
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store

@@ -14,9 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct, field
 
 from holdfast.core import events as e
 from holdfast.core import log
@@ -45,13 +46,15 @@ from holdfast.errors import (
     UnknownEvent,
 )
 from holdfast.runtime.declare.specs import AgentSpec
-from holdfast.runtime.lines.lines import Lines
-from holdfast.runtime.lines.turns import Turn
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.lineage import Lineage
 from holdfast.runtime.log.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow, Store
+
+if TYPE_CHECKING:  # only runs of async agents have lines
+    from holdfast.runtime.lines.lines import Lines
+    from holdfast.runtime.lines.turns import Turn
 
 PAGE: Final = 1000
 UNWRITTEN: Final = 2**63
@@ -73,8 +76,7 @@ E = TypeVar("E", bound=Event)
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """What the agent declared about the calls of its runs."""
 
     stages: tuple[str, ...] = ()
@@ -95,8 +97,7 @@ TRY_CHILD_US: Final = 5_000_000
 """How long a child that could not be claimed is left to workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """Where a loop may continue without reading what is before: its state, and the end of that log."""
 
     state: RunState
