@@ -29,6 +29,7 @@ OPTIONS: Final = (
 )  # fmt: skip
 CALL_OPTIONS: Final = ("message", "tools", "temperature", "max_tokens", "top_p")
 _SETTINGS: Final = ("temperature", "max_tokens", "top_p", "tool_choice")
+_MODEL: Final = ("name", "model", "provider", *_SETTINGS)
 _PROVIDERS: Final = ("openai", "anthropic")
 CONTINUE: Final = "Continue."
 
@@ -156,6 +157,11 @@ def provider_and_model(provider: Any, model: Any, where: str) -> tuple[str, str,
     """Who answers: `provider=` and `model=` as a file writes them, and the settings inside `model`."""
     settings: dict[str, Any] = {}
     if isinstance(model, dict):
+        unknown = [key for key in model if key not in _MODEL]
+        if unknown:
+            raise InvalidInput(
+                f"{where}: model has no option {unknown[0]}; it takes {', '.join(_MODEL)}"
+            )
         settings = {k: v for k, v in model.items() if k in _SETTINGS}
         provider = provider or model.get("provider")
         model = model.get("name") or model.get("model")

@@ -240,6 +240,9 @@ class _Reader:
     def _spec(self, _name: str | None, spec: Any, line: int) -> None:
         plain = from_lua(spec, "Specification")
         plain = plain if isinstance(plain, dict) else {}
+        unknown = [key for key in plain if key not in ("from", "text")]
+        if unknown:
+            raise InvalidInput(f"Specification has no option {unknown[0]}; it takes from, text")
         if isinstance(plain.get("from"), str):
             file = plain["from"]
             self._found.specs.append(SpecText(self._project.read(file), file, 1))
