@@ -600,7 +600,7 @@ MUTANTS = (
     Mutant(
         "what the code saw after it gave something up is not shown on replay",
         "runtime/call/match.py::replay",
-        "            request.session.show(entry.seq)\n",
+        "            request.session.view.show(entry.seq)\n",
         "",
         ("tests/runtime/test_branches.py", "-k", "gave_something and sqlite"),
     ),

@@ -23,6 +23,15 @@ class Clock:
         return 0
 
 
+class Known:
+    """A log that is known to its end."""
+
+    def __init__(self) -> None:
+        self.head, self.knows_all = log.origin("r"), True
+
+    def read_all(self) -> None: ...
+
+
 class Reader:
     """A run whose log another process has made longer by one event."""
 
@@ -30,21 +39,19 @@ class Reader:
         self.run_id, self.epoch = "r", 1
         self.store: Any = Clock()
         self.journal = Journal()
-        self.read_head = log.origin("r")
+        self.log = Known()
         self.stopped: BaseException | None = None
-        self.knows_all = True
         self.written: list[Batch] = []
 
     def refresh(self) -> bool:
         if not self.written:
-            self.read_head, _ = log.seal(self.read_head, [note("outside")], epoch=0, time=0)
+            self.log.head, _ = log.seal(self.log.head, [note("outside")], epoch=0, time=0)
         return True
 
     def recorded_own(self, batch: Batch) -> None:
         self.written.append(batch)
 
     def check_alive(self) -> None: ...
-    def read_all(self) -> None: ...
     def stop(self, signal: BaseException) -> BaseException:
         return signal
 

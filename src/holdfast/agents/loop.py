@@ -157,7 +157,7 @@ class _Loop:
         """Apply the function until the state is done; the last state."""
         session, root = self.session, self.root
         learn_names(session, self.spec.fn)
-        root.index = session.draft.iteration_index + 1
+        root.index = session.view.draft.iteration_index + 1
         goal = kwargs.pop("goal")
         state = self._kept()
         if state is None:
@@ -171,7 +171,7 @@ class _Loop:
         return self.states.shown(state)
 
     def _kept(self) -> Any:
-        document = self.session.draft.loop.frozen()
+        document = self.session.view.draft.loop.frozen()
         return None if document is None else msgspec.convert(document, self.kind)
 
     def _begin(self, goal: Any) -> Flow[AgentState]:
@@ -227,7 +227,7 @@ class _Loop:
         which the run is being undone, which only the code itself can say."""
         session, root = self.session, self.root
         journal, is_first, self.has_begun = session.journal, not self.has_begun, True
-        if session.reaches(root.path, root.index) or journal.unasked():
+        if session.log.reaches(root.path, root.index) or journal.unasked():
             return True
         return is_first and journal.life.undoing and journal.life.undo is None
 
@@ -242,7 +242,7 @@ class _Loop:
             new, taken, refused = returned.timed(durations).stamped(now), [], []
             if self.run.budget.pressure:
                 new = new.with_flag(BUDGET_PRESSURE)
-            for queued in session.queued():
+            for queued in session.view.queued():
                 patched, why = loop_state.take_in(new, queued, time=now)
                 why = why or self.states.wrong(patched)
                 new = new if why else patched

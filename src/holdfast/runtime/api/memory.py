@@ -79,7 +79,7 @@ class State:
 
     def __contains__(self, key: str) -> bool:
         self._check_declared(key)
-        return key in self._session.state()
+        return key in self._session.view.state()
 
     def __repr__(self) -> str:
         return f"State({self.all()!r})"
@@ -92,7 +92,7 @@ class State:
     def get(self, key: str, default: Any = None) -> Any:
         """The value under this key, or `default`."""
         self._check_declared(key)
-        state = self._session.state()
+        state = self._session.view.state()
         fields = self._fields
         if key not in state:
             return fields[key].default if key in fields and default is None else default
@@ -122,12 +122,12 @@ class State:
 
     def all(self) -> dict[str, Any]:
         """Everything, as a read-only dict."""
-        state = self._session.state()
+        state = self._session.view.state()
         return FrozenDict({key: self._resolved(value) for key, value in state.items()})
 
     def increment(self, key: str, by: float = 1) -> Any:
         """Add to a number (a missing one counts as 0); the new value."""
-        before = self._session.state().get(key, 0)
+        before = self._session.view.state().get(key, 0)
         for number in (before, by):
             if isinstance(number, bool) or not isinstance(number, int | float | None):
                 raise InvalidInput(f"state.{key} cannot be incremented: {number!r} is not a number")
@@ -136,7 +136,7 @@ class State:
 
     def append(self, key: str, value: Any) -> None:
         """Add to the end of a list (a missing one counts as empty). Only the new item is recorded."""
-        before = self._session.state().get(key)
+        before = self._session.view.state().get(key)
         if before is not None and not isinstance(before, list):
             raise InvalidInput(f"state.{key} is not a list; it cannot be appended to")
         self._change("append", key, value)
@@ -163,7 +163,7 @@ class State:
 
     def _after(self, op: str, key: str, value: Any) -> Any:
         """What the state will hold under this key, for its model to judge."""
-        seen = {key: self._resolved(self._session.state().get(key))}
+        seen = {key: self._resolved(self._session.view.state().get(key))}
         change(seen, op, key, value)
         return seen[key]
 
@@ -217,7 +217,7 @@ class Messages:
 
     def all(self) -> list[Message]:
         """Every message so far."""
-        found = self._place._session.messages()
+        found = self._place._session.view.messages()
         return [x if _is_whole(x) else self._whole(x) for x in found]
 
     def _whole(self, message: Message) -> Message:

@@ -77,8 +77,8 @@ class RunBase(Place):
     @property
     def stage(self) -> str:
         """The declared stage that the run is in."""
-        entered = self._session.pending(e.StageEntered)
-        return entered[-1].stage if entered else self._session.draft.stage
+        entered = self._session.view.pending(e.StageEntered)
+        return entered[-1].stage if entered else self._session.view.draft.stage
 
     @stage.setter
     def stage(self, stage: str) -> None:
@@ -105,7 +105,7 @@ class RunBase(Place):
     @property
     def plan_steps(self) -> tuple[PlanStep, ...]:
         """The plan and its progress."""
-        return self._session.view().plan
+        return self._session.view.run_state().plan
 
     @contextlib.contextmanager
     def doing(self, step: str) -> Iterator[None]:
@@ -155,7 +155,7 @@ class RunBase(Place):
         """The recorded facts, oldest first."""
         return tuple(
             msgspec.structs.replace(x, value=self._whole(x.value))
-            for x in self._session.view().facts
+            for x in self._session.view.run_state().facts
         )
 
     def ask_later(self, question: str) -> None:
@@ -171,7 +171,7 @@ class RunBase(Place):
     @property
     def questions(self) -> tuple[str, ...]:
         """Questions that are still open."""
-        return self._session.view().questions
+        return self._session.view.run_state().questions
 
     def patch(self, patch: StatePatch) -> None:
         """Apply a patch: facts, a plan, questions, notes, artifacts, flags."""
@@ -190,7 +190,7 @@ class RunBase(Place):
     @property
     def flags(self) -> tuple[str, ...]:
         """The risk flags that are raised."""
-        return self._session.view().flags
+        return self._session.view.run_state().flags
 
     def note(self, key: str, value: Any) -> None:
         """Write a note to the agent's private scratchpad."""
@@ -203,7 +203,9 @@ class RunBase(Place):
     @property
     def notes(self) -> dict[str, Any]:
         """The private scratchpad."""
-        return FrozenDict({k: self._whole(v) for k, v in self._session.view().notes.items()})
+        return FrozenDict(
+            {k: self._whole(v) for k, v in self._session.view.run_state().notes.items()}
+        )
 
     def artifact(
         self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
@@ -231,7 +233,12 @@ class RunBase(Place):
         )  # fmt: skip
         # Without its time: the code must see the same when it runs again. A loop stamps it.
         return Artifact(
-            what.name, saved.type, saved.blob, saved.bytes, saved.summary, self._session.draft.steps
+            what.name,
+            saved.type,
+            saved.blob,
+            saved.bytes,
+            saved.summary,
+            self._session.view.draft.steps,
         )
 
     def context(
@@ -249,7 +256,7 @@ class RunBase(Place):
             raise InvalidInput(
                 "run.context takes one limit: max_bytes= or max_tokens=, of 1 or more"
             )
-        here, view, own = self._here, self._session.view(), self._loop_state()
+        here, view, own = self._here, self._session.view.run_state(), self._loop_state()
         kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
         cap = self.budget.limits.get(_ARTIFACTS_MAX)
         packed = pack(
@@ -272,8 +279,8 @@ class RunBase(Place):
 
     def _loop_state(self) -> AgentState:
         """What a loop's state was at the beginning of this iteration; an empty one if there is not a loop."""
-        document = self._session.draft.loop.frozen()
-        for ended in self._session.pending(e.IterationEnded):  # not committed yet
+        document = self._session.view.draft.loop.frozen()
+        for ended in self._session.view.pending(e.IterationEnded):  # not committed yet
             if ended.state is not None:
                 document = e.plain(ended.state)
             elif ended.delta is not None:
@@ -361,7 +368,7 @@ class RunBase(Place):
         """Whether this run takes the new path: true for runs that had not reached this point when the code
         changed, false for those that had. The answer is recorded."""
         here = self._here
-        replaying = self._session.reaches(here.path, here.index)
+        replaying = self._session.log.reaches(here.path, here.index)
         return bool(self._recorded(f"patched {name}", lambda: not replaying))
 
     @property
@@ -378,7 +385,7 @@ class RunBase(Place):
         created = self._session.journal.life.created
         if created is not None and created.loop:
             raise InvalidInput("a loop ends its iterations itself: return the state")
-        return e.IterationEnded(index=index, iteration=self._session.next_iteration())
+        return e.IterationEnded(index=index, iteration=self._session.view.next_iteration())
 
 
 class Run(RunBase):

@@ -65,7 +65,7 @@ def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow
             tool_version=spec.version,
         )
         yield from commit(session, [asks], blobs=blobs, recheck=gate)
-        entry = session.entry(request.branch.path, request.index)
+        entry = session.log.entry(request.branch.path, request.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
         session.catch_up()

@@ -173,7 +173,7 @@ def _attempt(
 
 def _may_have_happened(request: CallRequest, number: int) -> bool:
     """Whether an earlier attempt has no known outcome: it was begun by a process that died."""
-    entry = request.session.entry(*request.place)
+    entry = request.session.log.entry(*request.place)
     return (
         request.spec.effect == Effect.KEYED
         and entry is not None

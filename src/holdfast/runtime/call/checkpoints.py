@@ -25,7 +25,8 @@ from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed
 from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.session import Saved, Session
+from holdfast.runtime.log.reader import Saved
+from holdfast.runtime.log.session import Session
 from holdfast.store.base import LIVE, Snapshot, Store
 
 SNAPSHOT_BYTES: Final = 256 * 1024
@@ -50,13 +51,13 @@ def end_iteration(
         raise InvalidInput(
             "an iteration ends in the agent's own line of execution, not in a branch"
         )
-    entry = session.entry(branch.path, index)
+    entry = session.log.entry(branch.path, index)
     if entry is not None:
         if entry.iteration is None:
             where = (branch.path, index)
             raise session.diverged(where, f"a call of {entry.name}", "the end of an iteration")
         if not entry.iteration.buffered:
-            session.show(entry.seq)
+            session.view.show(entry.seq)
         session.journal.forget(branch.path, index)
         return entry.iteration
     check_all_replayed(branch, "the end of an iteration")
@@ -67,7 +68,7 @@ def end_iteration(
     wanted = _is_snapshot_due(session)
     if not over and (wanted or is_due(session, iteration=True, changed=changed)):
         seq: int = yield from commit(session, [event])
-        session.show(seq)  # as on replay: what came from outside is seen from here on
+        session.view.show(seq)  # as on replay: what came from outside is seen from here on
         if wanted and session.journal.forgets:
             yield Invoke(session, save, {"session": session}, branch, False)
     else:
@@ -79,12 +80,12 @@ def end_iteration(
 
 
 def _is_snapshot_due(session: Session) -> bool:
-    return session.unsaved_bytes >= max(SNAPSHOT_BYTES, session.saved_bytes)
+    return session.log.unsaved_bytes >= max(SNAPSHOT_BYTES, session.log.saved_bytes)
 
 
 def save(session: Session) -> None:
     """Leave a snapshot, if an iteration has just ended and the code has made no call since."""
-    journal, draft = session.journal, session.draft
+    journal, draft = session.journal, session.view.draft
     if not journal.restarted == draft.seq == session.read_to:
         return
     if journal.life.cancel or journal.life.is_undone or journal.life.paused:
@@ -96,7 +97,7 @@ def save(session: Session) -> None:
         store.snapshots.save(
             session.run_id, kept, keep=checkpoint.max_count, max_age_us=checkpoint.max_age_us
         )
-    session.unsaved_bytes, session.saved_bytes = 0, len(data)
+    session.log.unsaved_bytes, session.log.saved_bytes = 0, len(data)
 
 
 def restore(store: Store, run_id: str) -> Saved | None:

@@ -61,7 +61,7 @@ def is_due(session: Session, *, iteration: bool = False, changed: bool = False) 
     checkpoint = session.setting.checkpoint
     if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
         return True
-    return session.held >= HELD_MAX or bool(session.pending(e.StageEntered))
+    return session.held >= HELD_MAX or bool(session.view.pending(e.StageEntered))
 
 
 def commit(
@@ -103,7 +103,7 @@ def commit(
         if is_outcome and turn is not None and not turn.turns.take_now(turn):
             yield HandOver(session, batch.seq, turn)
         elif is_outcome or session.lines is None:
-            session.show(batch.seq)
+            session.view.show(batch.seq)
         return batch.seq
     yield from _refuse(session, error, events, evidence)
     raise AssertionError("unreachable")

@@ -143,7 +143,7 @@ def _current_line() -> Line | None:
 def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
     if isinstance(effect, HandOver):
         if effect.seq is not None:
-            effect.session.show(effect.seq)
+            effect.session.view.show(effect.seq)
     elif isinstance(effect, Park):
         session, place = effect.session, effect.wait.place
         session.waits[place], session.suspensions[place] = effect.wait, effect.signal
@@ -340,7 +340,7 @@ async def _hand_over(effect: HandOver) -> None:
     if effect.turn is not None:
         await effect.turn.turns.take(effect.turn)
     if effect.seq is not None:
-        session.show(effect.seq)
+        session.view.show(effect.seq)
 
 
 async def _pause(session: Session, seconds: float) -> None:

@@ -41,7 +41,7 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         try:
             return drive(answer(request, entry))
         except LookAgain:
-            return drive(proceed(request, here.session.entry(*request.place)))
+            return drive(proceed(request, here.session.log.entry(*request.place)))
     except Suspend as signal:
         here.suspend(signal)
         raise

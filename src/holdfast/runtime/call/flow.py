@@ -89,7 +89,7 @@ def proceed(request: CallRequest, entry: Entry | None) -> Flow[Any]:
         try:
             return (yield from answer(request, entry))
         except LookAgain:
-            entry = request.session.entry(*request.place)
+            entry = request.session.log.entry(*request.place)
 
 
 def answer(request: CallRequest, entry: Entry | None) -> Flow[Any]:
@@ -128,7 +128,7 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             gate_again(request)
         return (yield from make_attempts(request, entry, approval))
     except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
-        held = request.session.entry(*request.place)
+        held = request.session.log.entry(*request.place)
         cut.began = held is not None and bool(held.attempts)
         yield from _give_up(request, cut, held)
 

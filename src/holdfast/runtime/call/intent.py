@@ -56,7 +56,7 @@ def record_intent(
     spec, session = request.spec, request.branch.session
     # After a long sleep of the machine: an intent without an attempt would be a call in doubt.
     session.check_lease()
-    entry = session.entry(request.branch.path, request.index)
+    entry = session.log.entry(request.branch.path, request.index)
     step = step or session.next_step()
     digest = request.digest
     key = request.own_key or f"{session.run_id}:{step}:{spec.name}:{digest}"

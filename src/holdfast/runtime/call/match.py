@@ -48,7 +48,7 @@ def replay(request: CallRequest, entry: Entry) -> Flow[Any]:
         try:
             yield Replay(request.session, [request.place], is_cut=True, given_up=given_up)
         finally:
-            request.session.show(entry.seq)
+            request.session.view.show(entry.seq)
             request.session.journal.forget(*request.place)
     else:
         yield Replay(request.session, [request.place])
@@ -61,9 +61,9 @@ def recorded(request: CallRequest, entry: Entry) -> Any:
     session = branch.session
     if done is not None and done.buffered:
         # It was written later than it was given to the code.
-        session.count_unshown(done, entry.seq)
+        session.view.count_unshown(done, entry.seq)
     else:
-        session.show(entry.seq)
+        session.view.show(entry.seq)
     session.journal.forget(branch.path, request.index)
     if done is not None and not entry.settled_as("done"):
         if done.unavailable:
@@ -109,8 +109,8 @@ def match_call(request: CallRequest) -> Entry | None:
         return left[1]
     entries = session.journal.entries
     held = entries.get((branch.path, request.index)) if entries else None
-    if not session.knows_all and (held is None or held.done is None):
-        held = session.entry(branch.path, request.index)
+    if not session.log.knows_all and (held is None or held.done is None):
+        held = session.log.entry(branch.path, request.index)
     if held is None:
         if branch.parent is not None and (branch.is_aside or not request.index):
             check_added(branch, request.spec.name, request)
@@ -122,7 +122,7 @@ def match_call(request: CallRequest) -> Entry | None:
         request.index, branch.index = beside, beside + 1
         return match_call(request)
     if not session.journal.accepts(branch.path, request.index):
-        adds = not session.expects(request.spec.name)
+        adds = not session.log.expects(request.spec.name)
         raise session.diverged(request.place, session.shown(held), str(request), adds=adds)
     branch.give_back(request.index)
     request.branch = branch.aside(request.index)
@@ -141,7 +141,7 @@ def check_added(branch: Branch, name: str, attempted: object) -> None:
     while line.parent is not None:
         path, index, journal = line.parent.path, line.started_at, session.journal
         if line.is_aside or not journal.extent.has_started(path, index, line.number):
-            adds = not session.expects(name)
+            adds = not session.log.expects(name)
             if not (adds and journal.accepts(path, index)):
                 held = journal.entry(path, index)
                 recorded = "no branch here" if held is None else session.shown(held)

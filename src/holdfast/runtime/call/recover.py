@@ -111,7 +111,7 @@ def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow[Entry | None]
         why=unavailable or "the check reports that it happened",
     )
     yield from commit(session, [settled], blobs=blobs, is_outcome=True)
-    return session.entry(request.branch.path, request.index)
+    return session.log.entry(request.branch.path, request.index)
 
 
 def ask_policy(
@@ -140,14 +140,14 @@ def ask_policy(
             why=f"on_doubt={how!r}",
         )
         yield from commit(session, [settled], is_outcome=how == "fail")
-        return session.entry(request.branch.path, request.index) if how == "fail" else None
+        return session.log.entry(request.branch.path, request.index) if how == "fail" else None
     yield from doubt(request, intent.step, intent.attempt, because, raised)
     return None
 
 
 def _refuse_if_resolved(place: Place, session: Session) -> None:
     """A decision that came meanwhile holds: there is no doubt any longer."""
-    entry = session.entry(*place)
+    entry = session.log.entry(*place)
     if entry is not None and entry.resolved is not None:
         raise Woken(session.run_id)
 
@@ -157,7 +157,7 @@ def doubt(
 ) -> Never:
     """Record that nobody knows, and wait for a person. Does not return."""
     session, name = request.session, request.spec.name
-    entry = session.entry(request.branch.path, request.index)
+    entry = session.log.entry(request.branch.path, request.index)
     if entry is not None and entry.doubted is not None:
         because = entry.doubted.because
     else:

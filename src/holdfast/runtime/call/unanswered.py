@@ -82,7 +82,7 @@ def lost_response(
 
 def _was_unknown(request: CallRequest, number: int) -> bool:
     """Whether the outcome of an earlier attempt is unknown: its process died, or its response was lost."""
-    entry = request.session.entry(*request.place)
+    entry = request.session.log.entry(*request.place)
     if entry is None:
         return False
     known = {failed.attempt for failed in entry.failures if failed.error.effect != "unknown"}

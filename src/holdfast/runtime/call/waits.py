@@ -37,7 +37,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow[tuple[int, e
     session = branch.session
     first = branch.take(len(requests))
     places = [(branch.path, index) for index in range(first, branch.index)]
-    entries = [session.entry(*at) for at in places]
+    entries = [session.log.entry(*at) for at in places]
     attempted = f"wait for {_said(requests)}"
     if (wrong := _mismatch(session, entries, requests)) is not None:
         beside = session.journal.leave(branch.path, first)
@@ -47,7 +47,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow[tuple[int, e
             branch.give_back(first)
             branch = branch.aside(first)
         else:
-            where, adds = places[wrong], not session.expects(requests[0].name)
+            where, adds = places[wrong], not session.log.expects(requests[0].name)
             raise session.diverged(where, _recorded(entries[wrong]), attempted, adds=adds)
         return (yield from wait_first(branch, requests))
     if entries[0] is None and branch.parent is not None and (branch.is_aside or not first):
@@ -62,7 +62,7 @@ def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow[tuple[int, e
         ends = yield from _come(branch, places, requests, begun=all(entries))
     else:
         yield from _replay(session, places, ends, attempted)
-        session.show(max(entry.seq for entry in entries if entry is not None))
+        session.view.show(max(entry.seq for entry in entries if entry is not None))
     for at in places:
         session.journal.forget(*at)
     return next((n, ended) for n, ended in enumerate(ends) if not ended.is_over(LOST))
@@ -94,7 +94,9 @@ def _replay(
     try:
         yield Replay(session, places, is_cut=True)
     finally:
-        session.show(max(x.seq for at in places if (x := session.journal.entry(*at)) is not None))
+        session.view.show(
+            max(x.seq for at in places if (x := session.journal.entry(*at)) is not None)
+        )
         for at in places:
             session.journal.forget(*at)
 
@@ -204,7 +206,7 @@ def _give_up(session: Session, places: Sequence[Place], entries: Sequence[Entry]
 
 
 def _entry(session: Session, at: Place) -> Entry:
-    entry = session.entry(*at)
+    entry = session.log.entry(*at)
     assert entry is not None and entry.wait is not None
     return entry
 

@@ -61,9 +61,9 @@ def _session(store: Store, row: RunRow, spec: AgentSpec) -> Session:
     )  # fmt: skip
     session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
-    session.load()
+    session.log.load()
     govern(session, spec)
-    session.read_all()
+    session.log.read_all()
     return session
 
 

@@ -312,7 +312,7 @@ class Engine:
         self.leases.hold(session, taken.asked_at, owner)
         try:
             if taken.head is not None and taken.records is not None:
-                session.begin(taken.head, taken.records)
+                session.log.begin(taken.head, taken.records)
                 lineage.govern(session, spec, taken.above)
             else:
                 self._load(session, spec)
@@ -359,7 +359,7 @@ class Engine:
         """Read the log. A run whose log does not verify is set aside; others are not held up."""
         try:
             is_loop = spec.body is not None
-            session.load(checkpoints.restore(self.store, session.run_id) if is_loop else None)
+            session.log.load(checkpoints.restore(self.store, session.run_id) if is_loop else None)
         except LogDamaged as damage:
             self._set_aside_damaged(session, damage)
             raise
@@ -441,7 +441,7 @@ class Engine:
             raise
         finally:
             self._close(session, died=died)
-            if session.read_head.seq >= LONG_LOG:
+            if session.log.head.seq >= LONG_LOG:
                 self._leave_snapshot(session)
 
     async def execute_async(self, taken: Taken) -> Any:
@@ -474,14 +474,14 @@ class Engine:
                 self._close(session)
             else:
                 await self.uninterrupted(partial(self._close, session, died=died))
-            if session.read_head.seq >= LONG_LOG:
+            if session.log.head.seq >= LONG_LOG:
                 await self.uninterrupted(partial(self._leave_snapshot, session))
 
     def _snapshot_long_logs(self, sessions: Sequence[Session]) -> None:
         """Now and then while runs execute, so that a person who looks at one reads only what follows."""
         for session in sessions:
-            length = session.read_head.seq
-            if session.knows_all and length >= self._snapshot_at.get(session.run_id, LONG_LOG):
+            length = session.log.head.seq
+            if session.log.knows_all and length >= self._snapshot_at.get(session.run_id, LONG_LOG):
                 self._snapshot_at[session.run_id] = length + SNAPSHOT_EVERY
                 self.threads.submit(self._leave_snapshot, session)
 

@@ -105,14 +105,14 @@ def find_signal(error: BaseException) -> Signal | None:
 
 def _check_all_asked(session: Session) -> None:
     """The code has ended: everything in the log must have been asked for."""
-    session.read_all()
+    session.log.read_all()
     _check_asked(session, session.journal.unasked(), "the end of the agent")
 
 
 def _check_main_asked(session: Session, error: Exception) -> None:
     """The code has failed: if it had come further before, it is not the same code (or not the same
     surroundings), and its failure is not the run's. Other branches may have been cut off by it."""
-    session.read_all()
+    session.log.read_all()
     left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
     _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
 

@@ -36,7 +36,7 @@ from holdfast.words.waiting import suspended
 
 def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[None]:
     """Undo every finished call that says how, in reverse order. `because` is recorded with the first of them."""
-    session.read_all()
+    session.log.read_all()
     known = fold(RunState(), session.store.read(session.run_id))
     doubtful = [c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != UNDO]
     acting = [c for c in doubtful if c.may_be_in_doubt]

@@ -149,8 +149,8 @@ class Lines:
         it came later if the call is in the log."""
         if line.cancelled_before is not None and line.branch and line.branch.path == place[0]:
             return place[1] >= line.cancelled_before
-        if not self.session.knows_all:
-            self.session.read_all()
+        if not self.session.log.knows_all:
+            self.session.log.read_all()
         return place not in self.session.journal.entries
 
     # ── when the code is blocked ─────────────────────────────────────────────────────────

@@ -27,14 +27,21 @@ class Fired(NamedTuple):
     timeout: asyncio.Timeout
 
 
+class Shows(Protocol):
+    """What the code may see of its log: `AgentView` is one."""
+
+    def show(self, seq: int) -> None: ...
+
+
 class TimeoutsRun(Protocol):
     """What is asked of the run: `Session` is one."""
 
     store: Store
     journal: Journal
 
+    @property
+    def view(self) -> Shows: ...
     def hold(self, event: Event) -> object: ...
-    def show(self, seq: int) -> None: ...
 
 
 class Timeouts:
@@ -89,7 +96,7 @@ class Timeouts:
             return None
         line = found[0].line
         if entry.timeout is not None:
-            self._session.show(entry.seq)
+            self._session.view.show(entry.seq)
             journal.forget(*place)
             line.cancelled_before = entry.timeout.index
         self.fired.remove(found[0])

@@ -23,6 +23,14 @@ OTHER_CODE_SECONDS: Final = 600.0
 """How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
 
 
+class KnownLog(Protocol):
+    """What is known of the log: `LogReader` is one."""
+
+    @property
+    def knows_all(self) -> bool: ...
+    def read_all(self) -> None: ...
+
+
 class TurnsRun(Protocol):
     """What is asked of the run: `Session` is one."""
 
@@ -34,8 +42,7 @@ class TurnsRun(Protocol):
     @property
     def is_ending(self) -> bool: ...
     @property
-    def knows_all(self) -> bool: ...
-    def read_all(self) -> None: ...
+    def log(self) -> KnownLog: ...
     def stop(self, signal: BaseException) -> BaseException: ...
     def not_asked(self, place: Place, attempted: str) -> BaseException: ...
 
@@ -222,10 +229,10 @@ class Turns:
     def _next_recorded(self) -> tuple[int, Place] | None:
         journal = self._session.journal
         found = journal.next_outcome()
-        if not self._session.knows_all and (
+        if not self._session.log.knows_all and (
             found is None or journal.entries[found[1]].failed_finally
         ):
-            self._session.read_all()  # what follows may still change it
+            self._session.log.read_all()  # what follows may still change it
             found = journal.next_outcome()
         return found
 

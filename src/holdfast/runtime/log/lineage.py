@@ -23,6 +23,15 @@ from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.store.base import Store
 
 
+class UseOfRun(Protocol):
+    """What a run has used up, by its log: `AgentView` says so."""
+
+    @property
+    def child_steps(self) -> int: ...
+    @property
+    def usage(self) -> Usage: ...
+
+
 class LiveRun(Protocol):
     """What is asked of a run that executes here: `Session` is one."""
 
@@ -36,9 +45,7 @@ class LiveRun(Protocol):
     @property
     def steps(self) -> int: ...
     @property
-    def child_steps(self) -> int: ...
-    @property
-    def usage(self) -> Usage: ...
+    def view(self) -> UseOfRun: ...
     @property
     def read_to(self) -> int: ...
     def stop(self, signal: BaseException) -> BaseException: ...
@@ -145,7 +152,7 @@ def use_of(run: LiveRun, limits: dict[str, float] | None = None) -> BudgetUse:
 def spent_by(run: LiveRun) -> Spent:
     """What a run has used up, its children included."""
     lineage = run.lineage
-    steps, usage = run.steps + run.child_steps, run.usage
+    steps, usage = run.steps + run.view.child_steps, run.view.usage
     for part in (*map(spent_by, list(lineage.children)), *list(lineage.spent.values())):
         steps, usage = steps + part.steps, added(usage, part.usage)
     return Spent(steps, usage)

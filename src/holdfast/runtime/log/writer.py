@@ -11,7 +11,7 @@ the same order, so that no effect is recorded before what it rests on:
 
 One lock covers sealing a batch and giving it to the store, so the order in the log is the order of sealing.
 
-Not here: reading the log (`session.py`), waiting for a batch (`drivers.py`).
+Not here: reading the log (`reader.py`), waiting for a batch (`drivers.py`).
 """
 
 from __future__ import annotations
@@ -49,19 +49,27 @@ Submit = Callable[[Append], Any]
 """Gives an append to the store; returns what its caller waits for."""
 
 
-class LogReader(Protocol):
+class KnownLog(Protocol):
+    """What is known of the log: `LogReader` is one."""
+
+    head: log.Head
+    knows_all: bool
+
+    def read_all(self) -> None: ...
+
+
+class WrittenRun(Protocol):
     """What is asked of the run whose log is written: `Session` is one."""
 
     run_id: str
     epoch: int
     store: Store
     journal: Journal
-    read_head: log.Head
     stopped: BaseException | None
-    knows_all: bool
 
+    @property
+    def log(self) -> KnownLog: ...
     def check_alive(self) -> None: ...
-    def read_all(self) -> None: ...
     def refresh(self) -> bool: ...
     def recorded_own(self, batch: Batch) -> None: ...
     def stop(self, signal: BaseException) -> BaseException: ...
@@ -123,7 +131,7 @@ class Batch(msgspec.Struct, eq=False):
 class LogWriter:
     """The batches of one run that are on their way, and the events that wait for the next one."""
 
-    def __init__(self, session: LogReader, mutex: threading.RLock) -> None:
+    def __init__(self, session: WrittenRun, mutex: threading.RLock) -> None:
         self._session, self._mutex = session, mutex
         self.head = log.origin(session.run_id)
         """What the next batch is chained to."""
@@ -166,8 +174,8 @@ class LogWriter:
                 session.check_alive()
             if submit is None and self._must_rebuild:  # it cannot wait: its transaction is open
                 raise Conflict(session.run_id, self.head.seq, self.head.seq)
-            if not session.knows_all:
-                session.read_all()
+            if not session.log.knows_all:
+                session.log.read_all()
             if self.noted or self.first:
                 batch = Batch(commit, [*self.first, *self.noted], self.noted_blobs, submit)
                 self.first, self.noted, self.noted_blobs = [], [], []
@@ -274,9 +282,9 @@ class LogWriter:
         except BaseException as error:  # noqa: BLE001 - whatever it is, every owner must hear of it
             for batch in list(self._queue):
                 self._fail(batch, error)
-            self.head = self._session.read_head
+            self.head = self._session.log.head
             return
-        self.head = self._session.read_head
+        self.head = self._session.log.head
         for batch in list(self._queue):
             self._recheck(batch)
         for batch in list(self._queue):

@@ -1,0 +1,136 @@
+"""What the code of a live run may see of its log.
+
+It trails what is known (`Session.journal`): an event from outside becomes visible when the code's next call returns, which is
+the same place on every replay. What the code itself has noted it sees at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from holdfast.core import events as e
+from holdfast.core.events import Event, Noted, Usage, plain
+from holdfast.core.fold import Draft, message_of
+from holdfast.core.knowledge import change
+from holdfast.core.parts import Message
+from holdfast.core.state import Queued, RunState
+from holdfast.core.still_open import open_since
+from holdfast.runtime.log.writer import LogWriter
+
+UNWRITTEN: Final = 2**63
+"""The place of what is not in the log yet: after everything that is."""
+
+E = TypeVar("E", bound=Event)
+
+
+class AgentView:
+    """The state of a run as its code sees it, and what it will see next."""
+
+    def __init__(self, writer: LogWriter, mutex: threading.RLock, now: Callable[[], int]) -> None:
+        self._writer, self._mutex, self._now = writer, mutex, now
+        self.draft = Draft(keep_calls=False)
+        """What the code has been shown."""
+        self.unseen: deque[tuple[int, int, Event]] = deque()
+        """What is known and not shown yet: seq, time and event."""
+        self.ahead: list[tuple[int, Noted]] = []
+        """What the code noted, and is recorded further on than it has been shown."""
+        self._held_usage: list[tuple[int, Usage]] = []
+
+    def show(self, seq: int) -> None:
+        """Let the code see the log up to this event."""
+        unseen, apply = self.unseen, self.draft.apply
+        with self._mutex:
+            while unseen and unseen[0][0] <= seq:
+                apply(*unseen.popleft())
+            if self._held_usage:
+                self._held_usage = [x for x in self._held_usage if x[0] > self.draft.seq]
+
+    def open_since(self) -> int:
+        """Since when anything of the run is open, at most. Its log is known to its end."""
+        found = open_since(self.draft)
+        return min(found, self.unseen[0][1]) if self.unseen else found
+
+    def pending(self, kind: type[E]) -> list[E]:
+        """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
+        self.ahead = [(seq, x) for seq, x in self.ahead if seq > self.draft.seq]
+        found = (*(x for _, x in self.ahead), *self._writer.in_flight(Noted), *self._writer.noted)
+        return [x for x in found if isinstance(x, kind)]
+
+    def state(self) -> dict[str, Any]:
+        """The user's state as the code sees it: what is shown, and its own changes since."""
+        with self._mutex:
+            waiting = self.pending(e.StateChanged)
+            if not waiting:
+                return self.draft.open.state
+            seen = dict(self.draft.open.state)
+            for x in waiting:
+                change(seen, x.op, x.key, plain(x.value))
+            return seen
+
+    def run_state(self) -> RunState:
+        """Everything the code sees, with its own notes since."""
+        with self._mutex:
+            shown, waiting = self.draft.freeze(loop=False), self.pending(Noted)
+            if not waiting:
+                return shown
+            seen = Draft(shown, keep_calls=False)
+            for x in waiting:
+                seen.apply(self.draft.seq, self._now(), x)
+            return seen.freeze()
+
+    def messages(self) -> list[Message]:
+        """The dialogue as the code sees it; as in `run_state`, without a copy of all the rest."""
+        with self._mutex:
+            waiting, now = self.pending(e.MessageAdded), self._now()
+            return [*self.draft.messages, *(message_of(x, now) for x in waiting)]
+
+    def next_iteration(self) -> int:
+        """The number of the iteration that ends now."""
+        with self._mutex:
+            unseen = (*(x for _, _, x in self.unseen), *self._writer.noted)
+            return 1 + self.draft.iteration + sum(isinstance(x, e.IterationEnded) for x in unseen)
+
+    def queued(self) -> list[Queued]:
+        """Patches from outside that wait for an iteration to end: all that are known and not taken in."""
+        with self._mutex:
+            waiting = dict(self.draft.open.queued)
+            for _, _, event in self.unseen:
+                if isinstance(event, e.StatePatched) and (event.patch or event.operations):
+                    waiting[event.id] = Queued(event.id, event.patch, event.operations, event.by)
+            for event in (*(x for _, _, x in self.unseen), *self._writer.noted):
+                if isinstance(event, e.IterationEnded):
+                    for taken in event.taken:
+                        waiting.pop(taken, None)
+            return list(waiting.values())
+
+    @property
+    def child_steps(self) -> int:
+        """How many calls its child runs had made, by their receipts."""
+        return self.draft.child_steps
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used up, with what is recorded and not shown yet."""
+        total = self.draft.usage
+        for _, x in self._held_usage:
+            total = Usage(
+                total.input_tokens + x.input_tokens,
+                total.output_tokens + x.output_tokens,
+                total.cost_usd + x.cost_usd,
+            )
+        return total
+
+    def count_unshown(self, receipt: e.CallSucceeded, seq: int) -> None:
+        """A receipt that was buffered counts at once, and is shown with the commit that held it."""
+        if receipt.usage is not None:
+            self._held_usage.append((seq, receipt.usage))
+
+    def usage_is_at(self, receipt: e.CallSucceeded, seq: int) -> None:
+        """A receipt's usage counts until it is shown: from where it is recorded now."""
+        assert receipt.usage is not None
+        if receipt.buffered:
+            self._held_usage.remove((UNWRITTEN, receipt.usage))
+        self._held_usage.append((seq, receipt.usage))
