@@ -226,7 +226,7 @@ class Holdfast:
     def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
                override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
                budget: Budget | None = None) -> Any:  # fmt: skip
-        """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+        """Resume a run: a failed one from its failed step, a paused one, or one that is waiting.
 
         `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
         limits, and those of its open child runs. A run that failed by a limit needs that to continue.
@@ -256,8 +256,8 @@ class Holdfast:
         return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
 
     def drive(self, run_id: str) -> Any:
-        """Execute a run if it can go on and nobody else does: for engines that deliver work at least
-        once. A second delivery is harmless. What may be resumed is as for `resume`."""
+        """Execute a run if it can continue and no other process executes it: for engines that deliver work at least
+        once. A second delivery is harmless. The same runs can be continued as with `resume`."""
         row, spec = find(self.engine, run_id)
         return perform(self.engine, continue_run(self.engine, row, spec, wait=False, check=True))
 
@@ -273,10 +273,10 @@ class Holdfast:
         grace: float = 10.0,
         report: Callable[[Report], None] | None = None,
     ) -> Worker:
-        """A worker for these agents, or for all that this object knows; `worker.run()` begins.
+        """A worker for these agents, or for all that are registered with this object; `worker.run()` starts it.
 
-        Told to stop, it gives its runs back at their next boundary, and what is inside a call for longer
-        than `grace` seconds too. `report` is called with what becomes of each run.
+        When it is stopped, it releases its runs at their next boundary. A run that is inside a call for longer
+        than `grace` seconds is released too. `report` is called with the outcome of each run.
         """
         specs = None if agents is None else specs_of(agents)
         for spec in specs or ():
@@ -335,9 +335,9 @@ class Holdfast:
         return self.store.schedules.all()
 
     def unschedule(self, schedule_id: str) -> None:
-        """Forget a schedule. Runs that it has started are not touched."""
+        """Delete a schedule. Runs that it has started are not changed."""
         if not self.store.schedules.delete(schedule_id):
-            raise NotFound(f"there is no schedule {schedule_id!r}; `holdfast schedules` lists them")
+            raise NotFound(f"schedule {schedule_id!r} not found; `holdfast schedules` lists them")
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
@@ -527,7 +527,7 @@ class Holdfast:
 
     def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "",
                why: str = "") -> None:  # fmt: skip
-        """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
+        """Send a signal. It is kept if the run is not waiting for it yet; the same `signal_id` counts once."""
         control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
@@ -551,7 +551,7 @@ class Holdfast:
         )
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """Stop the run at its next call, until somebody resumes it."""
+        """Stop the run at its next call, until it is resumed."""
         control.pause(self.store, run_id, by=by, why=why)
 
     def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -560,7 +560,7 @@ class Holdfast:
         self.engine.lookout.notice_cancel_of_tree(run_id)
 
     def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """Take back what the run did, newest first (the next worker or hf.resume does it)."""
+        """Undo what the run did, newest first. The next worker, or `hf.resume`, does it."""
         control.undo(self.store, run_id, by=by, why=why)
 
     @overload

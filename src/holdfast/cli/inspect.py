@@ -80,7 +80,7 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
 
 
 def _waits_for(row: RunRow, now: int) -> str:
-    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    """What the run is waiting for, according to its row: after the decision, only a worker."""
     if row.status in ("pending", "interrupted"):
         return describe.a_worker(row, now)
     return text.visible(row.waiting_for)
@@ -237,7 +237,7 @@ def _outcome(call: Call) -> str:
 
 
 def _story(call: Call) -> list[str]:
-    """What the table has no room for: failed attempts, doubt, and how it was resolved."""
+    """What does not fit in the table: failed attempts, doubt, and how it was resolved."""
     lines = []
     for attempt in call.attempts:
         if attempt.error is None and attempt.ended_at is None and attempt is not call.attempts[-1]:

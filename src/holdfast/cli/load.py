@@ -87,7 +87,7 @@ def load(target: str) -> Loaded:
 def _load_lua(file: str, name: str) -> Loaded:
     """The procedures of a `.tac` file; the main one is meant if none is named."""
     if not Path(file).is_file():
-        raise NotFound(f"there is no file {file}")
+        raise NotFound(f"file {file} not found")
     from holdfast.lua import load_program
 
     program = load_program(file)

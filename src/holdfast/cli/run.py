@@ -241,7 +241,7 @@ class Job:
         raise click.exceptions.Exit(1)
 
     def _diverged(self, diverged: Diverged) -> NoReturn:
-        """The code does not match the log: both sides, and the commands with which the run goes on."""
+        """The code does not match the log: both sides, and the commands that continue the run."""
         state = views.brief(self.hf.store, self.run_id)
         how = next_commands(self.hf.store, state, self.url, self.file)
         lines = [

@@ -27,7 +27,7 @@ class Watch(Protocol):
 
 
 def unwatched(things: Iterable[T], _what: str, /) -> Iterable[T]:
-    """Nobody counts."""
+    """Nothing is counted."""
     return things
 
 
