@@ -322,7 +322,7 @@ class Session:
         return signal
 
     def lose(self, signal: BaseException) -> None:
-        """The run is not ours any more. Code that awaits something else than a call would not hear of that: it is
+        """This process no longer owns the run. Code that awaits something other than a call is not told: it is
         ended when the calls under way have come to their end. From any thread."""
         self.stop(signal)
         self.lost = signal
