@@ -66,7 +66,8 @@ class Sentence(Struct, frozen=True):
         return len(re.sub(r"\{[^}]*\}", "", self.text))
 
     def match(self, said: str) -> dict[str, Any] | None:
-        if not _literal_words(self.text) <= set(said.lower().rstrip(":").split()):
+        words = set(said.lower().rstrip(":").split())
+        if not all(words & one for one in _literal_words(self.text)):
             return None  # so for most sentences, and their patterns need not be compiled
         found = self.regex.fullmatch(said.strip())
         if found is None:
@@ -83,9 +84,10 @@ def _regex(text: str) -> re.Pattern[str]:
 
 
 @functools.cache
-def _literal_words(text: str) -> frozenset[str]:
-    """The words that a sentence always contains."""
-    return frozenset(w.lower() for w in text.rstrip(":").split() if re.fullmatch(r"[\w'-]+", w))
+def _literal_words(text: str) -> list[set[str]]:
+    """The words that a sentence always contains; for each, its alternatives (`tool/step`)."""
+    words = text.rstrip(":").split()
+    return [set(w.lower().split("/")) for w in words if re.fullmatch(r"[\w'-]+(?:/[\w'-]+)*", w)]
 
 
 def _part(part: str) -> str:
