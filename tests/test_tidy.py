@@ -29,7 +29,7 @@ LAYERS = (
     {"words"},  # sentences for people, for errors and for every interface
     {"runtime", "control", "views", "event_stream"},
     # operations on a store; one step of a run again, away from its store; run or resume
-    {"bundle", "check", "doctor", "gc", "dry_fork", "execution"},
+    {"bulk", "bundle", "check", "doctor", "gc", "dry_fork", "execution"},
     {"app"},  # the Holdfast object: the one entry point to runtime, control and views
     {"aio"},  # the same for event loops
     {"agents"},

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 from holdfast import bundle, control, views
 from holdfast.app import Handle, Holdfast, specs_of
+from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.check import CheckedRun
 from holdfast.core.events import Event
 from holdfast.core.items import Item
@@ -489,6 +490,13 @@ class AsyncHoldfast:
             Holdfast.runs, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
         )
 
+    async def search(
+        self, query: str, *, limit: int = 50, cursor: int | None = None
+    ) -> views.Found:
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
+        cut (`stopped`) is continued with `cursor=found.next`."""
+        return await self._read(Holdfast.search, query, limit=limit, cursor=cursor)
+
     async def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return await self._read(Holdfast.verify, run_id)
@@ -498,6 +506,14 @@ class AsyncHoldfast:
         return await self._read(Holdfast.replay, run_id)
 
     # ── the store ────────────────────────────────────────────────────────────────────────
+
+    async def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
+                   dry_run: bool = False, by: str = "", why: str = "") -> BulkReport:  # fmt: skip
+        """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
+        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        return await self._write(
+            Holdfast.bulk, verb, query, runs=runs, newest=newest, dry_run=dry_run, by=by, why=why
+        )
 
     async def gc(
         self,

@@ -38,6 +38,7 @@ from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store
 
 if TYPE_CHECKING:  # imported where they are used: most processes only run agents
+    from holdfast.bulk import BulkReport, BulkVerb
     from holdfast.bundle import Imported
     from holdfast.check import CheckedRun
     from holdfast.doctor import Diagnosis
@@ -392,6 +393,11 @@ class Holdfast:
             self.store, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
         ).runs
 
+    def search(self, query: str, *, limit: int = 50, cursor: int | None = None) -> views.Found:
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
+        cut (`stopped`) is continued with `cursor=found.next`."""
+        return views.search(self.store, query, limit=limit, cursor=cursor)
+
     def verify(self, run_id: str) -> views.Verdict:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return views.verify(self.store, run_id)
@@ -453,6 +459,16 @@ class Holdfast:
         control.delete(self.store, run_id)
 
     # ── the store ────────────────────────────────────────────────────────────────────────
+
+    def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
+             dry_run: bool = False, by: str = "", why: str = "") -> BulkReport:  # fmt: skip
+        """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
+        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        from holdfast.bulk import bulk
+
+        return bulk(
+            self.store, verb, query, runs=runs, newest=newest, dry_run=dry_run, by=by, why=why
+        )
 
     def gc(
         self,

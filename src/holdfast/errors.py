@@ -66,10 +66,10 @@ Signal (BaseException)               not errors: they unwind an agent, and `exce
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.waiting import WaitingFor
 
@@ -188,19 +188,35 @@ class AccessDenied(HoldfastError):
     """A server got no valid credential, or one whose role does not allow this. Nothing has happened."""
 
 
+class Remedy(NamedTuple):
+    """What can be done about a refusal: `purpose` in words, as a Python call, and as words of the command line."""
+
+    purpose: str
+    call: str
+    words: tuple[str, ...]
+
+
 class NotNow(HoldfastError):
-    """The run's status does not allow this."""
+    """The run's status does not allow this. `remedies` are what can be done instead."""
+
+    remedies: tuple[Remedy, ...] = ()
+
+    def __init__(self, what: str, *remedies: Remedy) -> None:
+        self.what, self.remedies = what, remedies
+        super().__init__(self.text(lambda remedy: remedy.call))
+
+    def text(self, written: Callable[[Remedy], str]) -> str:
+        """The whole message, with each remedy as `written` gives it: as a call or as a command."""
+        return "\n".join([self.what, *(f"  {x.purpose}: {written(x)}" for x in self.remedies)])
 
 
 class NotResumable(NotNow):
     """A check before a resume failed. `check` is age, status or version."""
 
-    def __init__(self, run_id: str, check: str, what: str, override: str) -> None:
-        self.run_id, self.check, self.override = run_id, check, override
-        self.reason = f"the {check} check failed: {what}"
-        super().__init__(
-            f"run {run_id!r} was not resumed: {self.reason}\n  to override: {override}"
-        )
+    def __init__(self, run_id: str, check: str, why: str, *remedies: Remedy) -> None:
+        self.run_id, self.check = run_id, check
+        self.reason = f"the {check} check failed: {why}"
+        super().__init__(f"run {run_id!r} was not resumed: {self.reason}", *remedies)
 
 
 class AlreadyDecided(NotNow):

@@ -141,7 +141,7 @@ def agent_of(model: Any, *, streaming: bool = False, **more: Any) -> LLMAgent:
 # ── answers that must not be used ────────────────────────────────────────────────────────────
 
 
-@each_client
+@each_model
 @streaming_or_not
 @pytest.mark.parametrize(
     ("mood", "error", "advice"),

@@ -32,6 +32,7 @@ from holdfast import (
     loop,
     step,
     tool,
+    views,
 )
 from holdfast.agents.models import ScriptedModel, call
 from holdfast.core import events as e
@@ -41,6 +42,7 @@ from holdfast.runtime.call import checkpoints
 from holdfast.store.base import LIVE, Snapshot
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
+from holdfast.words.advice import advice
 from support.kill import LEASE_SECONDS, Clock, live
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "checkpoints.md"
@@ -517,7 +519,8 @@ def test_a_child_run_of_another_version_holds_its_parent_until_a_person_override
     ) as held:
         hf.run(newer, id="r")
     assert "hf.resume('r~1', override=['version'])" in str(held.value)
-    assert "holdfast resume FILE r~1 --override version" in hf.get("r").waiting_for
+    ways = [advice(way) for way in views.next_steps(hf.store, "r")]
+    assert "holdfast resume FILE 'r~1' --override version" in ways
 
     assert 1 == hf.resume("r~1", override=["version"])
     assert 1 == hf.run(newer, id="r")

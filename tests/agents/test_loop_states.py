@@ -220,8 +220,11 @@ def test_replace_gives_a_new_state_that_is_checked() -> None:
         lambda run: "cuont" in run.state,
     ],
 )
-def test_reading_a_field_that_is_not_declared_is_an_error(read: Any, hf: Holdfast) -> None:
-    @agent(state=AsStruct)
+@each_kind
+def test_reading_a_field_that_is_not_declared_is_an_error(
+    kind: type[Any], read: Any, hf: Holdfast
+) -> None:
+    @agent(state=kind)
     def main(run: Run) -> Any:
         assert 0 == run.state.count
         return read(run)

@@ -57,6 +57,16 @@ def doubt(run: Run) -> int:
     return pay(1)
 
 
+@tool
+def connect() -> object:
+    return object()
+
+
+@agent
+def lost(run: Run) -> object:
+    return connect()
+
+
 @agent
 def failing(run: Run) -> int:
     if os.environ.get("FAIL"):
@@ -106,6 +116,7 @@ CASES = {
     "signal": {},
     "several": {},
     "doubt": {"DIE": "1"},
+    "lost": {},
     "failing": {"FAIL": "1"},
     "sleeping": {},
     "parent": {},
@@ -139,7 +150,7 @@ def as_typed(line: str) -> list[str]:
     """A printed command as a person types it: what is in capitals is filled in."""
     filled = {"FILE": "agents.py", "VALUE": "7", "RESULT": "1", "WHY": "not done"}
     words = [filled.get(word, word) for word in shlex.split(line)]
-    asks = words[1] in ("approve", "reject", "answer", "resolve", "rerun")
+    asks = words[1] in ("approve", "reject", "answer", "resolve", "rerun", "cancel")
     return [*words[1:], *(["--yes"] if asks else []), *(["--once"] if words[1] == "worker" else [])]
 
 
@@ -216,6 +227,84 @@ def test_every_command_in_an_error_names_its_store(tmp_path: Path) -> None:
     for line in printed:
         done = holdfast(tmp_path, *as_typed(line))
         assert not done.returncode, (line, done.stderr)
+
+
+REFUSED_AGENTS = """
+import os
+from holdfast import Checkpoint, Run, agent, tool
+
+@tool
+def pay(n: int) -> int:
+    os._exit(9)
+
+@agent(version=os.environ.get("VERSION", "1"), checkpoint=Checkpoint(max_age=float(os.environ.get("MAX_AGE", "3600"))))
+def waiting(run: Run) -> object:
+    return run.wait_for("go")
+
+@agent
+def doubt(run: Run) -> int:
+    return pay(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "refused", "env", "verbs"),
+    [
+        ("waiting", [], ["resume", "agents.py", "r-1"], {"VERSION": "2"}, ["resume", "rerun"]),
+        (
+            "waiting",
+            [],
+            ["resume", "agents.py", "r-1"],
+            {"MAX_AGE": "0.000001"},
+            ["resume", "rerun"],
+        ),
+        (
+            "waiting",
+            [["cancel", "r-1", "--yes"], ["resume", "agents.py", "r-1"]],
+            ["resume", "agents.py", "r-1"],
+            {},
+            ["rerun"],
+        ),
+        ("waiting", [], ["undo", "r-1", "--yes"], {}, ["cancel"]),
+        (
+            "doubt",
+            [["resume", "agents.py", "r-1"]],
+            ["rerun", "agents.py", "r-1", "--yes"],
+            {},
+            ["resolve", "resolve", "resolve"],
+        ),
+    ],
+    ids=["version", "age", "cancelled", "undo", "doubt"],
+)
+def test_a_refusal_advises_commands_that_work_as_printed_and_name_the_store(
+    name: str,
+    before: list[list[str]],
+    refused: list[str],
+    env: dict[str, str],
+    verbs: list[str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agents.py").write_text(REFUSED_AGENTS)
+    store = ["--db", "other store.db"]
+    holdfast(tmp_path, "run", f"agents.py:{name}", "--id", "r-1", "--lease", "0.2", *store)
+    for words in before:
+        holdfast(tmp_path, *words, *store)
+
+    said = holdfast(tmp_path, *refused, *store, **env)
+
+    printed = commands(said.stderr)
+    assert verbs == [line.split()[1] for line in printed], said.stderr
+    assert "hf." not in said.stderr
+    assert "FILE" not in said.stderr
+    saved = {path.name: path.read_bytes() for path in tmp_path.glob("other store.db*")}
+    for line in printed:
+        for path in tmp_path.glob("other store.db*"):
+            path.unlink()
+        for file, data in saved.items():
+            (tmp_path / file).write_bytes(data)
+        assert "'other store.db'" in line
+        done = holdfast(tmp_path, *as_typed(line), **env)
+        assert "error:" not in done.stderr and "Usage:" not in done.stderr, (line, done.stderr)
 
 
 def test_a_run_that_is_not_there_is_answered_with_the_command_that_lists_those_that_are(

@@ -343,6 +343,6 @@ def test_a_resume_that_a_check_refuses_says_which_and_goes_on_with_override(shel
     refused = shell("resume", "versions.py", "r1", code=1).stderr
 
     assert "the version check failed: it was started with version '1' of asking" in refused
-    assert "holdfast resume FILE r1 --override version" in refused
+    assert f"holdfast resume versions.py r1 --override version --db {shell.db}" in refused
     shell("resume", "versions.py", "r1", "--override", "luck", code=2)
     assert "7\n" == shell("resume", "versions.py", "r1", "--override", "version").stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from holdfast.store.opening import MASK, has_masked_password, with_password, without_password
+from holdfast import Holdfast, Run, RunFailed, agent
+from holdfast.store.passwords import MASK, has_masked_password, with_password, without_password
 from support.shell import HOLDFAST, Terminal, commands, environment
 
 pytestmark = pytest.mark.postgres
@@ -148,3 +150,36 @@ def test_a_masked_password_is_replaced_in_any_form_of_url(form: str) -> None:
     assert MASK in masked
     made = with_password(masked, PASSWORD)
     assert conninfo.conninfo_to_dict(url) == conninfo.conninfo_to_dict(made)
+
+
+@agent
+def failing(run: Run) -> None:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("as_keywords", [False, True], ids=["url", "keywords"])
+def test_a_command_in_an_error_of_python_has_all_of_the_url_but_the_password(
+    store: str, as_keywords: bool, tmp_path: Path
+) -> None:
+    """The user and the options too, or it would connect as somebody else."""
+    given = f"{store}?application_name=a%20b"
+    if as_keywords:
+        given = conninfo.make_conninfo(given)
+    with Holdfast(given) as hf, pytest.raises(RunFailed) as failed:
+        hf.run(failing, id="r-1")
+
+    (line,) = commands(str(failed.value))
+    assert PASSWORD not in line
+    assert without_password(given) in shlex.split(line)
+    shown = pasted(tmp_path, line, PGPASSWORD=PASSWORD)
+    assert 0 == shown.returncode, shown.stderr
+
+
+def test_a_store_from_the_environment_is_not_named_in_a_command(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", store)
+    with Holdfast() as hf, pytest.raises(RunFailed) as failed:
+        hf.run(failing, id="r-1")
+
+    assert ["holdfast show r-1"] == commands(str(failed.value))

@@ -325,6 +325,14 @@ class Collected(Strict):
     dry_run: bool
 
 
+class Bulk(Strict):
+    verb: str
+    dry_run: bool
+    runs: list[str]
+    skipped: dict[str, str]
+    has_more: bool
+
+
 class Exported(Strict):
     run: str
     file: str
@@ -451,6 +459,8 @@ CASES = {
     "pause": Verb("pause signal", Did, ("pause", "Missing argument"), ("pause done", "is already completed")),
     "cancel": Verb("cancel signal --yes", Did, ("cancel --yes", "Missing argument"),
                    ("cancel done --yes", "is already completed")),
+    "bulk": Verb("bulk cancel id:signal --yes", Bulk, ("bulk delete id:signal --yes", "Invalid value for"),
+                 ("bulk cancel colour:red --yes", "unknown key 'colour'")),
     "undo": Verb("undo done --yes", Did, ("undo --yes", "Missing argument"),
                  ("undo held --yes", "is being executed by somebody")),
     "fork": Verb("fork done 1 --id other", Forked, ("fork done first", "not a valid int"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from holdfast.mcp.http import BODY_BYTES_MAX, Caller, Credential, McpApp, Sessio
 from holdfast.mcp.reach import Identity
 from support.mcp_fuzz import message as fuzzed
 from support.mcp_tasks import AGENTS, HOLDFAST, MODES, migration, run, waits
+from support.waiting import PATIENCE_SECONDS
 
 READER, WRITER = "reader-token-0123456789", "writer-token-0123456789"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -338,6 +340,43 @@ def test_a_mounted_application_asks_its_owner_who_a_token_is_at_every_request(
 
     with Holdfast(tmp_path / "h.db") as hf:
         assert [200, 200, 401] == run(main(hf))
+
+
+@pytest.mark.parametrize("new", [None, Caller("a", Identity("other"))], ids=["revoked", "other"])
+def test_a_stream_ends_when_its_token_is_revoked_or_reaches_other_agents(
+    new: Caller | None, tmp_path: Path
+) -> None:
+    """A stream is one long request: it must not outlive what its token was allowed."""
+    checked = asyncio.Event()
+
+    class Tokens(dict[str, Caller]):
+        asked = 0
+
+        def get(self, token: str, default: Any = None) -> Any:
+            self.asked += 1
+            if self.asked == 3:  # for the first request, for the stream, and again while it is open
+                checked.set()
+            return super().get(token, default)
+
+    tokens = Tokens(a=Caller("a", Identity("migration")))
+
+    async def main(hf: Holdfast) -> int:
+        async with mounted(hf, tokens) as (_, client):
+            headers = {**ACCEPTS, "authorization": "Bearer a"}
+            started = await client.post("", json=INITIALIZE, headers=headers)
+            headers["mcp-session-id"] = started.headers["mcp-session-id"]
+            stream = asyncio.create_task(client.get("", headers=headers, timeout=None))
+            await checked.wait()
+            assert not stream.done()
+            if new is None:
+                del tokens["a"]
+            else:
+                tokens["a"] = new
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return int((await stream).status_code)
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert 200 == run(main(hf))
 
 
 def test_another_credential_cannot_end_the_subscriptions_of_a_session(tmp_path: Path) -> None:

@@ -633,6 +633,32 @@ def test_a_transactional_tool_that_commits_or_fails_by_itself_fails_alike_on_bot
     assert amounts(open_store) == []
 
 
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("SELECT 1; SELECT 2", "`tx.execute` takes one statement at a time"),
+        ("SELECT 1; COMMIT", "`tx.execute` takes one statement at a time"),
+        ("SELECT 'multiple commands' FROM FROM", "syntax error"),
+        ("DO $$ BEGIN EXECUTE 'SELECT multiple commands multiple'; END $$", "syntax error"),
+    ],
+)
+def test_on_postgresql_a_tool_that_sends_two_statements_at_once_is_told_so_whatever_the_language(
+    postgres_dsn: str, statement: str, says: str
+) -> None:
+    """Not by the words of the server's message, which is translated."""
+
+    @tool
+    def enter(tx: Any = None) -> None:
+        tx.execute(statement)
+
+    @agent
+    def main(run: Run) -> None:
+        enter()
+
+    with Holdfast(postgres_dsn, agents=[main]) as hf, pytest.raises(RunFailed, match=says):
+        hf.run(main, id="r")
+
+
 @pytest.mark.parametrize("statement", ["COMMIT", "SELECT 1 / 0 FROM no_such_table"])
 def test_a_transactional_tool_that_swallows_an_error_of_its_statement_commits_all_or_fails(
     open_store: Any, statement: str

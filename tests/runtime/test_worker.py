@@ -17,11 +17,13 @@ from holdfast import (
     RunWaiting,
     StoreUnavailable,
     agent,
+    views,
 )
 from holdfast.runtime.exec.worker import Report
 from holdfast.store.base import RunRow, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
+from holdfast.words.advice import advice
 from support.fleet_agents import double, doubling
 
 
@@ -157,6 +159,8 @@ def test_a_worker_sets_a_run_aside_that_is_too_old_and_says_how_to_go_on(
     assert ("quarantined", 1, 0) == (left.status, first, again)
     assert [("waiting", True)] == [(x.status, said in x.detail) for x in reports]
     assert said in aging.get("left").waiting_for
+    (way,) = views.next_steps(aging.store, "left")
+    assert "holdfast resume FILE left --override age" == advice(way)
     with pytest.raises(RunWaiting, match=r"hf.resume\('left', override=\['age'\]\)"):
         aging.run(counting, id="left")
     assert 8 == aging.resume("left", override=["age"])

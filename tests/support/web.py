@@ -106,6 +106,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "resolve": {"how": "retry"},
     "fork": {"step": 1},
     "gc": {"keep": 100},
+    "bulk": {"verb": "cancel", "runs": ["none"]},
 }
 """Bodies that are valid."""
 QUERIES = {"at": {"step": 0}, "diff": {"a": 0, "b": 0}}

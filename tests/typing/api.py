@@ -241,6 +241,11 @@ def looking(hf: Holdfast) -> None:
     hf.events("r", last=10)
     hf.value("r", state.state)
     hf.runs(status="waiting", agent="recap", limit=5)
+    found = hf.search("status:failed error:timeout", limit=5)
+    assert_type(found.runs[0].id, str)
+    assert_type(found.stopped, bool)
+    assert_type(hf.bulk("resume", "status:failed", dry_run=True).acting, int)
+    hf.bulk("delete", "status:failed")  # expect-error
     hf.verify("r")
     moments = hf.timeline("r", after=3, limit=10)
     shown: list[str] = [moment.text for moment in moments]
@@ -350,6 +355,8 @@ async def looking_async(hf: AsyncHoldfast) -> None:
     await hf.events("r", last=10)
     await hf.value("r", 1)
     await hf.runs(status="waiting")
+    assert_type((await hf.search("status:failed")).next, int | None)
+    assert_type((await hf.bulk("cancel", runs=["r"])).newest, int)
     await hf.verify("r")
     moments = await hf.timeline("r", after=3, limit=10)
     shown: list[str] = [moment.text for moment in moments]

@@ -310,13 +310,3 @@ def test_calls_are_paged_and_current_also_of_a_run_that_is_replaced(
     before = calls("p")["seq"]
     hf.signal("p", "go")
     assert before < calls("p")["seq"]
-
-
-def test_a_cache_of_states_is_bounded(hf: Holdfast) -> None:
-    from holdfast.web.states import StateCache
-
-    cache = StateCache(events_max=5)
-    for n in range(4):
-        hf.run(job, id=f"r{n}", n=n)
-        assert hf.get(f"r{n}") == cache.get(hf.store, f"r{n}")
-    assert len(cache._kept) == 1

@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.web.app import create_app
+from holdfast.words.advice import refusal
 from support.web import (
     AGENTS,
     TOKENS,
@@ -113,6 +114,36 @@ def test_what_is_read_is_the_same(hf: Holdfast, outside: Any) -> None:
     assert hf.agents() == outside.agents()
     assert hf.schedules() == outside.schedules()
     assert hf.doctor().ok == outside.doctor().ok
+
+
+def test_a_search_finds_the_same(hf: Holdfast, outside: Any) -> None:
+    """Also one that reads logs; a page that is cut is continued."""
+    for n in range(3):
+        hf.run(job, id=f"job-{n}", n=n)
+    for text in ("job-", "status:completed -job-1", "input.n:2", "state:seen", '"nothing"'):
+        assert hf.search(text) == outside.search(text), text
+    first = outside.search("agent:job", limit=2)
+    rest = outside.search("agent:job", limit=2, cursor=first.next)
+    assert ["job-2", "job-1", "job-0"] == [row.id for row in (*first.runs, *rest.runs)]
+    with pytest.raises(InvalidInput, match="unknown key 'colour'"):
+        outside.search("colour:red")
+
+
+def test_many_runs_are_cancelled_and_resumed_after_a_preview(hf: Holdfast, outside: Any) -> None:
+    suspend(hf, patient, "p-1")
+    hf.run(job, id="p-2")
+    plan = outside.bulk("cancel", "p-", dry_run=True)
+    suspend(hf, patient, "p-3")
+    assert [("p-2", False), ("p-1", True)] == [(o.run_id, o.acts) for o in plan.outcomes]
+    assert not hf.get("p-1").cancel_requested
+    done = outside.bulk("cancel", "p-", newest=plan.newest, why="enough")
+    assert plan.outcomes == done.outcomes
+    assert [True, False] == [hf.get(one).cancel_requested for one in ("p-1", "p-3")]
+    outside.pause("p-3")
+    assert 1 == outside.bulk("resume", runs=["p-3", "p-2", "none"]).acting
+    assert "paused" != hf.get("p-3").status
+    with pytest.raises(InvalidInput, match="say which runs"):
+        outside.bulk("cancel")
 
 
 def test_what_does_not_exist_is_refused_alike(outside: Any) -> None:
@@ -232,6 +263,19 @@ def test_runs_are_paused_cancelled_and_forked(hf: Holdfast, outside: Any) -> Non
         outside.fork("a", 9)
     work(hf)
     assert 2 == forked.result(timeout=60)
+
+
+def test_what_can_be_done_about_a_refusal_is_data_through_a_server_too(
+    hf: Holdfast, outside: Any
+) -> None:
+    suspend(hf, patient, "p")
+
+    with pytest.raises(NotNow, match="has nothing to undo") as refused:
+        outside.undo("p")
+
+    (remedy,) = refused.value.remedies
+    assert ("hf.cancel('p')", ("cancel", "p")) == (remedy.call, remedy.words)
+    assert "holdfast cancel p --db http://h" in refusal(refused.value, "http://h")
 
 
 def test_limits_hold_and_can_be_raised(hf: Holdfast, outside: Any) -> None:

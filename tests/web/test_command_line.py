@@ -87,7 +87,8 @@ def test_credentials_are_created_listed_and_revoked(tmp_path: Path) -> None:
 def test_the_link_signs_in_once_mcp_has_the_same_tokens_and_a_revoked_one_stops_working(
     tmp_path: Path,
 ) -> None:
-    token = holdfast("token", "create", "ann", "--role", "operator", "--db", tmp_path / "h.db")
+    words = ["token", "create", "ann", "--role", "operator", "--db", tmp_path / "h.db"]
+    token = holdfast(*words, "--allow-agent", "migration", "--allow-agent", "recap")
     headers = {"authorization": f"Bearer {token.stdout.strip()}"}
     weak = holdfast("token", "create", "vic", "--role", "viewer", "--db", tmp_path / "h.db")
     viewer = {"authorization": f"Bearer {weak.stdout.strip()}"}
@@ -97,6 +98,8 @@ def test_the_link_signs_in_once_mcp_has_the_same_tokens_and_a_revoked_one_stops_
         assert 200 == browser.get(url + "/runs").status_code
         assert 401 == httpx2.get(link).status_code
         assert 200 == httpx2.get(url + "/api/v1/whoami", headers=headers).status_code
+        listed = holdfast("token", "list", "--db", tmp_path / "h.db").stdout
+        assert "migration, recap" in listed
         assert [200, 403, 401] == [_mcp(url, given) for given in (headers, viewer, {})]
         holdfast("token", "revoke", "ann", "--db", tmp_path / "h.db")
         assert 401 == httpx2.get(url + "/api/v1/whoami", headers=headers).status_code

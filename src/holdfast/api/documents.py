@@ -41,6 +41,10 @@ class Nothing(_Query, frozen=True):
 
 
 class RunsQuery(_Query, frozen=True):
+    """`q` is a search, such as `status:failed agent:recap error:timeout since:24h`. It may be given instead of `status`,
+    `agent` and `parent`."""
+
+    q: Annotated[str, Meta(max_length=1000)] = ""
     status: str = ""
     agent: str = ""
     parent: str = ""
@@ -188,6 +192,17 @@ class PatchGiven(_Body, frozen=True):
     why: Text = ""
 
 
+class Bulk(_Body, frozen=True):
+    """Many runs: those that match `q`, or `runs`. `newest` of a `dry_run` keeps runs out that were created since."""
+
+    verb: Literal["cancel", "resume"]
+    q: Annotated[str, Meta(max_length=1000)] = ""
+    runs: Annotated[list[str], Meta(max_length=1000)] = []
+    newest: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    dry_run: bool = False
+    why: Text = ""
+
+
 class CollectGarbage(_Body, frozen=True):
     older_than: Annotated[float, Meta(ge=0)] | None = None
     keep: Annotated[int, Meta(ge=0)] | None = None
@@ -199,9 +214,14 @@ class CollectGarbage(_Body, frozen=True):
 # ── results ──────────────────────────────────────────────────────────────────────────────────
 
 
-class RunList(Struct, frozen=True):
+class RunList(Struct, frozen=True, omit_defaults=True):
+    """`stopped`: a search has looked at as many runs (`looked`) as it may and has not filled the page; continue with
+    `next`."""
+
     items: list[RunRow]
     next: Cursor | None
+    stopped: bool = False
+    looked: int = 0
 
 
 class InboxList(Struct, frozen=True):

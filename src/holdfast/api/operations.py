@@ -14,6 +14,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from holdfast.api import documents as d
+from holdfast.bulk import BulkReport
 from holdfast.bundle import Imported
 from holdfast.core.state import RunState
 from holdfast.gc import Collected
@@ -71,7 +72,7 @@ _DECIDED: Final = ("no-such-run", "not-now", "already-decided")
 OPERATIONS: Final = (
     # ── looking
     Operation("whoami", "GET", "/whoami", "Who you are, and what you may do.", d.Whoami),
-    Operation("runs", "GET", "/runs", "Runs, newest first.", d.RunList, d.RunsQuery),
+    Operation("runs", "GET", "/runs", "Runs, newest first; with `q`, those that a search finds.", d.RunList, d.RunsQuery),
     Operation("get", "GET", _RUN, "The state of a run now.", RunState, d.StateQuery, problems=("no-such-run",)),
     Operation("row", "GET", _RUN + "/row", "What is known of a run without its log.", RunRow,
               problems=("no-such-run",), permission="get"),
@@ -127,6 +128,8 @@ OPERATIONS: Final = (
               body=d.Reason, problems=_DECIDED),
     Operation("fork", "POST", _RUN + "/fork", "A new run that starts with the first steps of this one.", RunRow,
               body=d.Fork, status=201, problems=("no-such-run", "not-found", "not-now")),
+    Operation("bulk", "POST", "/bulk", "Cancel or resume many runs; with `dry_run`, what that would do to each.",
+              BulkReport, body=d.Bulk),
     # ── administering
     Operation("delete", "DELETE", _RUN, "Delete a run that has ended.", d.Deleted, problems=("no-such-run", "not-now")),
     Operation("import", "POST", "/imports", "Import a run that `export` wrote. It is checked, and paused.", Imported,

@@ -113,9 +113,16 @@ def error_of(found: Problem) -> errors.HoldfastError:
     text = found.detail + (f"\n  {found.next}" if found.next else "")
     made.args = (text,)
     for name, value in found.context.items():
-        data = msgspec.convert(value, list[WaitingFor]) if name == "waits" else value
+        data = msgspec.convert(value, _CONTEXT_TYPES[name]) if name in _CONTEXT_TYPES else value
         made.__dict__[name] = tuple(data) if isinstance(data, list) else data
     return made
+
+
+_CONTEXT_TYPES: Final[dict[str, Any]] = {
+    "waits": list[WaitingFor],
+    "remedies": list[errors.Remedy],
+}
+"""Data of errors that is more than plain JSON."""
 
 
 def _by_status(status: int) -> type[errors.HoldfastError]:

@@ -52,6 +52,7 @@ VERBS: Final = {
     ),
     "pause": ("decisions", "pause", "Pause a run at its next call, until it is resumed."),
     "cancel": ("decisions", "cancel", "Cancel a run at its next call."),
+    "bulk": ("bulk", "bulk", "Cancel or resume all runs that match a search."),
     "undo": ("decisions", "undo", "Undo what a run did, newest first."),
     "fork": ("decisions", "fork", "Create a new run from the first steps of another one."),
     "serve": ("serve", "serve", "Serve the pages and the HTTP API."),

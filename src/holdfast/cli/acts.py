@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast import bulk as many
 from holdfast import control, views
+from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.core.policy import Limits
 from holdfast.errors import NotFound
 from holdfast.store.base import RunRow, Store
@@ -66,6 +68,18 @@ def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence
     return control.patch(
         store, run_id, changes, delete=delete, expected=expected, key=key, by=by, why=why
     )
+
+
+def bulk(store: Store, verb: BulkVerb, query: str, *, newest: int | None, dry_run: bool, by: str, why: str) -> BulkReport:  # fmt: skip
+    if client := client_of(store):
+        return client.bulk(verb, query, newest=newest, dry_run=dry_run, why=why)
+    return many.bulk(store, verb, query, newest=newest, dry_run=dry_run, by=by, why=why)
+
+
+def search(store: Store, query: str, *, limit: int, cursor: int | None) -> views.Found:
+    if client := client_of(store):
+        return client.search(query, limit=min(limit, 1000), cursor=cursor)
+    return views.search(store, query, limit=limit, cursor=cursor)
 
 
 def pause(store: Store, run_id: str, *, by: str, why: str) -> None:

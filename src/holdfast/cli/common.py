@@ -7,7 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import (
+    AbstractContextManager,
+    closing,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+)
 from functools import wraps
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
@@ -22,12 +28,11 @@ from holdfast.errors import HoldfastError, InvalidInput, NoSuchRun, NotFound, No
 from holdfast.store.base import Filter, Store
 from holdfast.store.opening import (
     exists,
-    has_masked_password,
     open_store,
     sqlite_file,
-    with_password,
 )
-from holdfast.words.advice import command
+from holdfast.store.passwords import has_masked_password, with_password
+from holdfast.words.advice import command, refusal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,24 +106,32 @@ def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[Compl
 @contextmanager
 def existing_store(url: str | None) -> Iterator[Store]:
     """The store, for verbs that look or decide: they never make a new one. Of a server, what can be read of it."""
-    if is_server(url):
-        with remote_store(url) as remote:
-            yield remote
-        return
-    file = sqlite_file(url)
-    if file is not None and not exists(file):
-        raise NotFound(
-            f"no store at {file}; choose one with --db PATH or HOLDFAST_URL. "
-            "`holdfast run` creates one"
-        )
-    store = open_store(url)
+    with advice_as_commands(url):
+        if is_server(url):
+            with remote_store(url) as remote:
+                yield remote
+            return
+        file = sqlite_file(url)
+        if file is not None and not exists(file):
+            raise NotFound(
+                f"no store at {file}; choose one with --db PATH or HOLDFAST_URL. "
+                "`holdfast run` creates one"
+            )
+        with closing(open_store(url)) as store:
+            yield store
+
+
+@contextmanager
+def advice_as_commands(url: str | None, file: str = "FILE") -> Iterator[None]:
+    """Errors advise Python calls; here they advise commands for this store."""
     try:
-        yield store
+        yield
     except NoSuchRun as error:
         error.for_command_line(command(url, "list"))
         raise
-    finally:
-        store.close()
+    except NotNow as error:
+        error.args = (refusal(error, url, file),)
+        raise
 
 
 def is_server(url: str | None) -> bool:

@@ -40,6 +40,7 @@ CALLS_SHOWN = 100
 
 
 @click.command("list")
+@click.argument("search", default="")
 @click.option("--status", type=click.Choice(views.SHOWN_STATUSES), help="Only runs of this status.")
 @click.option("--agent", default="", help="Only runs of this agent.")
 @click.option("--parent", default="", help="Only child runs of this one.")
@@ -49,22 +50,45 @@ CALLS_SHOWN = 100
 )
 @store_option
 @json_option
-def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: int | None,
+def list_runs(search: str, status: str | None, agent: str, parent: str, limit: int, cursor: int | None,
               url: str | None, as_json: bool) -> None:  # fmt: skip
-    """List runs, newest first."""
+    """List runs, newest first; with SEARCH, those that match.
+
+    A search is one argument: 'status:failed,waiting agent:recap error:timeout input.customer.id:42 since:24h'. A bare
+    word is the beginning of a run's id, or an agent; a "quoted text" is searched in inputs, results, errors and state.
+    """
+    if search and (status or agent or parent):
+        raise click.UsageError("write status:, agent: and parent: into the search, or leave it out")
     with existing_store(url) as store:
-        page = views.runs(
-            store, status=status or "", agent=agent, parent=parent, limit=limit, cursor=cursor
-        )
+        if search:
+            from holdfast.cli import acts  # here, because it loads what decides
+
+            hits = acts.search(store, search, limit=limit, cursor=cursor)
+            found, after, is_cut = hits.runs, hits.next, hits.stopped
+        else:
+            page = views.runs(
+                store, status=status or "", agent=agent, parent=parent, limit=limit, cursor=cursor
+            )
+            found, after, is_cut = page.runs, page.next, False
         now = store.now()
-    found, after = page.runs, page.next
     if as_json:
         data = [{**_fields(row), "waiting_for": _waits_for(row, now)} for row in found]
         click.echo(text.as_json({"runs": data, "next": after}))
         return
-    if not found:
-        click.echo("no runs" + (" that match" if status or agent or parent or cursor else " yet"))
-        return
+    if found:
+        _print_runs(found, now)
+    else:
+        is_narrowed = search or status or agent or parent or cursor
+        click.echo("no runs" + (" that match" if is_narrowed else " yet"))
+    if after is not None:
+        same = [("--status", status), ("--agent", agent), ("--parent", parent), ("--limit", limit)]
+        given = [word for name, value in same if value for word in (name, value)]
+        first = [search] if search else []
+        label = "older runs were not searched yet" if is_cut else "more"
+        click.echo(f"{label}: {command(url, 'list', *first, *given, '--cursor', after)}")
+
+
+def _print_runs(found: list[RunRow], now: int) -> None:
     text.table(
         ("id", "agent", "status", "changed", "waiting for"),
         [
@@ -73,10 +97,6 @@ def list_runs(status: str | None, agent: str, parent: str, limit: int, cursor: i
             for row in found
         ],
     )  # fmt: skip
-    if after is not None:
-        same = [("--status", status), ("--agent", agent), ("--parent", parent), ("--limit", limit)]
-        given = [word for name, value in same if value for word in (name, value)]
-        click.echo(f"more: {command(url, 'list', *given, '--cursor', after)}")
 
 
 def _waits_for(row: RunRow, now: int) -> str:

@@ -18,7 +18,8 @@ from holdfast.cli.common import existing_store, json_option, store_option
 from holdfast.errors import InvalidInput
 from holdfast.mcp import clients
 from holdfast.mcp.reach import Identity
-from holdfast.store.opening import MASK, sqlite_file, without_password
+from holdfast.store.opening import sqlite_file
+from holdfast.store.passwords import MASK, without_password
 
 TOKEN: Final = "HOLDFAST_MCP_TOKEN"  # noqa: S105  (the name of a variable)
 

@@ -19,6 +19,7 @@ from holdfast.app import Holdfast
 from holdfast.cli import INTERRUPTED, Refused, acts, text
 from holdfast.cli.common import (
     Decider,
+    advice_as_commands,
     decision_options,
     existing_store,
     file_argument,
@@ -125,7 +126,7 @@ class Job:
     def carry(self, go: Callable[[], Any]) -> None:
         """Execute it; print its result, or what became of it."""
         try:
-            with _terminate_like_ctrl_c():
+            with _terminate_like_ctrl_c(), advice_as_commands(self.url, self.file):
                 self._to_the_end(go)
         except (KeyboardInterrupt, click.Abort):
             self._interrupted()

@@ -18,7 +18,7 @@ from holdfast.cli import text
 from holdfast.cli.common import json_option, python_files, say, store_option, who
 from holdfast.cli.token import credentials_of, credentials_option
 from holdfast.control.roles import ROLES
-from holdfast.errors import InvalidInput
+from holdfast.errors import AccessDenied, InvalidInput
 from holdfast.store.opening import open_store
 from holdfast.web.credentials import Credentials, check_name
 
@@ -147,13 +147,21 @@ def _local_name() -> str:
 
 
 def _mcp(server: Server) -> RunningApp:
-    """MCP with the server's credentials. A client acts as an agent of its credential's name."""
+    """MCP with the server's credentials. A client acts as an agent of its credential's name, and reaches the agents that
+    were allowed for the credential."""
     from holdfast.mcp.http import Caller, McpApp
-    from holdfast.mcp.reach import ANY, Identity
+    from holdfast.mcp.reach import Identity
 
     async def authenticate(token: str) -> Caller | None:
         found = server.credentials.find(token)
-        return None if found is None else Caller(found.digest, Identity(found.name, (ANY,)))
+        if found is None:
+            return None
+        if not found.agents:
+            raise AccessDenied(
+                f"the credential {found.name!r} reaches no agents through MCP; the operator of this server can create "
+                "one that does: holdfast token create NAME --role operator --allow-agent AGENT"
+            )
+        return Caller(found.digest, Identity(found.name, found.agents))
 
     return McpApp(server.store(), authenticate, hosts=server.hosts)
 

@@ -50,16 +50,37 @@ def token(ctx: click.Context, file: Path | None, url: str | None, as_json: bool)
 @token.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do.")
+@click.option(
+    "--allow-agent",
+    "agents",
+    metavar="AGENT",
+    multiple=True,
+    help="An agent whose tasks it reaches through MCP; '*' for all. Can be repeated. Without it, it cannot use MCP.",
+)
 @credentials_option
 @store_option
 @json_option
-def create(name: str, role: str, file: Path | None, url: str | None, as_json: bool) -> None:
+def create(
+    name: str,
+    role: str,
+    agents: tuple[str, ...],
+    file: Path | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Create a credential. Its token is printed once and cannot be shown again."""
     known = credentials_of(file, url)
-    made = known.create(name, role)
+    made = known.create(name, role, agents)
     if not as_json:
         click.echo(f"{name} ({role}); keep this token, it is not stored:", err=True)
-    say(as_json, {"name": name, "role": role, "token": made, "file": str(known.file)}, made)
+    data = {
+        "name": name,
+        "role": role,
+        "agents": agents,
+        "token": made,
+        "file": str(known.file),
+    }
+    say(as_json, data, made)
 
 
 @token.command("list")
@@ -74,14 +95,20 @@ def list_tokens(file: Path | None, url: str | None, as_json: bool) -> None:
 def _list(file: Path | None, url: str | None, as_json: bool) -> None:
     found = credentials_of(file, url).all()
     if as_json:
-        plain = [{"name": c.name, "role": c.role, "created_at": c.created_at} for c in found]
+        plain = [
+            {"name": c.name, "role": c.role, "agents": c.agents, "created_at": c.created_at}
+            for c in found
+        ]
         click.echo(text.as_json({"credentials": plain}))
         return
     if not found:
         click.echo("no credentials; `holdfast token create NAME --role admin` makes one")
         return
-    rows = [(c.name, c.role, time.strftime("%Y-%m-%d", time.gmtime(c.created_at))) for c in found]
-    text.table(("name", "role", "created"), rows)
+    rows = [
+        (c.name, c.role, time.strftime("%Y-%m-%d", time.gmtime(c.created_at)), ", ".join(c.agents))
+        for c in found
+    ]
+    text.table(("name", "role", "created", "agents through MCP"), rows)
 
 
 @token.command()

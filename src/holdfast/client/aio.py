@@ -11,6 +11,7 @@ import httpx2
 
 from holdfast import bundle, views
 from holdfast.api.documents import Whoami
+from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.client import calls
 from holdfast.client.calls import Call
 from holdfast.control.patch import Patch
@@ -261,6 +262,13 @@ class AsyncClient:
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
         return await self.do(calls.runs(status, agent, parent, limit, cursor))
 
+    async def search(
+        self, query: str, *, limit: int = 50, cursor: int | None = None
+    ) -> views.Found:
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
+        cut (`stopped`) is continued with `cursor=found.next`."""
+        return await self.do(calls.search(query, limit, cursor))
+
     async def inbox(self, *, agent: str = "", limit: int = 50) -> list[views.InboxItem]:
         """Runs that are waiting for people, with their requests and calls in doubt."""
         return await self.do(calls.inbox(agent, limit))
@@ -286,6 +294,12 @@ class AsyncClient:
     async def delete(self, run_id: str) -> None:
         """Delete a run that has ended. Its id is free again."""
         await self.do(calls.delete(run_id))
+
+    async def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
+             dry_run: bool = False, why: str = "") -> BulkReport:  # fmt: skip
+        """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
+        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        return await self.do(calls.bulk(verb, query, runs, newest, dry_run, why))
 
     async def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip

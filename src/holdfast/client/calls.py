@@ -14,6 +14,7 @@ from holdfast import bundle, views
 from holdfast.api import documents as d
 from holdfast.api.operations import Operation, operation
 from holdfast.api.problems import MEDIA_TYPE, Problem, error_of, problem
+from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.control.patch import Patch
 from holdfast.core import snapshot, values
 from holdfast.core.events import Event, Value
@@ -36,7 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.gc import Collected
 from holdfast.store.base import RunRow, Schedule
-from holdfast.store.opening import without_password
+from holdfast.store.passwords import without_password
 
 T = TypeVar("T")
 
@@ -305,6 +306,16 @@ def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -
 _RUNS: Final = _reads(d.RunList)
 
 
+def search(query: str, limit: int, cursor: int | None) -> Call[views.Found]:
+    def read(data: bytes) -> views.Found:
+        page = _RUNS(data)
+        following = None if page.next is None else int(page.next)
+        return views.Found(page.items, following, page.stopped, page.looked)
+
+    given = {"q": query, "limit": limit, **({} if cursor is None else {"after": cursor})}
+    return Call(operation("runs"), read, query=given)
+
+
 def inbox(agent: str, limit: int) -> Call[list[views.InboxItem]]:
     query = {"limit": limit, **({"agent": agent} if agent else {})}
     return Call(operation("inbox"), lambda data: _INBOX(data).items, query=query)
@@ -432,6 +443,11 @@ def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | 
 def import_run(lines: Iterable[str]) -> Call[bundle.Imported]:
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
     return Call(operation("import"), _reads(bundle.Imported), body=content)
+
+
+def bulk(verb: BulkVerb, query: str, runs: Sequence[str], newest: int | None, dry_run: bool, why: str) -> Call[BulkReport]:  # fmt: skip
+    body = d.Bulk(verb=verb, q=query, runs=list(runs), newest=newest, dry_run=dry_run, why=why)
+    return Call(operation("bulk"), _reads(BulkReport), body=_body(body))
 
 
 def gc(older_than: float | None, keep: int | None, snapshots: int | None, snapshot_age: float | None,

@@ -10,6 +10,7 @@ import httpx2
 
 from holdfast import bundle, views
 from holdfast.api.documents import Whoami
+from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.client import calls
 from holdfast.client.calls import Call
 from holdfast.control.patch import Patch
@@ -266,6 +267,11 @@ class Client:
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
         return self.do(calls.runs(status, agent, parent, limit, cursor))
 
+    def search(self, query: str, *, limit: int = 50, cursor: int | None = None) -> views.Found:
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
+        cut (`stopped`) is continued with `cursor=found.next`."""
+        return self.do(calls.search(query, limit, cursor))
+
     def inbox(self, *, agent: str = "", limit: int = 50) -> list[views.InboxItem]:
         """Runs that are waiting for people, with their requests and calls in doubt."""
         return self.do(calls.inbox(agent, limit))
@@ -291,6 +297,12 @@ class Client:
     def delete(self, run_id: str) -> None:
         """Delete a run that has ended. Its id is free again."""
         self.do(calls.delete(run_id))
+
+    def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
+             dry_run: bool = False, why: str = "") -> BulkReport:  # fmt: skip
+        """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
+        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        return self.do(calls.bulk(verb, query, runs, newest, dry_run, why))
 
     def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
            snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip

@@ -14,7 +14,7 @@ from holdfast.core import log, values
 from holdfast.core.items import check_collection, check_key, version_key
 from holdfast.core.log import Blob
 from holdfast.core.state import RunState
-from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow
+from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow, Remedy
 from holdfast.store.base import (
     RESERVED,
     TERMINAL_STATUSES,
@@ -87,7 +87,8 @@ def finish(store: Store, run_id: str, result: Any = None) -> None:
             return Act()
         if not is_recorded(store, row):
             raise NotNow(
-                f"run {run_id!r} is executed by Holdfast, so its agent ends it; hf.cancel({run_id!r}) ends it early"
+                f"run {run_id!r} is executed by Holdfast, so its agent ends it",
+                Remedy("to end it early", f"hf.cancel({run_id!r})", ("cancel", run_id)),
             )
         blobs = [] if blob is None else [blob]
         return Act([e.RunCompleted(result=value)], RowChange("completed"), blobs)

@@ -9,7 +9,7 @@ from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core import still_open
 from holdfast.core.state import RunState
-from holdfast.errors import KeyTaken, NoSuchRun, NotNow, NotResumable
+from holdfast.errors import KeyTaken, NoSuchRun, NotNow, NotResumable, Remedy
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
 from holdfast.store.outside import (
@@ -66,13 +66,17 @@ STOPPED: Final = ("failed", "paused", "quarantined")
 def check_reopen(store: Store, row: RunRow) -> None:
     """NotResumable for a run that cannot continue from where it stopped."""
     if row.status == "cancelled":
-        restart = f"hf.rerun({row.id!r}) starts over with its state kept"
-        raise NotResumable(row.id, "status", "it was cancelled", restart)
+        raise NotResumable(row.id, "status", "it was cancelled", start_over(row.id))
     if row.status == "failed" and _is_undone(whole_state(store, row.id)):
-        restart = f"hf.rerun({row.id!r}) starts over"
-        raise NotResumable(row.id, "status", "it was undone", restart)
+        raise NotResumable(row.id, "status", "it was undone", start_over(row.id))
     if row.status == "quarantined":
         whole_state(store, row.id)  # it may have been quarantined because of its log
+
+
+def start_over(run_id: str) -> Remedy:
+    """For a run that cannot continue from where it stopped."""
+    words = ("rerun", "FILE", run_id)
+    return Remedy("to start over with its state kept", f"hf.rerun({run_id!r})", words)
 
 
 def _is_undone(state: RunState) -> bool:
@@ -125,12 +129,25 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if doubt:
             first = doubt[0]
             raise NotNow(
-                f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; resolve "
-                f"it first with hf.resolve({run_id!r}, {first.step}, …)"
+                f"run {run_id!r}: step {first.step}, {first.name}, may or may not have happened; find out "
+                "and resolve it first",
+                *(_resolve(run_id, first.step, *way) for way in _WAYS_TO_RESOLVE),
             )
         return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
     act(store, run_id, decide, what_is_open)
+
+
+_WAYS_TO_RESOLVE: Final = (
+    ("it happened", "done=RESULT", ("--done", "RESULT")),
+    ("it did not happen", "failed='WHY'", ("--failed", "WHY")),
+    ("it may be repeated", "retry=True", ("--retry",)),
+)
+
+
+def _resolve(run_id: str, step: int, purpose: str, how: str, words: tuple[str, ...]) -> Remedy:
+    call = f"hf.resolve({run_id!r}, {step}, {how})"
+    return Remedy(f"if {purpose}", call, ("resolve", run_id, str(step), *words))
 
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -151,10 +168,12 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
-            end = "" if row.status in TERMINAL_STATUSES else f"; hf.cancel({run_id!r}) ends it"
+            has_ended = row.status in TERMINAL_STATUSES
+            end = Remedy("to end it", f"hf.cancel({run_id!r})", ("cancel", run_id))
             raise NotNow(
                 f"run {run_id!r} has nothing to undo: none of its completed calls declares undo (@tool(undo=…)), "
-                f"or it is already undone{end}"
+                "or it is already undone",
+                *([] if has_ended else [end]),
             )
         return Act([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
 

@@ -8,6 +8,7 @@ Another application mounts `McpApp` with its own `authenticate`, and keeps `runn
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import (
@@ -29,9 +31,9 @@ from mcp.server.streamable_http_manager import (
     StreamableHTTPSessionManager,
 )
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import AccessDenied, InvalidInput
 from holdfast.mcp.reach import Identity
 from holdfast.mcp.server import Context, HoldfastServer
 from holdfast.store.base import Store
@@ -41,6 +43,8 @@ SESSIONS_MAX: Final = 1000
 TOKEN_CHARACTERS_MIN: Final = 20
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 PATH: Final = "/mcp"
+TOKEN_SECONDS: Final = 1.0
+"""How often the token of a request that stays open is checked again."""
 
 
 # ── credentials ──────────────────────────────────────────────────────────────────────────────
@@ -72,7 +76,8 @@ class Caller:
 
 
 Authenticate = Callable[[str], Awaitable[Caller | None]]
-"""Whose bearer token this is; None for a token that is unknown, expired or revoked. Asked at every request."""
+"""Whose bearer token this is; None for a token that is unknown, expired or revoked. Asked at every request.
+AccessDenied refuses a token that is known, with the reason."""
 
 
 def known(credentials: Sequence[Credential]) -> Authenticate:
@@ -149,7 +154,11 @@ class McpApp:
         if scope["type"] != "http":
             return
         token = bearer_token(scope)
-        caller = await self._authenticate(token) if token else None
+        try:
+            caller = await self._authenticate(token) if token else None
+        except AccessDenied as error:
+            await _respond(send, 403, str(error))
+            return
         if caller is None:
             await _respond(
                 send, 401, "a bearer token is needed", [(b"www-authenticate", b"Bearer")]
@@ -157,7 +166,43 @@ class McpApp:
         elif scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") not in ("", PATH):
             await _respond(send, 404, f"there is only {PATH}")
         else:
-            await self._handle(caller, scope, receive, send)
+            await self._while_allowed(token, caller, scope, receive, send)
+
+    async def _while_allowed(
+        self, token: str, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Handle a request, which may be a stream: it ends when its token is revoked or reaches other agents."""
+        has_begun = has_ended = False
+
+        async def tell(message: Message) -> None:
+            nonlocal has_begun, has_ended
+            has_begun = True
+            has_ended = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        with anyio.CancelScope() as handled:
+            watch = asyncio.create_task(self._watch_token(token, caller, handled))
+            try:
+                await self._handle(caller, scope, receive, tell)
+            finally:
+                watch.cancel()
+        if handled.cancelled_caught and not has_begun:
+            await _respond(send, 401, "the token was revoked")
+        elif handled.cancelled_caught and not has_ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _watch_token(self, token: str, caller: Caller, handled: anyio.CancelScope) -> None:
+        is_allowed = True
+        while is_allowed:
+            await asyncio.sleep(TOKEN_SECONDS)
+            is_allowed = await self._is_still(token, caller)
+        handled.cancel()
+
+    async def _is_still(self, token: str, caller: Caller) -> bool:
+        try:
+            return await self._authenticate(token) == caller
+        except AccessDenied:
+            return False
 
     async def _handle(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         # The SDK ties a session to this user: another credential cannot use it.

@@ -56,7 +56,9 @@ def start(
 ) -> tuple[RunRow, bool]:
     """Start a task. The same key (or the same task id) with the same input is the same task."""
     if not who.reaches(agent):
-        raise NotFound(f"{who.name!r} cannot reach an agent {agent!r}")
+        raise NotFound(
+            f"{who.name!r} cannot reach an agent {agent!r}; the operator allows it with --allow-agent {agent}"
+        )
     made = task_id or _id_for(agent, who, key)
     before = store.get(made) if made else None
     if before is not None and not who.reaches(before.agent):
@@ -204,7 +206,10 @@ def answer(
 ) -> None:
     """Answer a question that the task asks; the same key counts once. An approval is not a question."""
     if not who.may_answer:
-        raise NotNow("this connection may not answer questions; a person can: `holdfast answer`")
+        raise NotNow(
+            "this connection may not answer questions; a person can, with "
+            f"`holdfast answer {task_id} VALUE`"
+        )
     reachable(store, who, task_id)
     control.answer(store, task_id, value, request, key=_scoped(who, key), by=who.by)
 
@@ -214,7 +219,7 @@ def resume(store: Store, who: Identity, task_id: str, *, key: str = "") -> None:
     row = reachable(store, who, task_id)
     if row.status in ("paused", "quarantined"):
         raise NotNow(
-            f"task {task_id!r} is {row.status}: only a person can continue it, with `holdfast resume {task_id}`"
+            f"task {task_id!r} is {row.status}: only a person can continue it, with `holdfast resume FILE {task_id}`"
         )
     if row.status == "completed":
         raise NotNow(f"task {task_id!r} is already completed")

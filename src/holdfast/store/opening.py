@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from holdfast.errors import InvalidInput, StoreUnavailable
+from holdfast.store.passwords import without_password
 
 if TYPE_CHECKING:
     from holdfast.store.base import Store
@@ -29,13 +30,6 @@ _KEYWORDS: Final = frozenset((
     "application_name", "target_session_attrs", "gssencmode", "requiressl",
 ))  # fmt: skip
 """With one of these a libpq connection string may start: `host=db dbname=runs user=me`."""
-_PASSWORD: Final = re.compile(
-    r"""(?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
-      | (?P<key>\b(?:ssl)?password\s*=\s*)     # password=… in a connection string or a query
-        (?:'(?:\\.|[^'\\])*'? | (?:\\.|[^\s\\&])*)
-    """,
-    re.VERBOSE,
-)
 
 
 def sqlite_file(url: str | os.PathLike[str] | None = None) -> Path | None:
@@ -113,48 +107,13 @@ def _mode(path: str, test: Callable[[int], bool]) -> bool:
         ) from None
 
 
-MASK: Final = "***"
-"""Shown instead of a password. The command line asks for the password where a URL has this one."""
-
-
 def is_default(url: str) -> bool:
     """Whether a command finds this store without being told where it is."""
     given = os.environ.get("HOLDFAST_URL", "")
-    if given in (url, without_password(url)):
+    if given and without_password(given) == without_password(url):
         return True
     here, default = sqlite_file(url), sqlite_file(given or None)
     return here is not None and default is not None and here.absolute() == default.absolute()
-
-
-def without_password(url: str) -> str:
-    """The same for people to read, with MASK for the password."""
-    return _PASSWORD.sub(lambda found: _replaced(found, MASK), url)
-
-
-def has_masked_password(url: str) -> bool:
-    """Whether the password of this URL is MASK."""
-    return any(_is_masked(found) for found in _PASSWORD.finditer(url))
-
-
-def with_password(url: str, password: str) -> str:
-    """The URL with this password in place of MASK."""
-    if "://" in url:
-        written = quote(password, safe="")
-    else:
-        escaped = password.replace("\\", "\\\\").replace("'", "\\'")
-        written = f"'{escaped}'"
-    return _PASSWORD.sub(
-        lambda found: _replaced(found, written) if _is_masked(found) else found[0], url
-    )
-
-
-def _is_masked(found: re.Match[str]) -> bool:
-    return found[0] == _replaced(found, MASK)
-
-
-def _replaced(found: re.Match[str], password: str) -> str:
-    """The place of a password, with another one."""
-    return f"{found['user']}:{password}@" if found["user"] else f"{found['key']}{password}"
 
 
 def _where(url: object) -> str:

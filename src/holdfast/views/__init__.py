@@ -22,6 +22,7 @@ from holdfast.views.log import Verdict, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
+from holdfast.views.search import Found, search
 from holdfast.views.state import (
     artifact,
     at,
@@ -43,6 +44,7 @@ __all__ = [
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
+    "Found",
     "InboxItem",
     "InboxPage",
     "Moment",
@@ -79,6 +81,7 @@ __all__ = [
     "requests",
     "row_of",
     "runs",
+    "search",
     "shown",
     "standing",
     "timeline",

@@ -5,7 +5,7 @@ The commands and calls themselves are made by `words.advice`. Nothing here needs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from holdfast.core.policy import BudgetUse, budget_use
 from holdfast.core.state import RunState, Waiting
 from holdfast.store.base import Store
 from holdfast.views.state import brief
+from holdfast.waiting import WaitingFor
 from holdfast.words.advice import NextStep
 
 
@@ -59,7 +60,7 @@ def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
     if state.status in ("completed", "cancelled", "running") or state.is_recorded:
         return []
     if state.status != "waiting":
-        return [*_doubts(state), _resume(state)]
+        return [*_doubts(state), *(_overrides(state.id, state.waiting) or [_resume(state)])]
     found: list[NextStep] = []
     for member in family(store, state):
         if member.diverged is not None and member.status == "waiting":
@@ -68,8 +69,15 @@ def next_steps(store: Store, run: str | RunState) -> list[NextStep]:
         found += (step for request in _requests_of(member) for step in _ways(request))
         found += _doubts(member)
         if member.status in ("paused", "quarantined"):
-            found.append(NextStep("resume", member.id))
+            found += _overrides(member.id, member.waiting) or [NextStep("resume", member.id)]
+    found = list(dict.fromkeys([*found, *_overrides(state.id, state.waiting)]))
     return found or [NextStep("resume", state.id), NextStep("worker", state.id)]
+
+
+def _overrides(run_id: str, waits: Sequence[WaitingFor]) -> list[NextStep]:
+    """Resumes that override the check which refused them, of the run and of child runs that it is waiting for."""
+    refused = [NextStep("resume", run_id, override=x.name) for x in waits if x.kind == "override"]
+    return refused + [step for x in waits for step in _overrides(x.run_id, x.child)]
 
 
 def _resume(state: RunState) -> NextStep:

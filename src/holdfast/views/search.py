@@ -1,12 +1,17 @@
 """A search string for runs: `status:failed,waiting agent:recap since:24h -agent:demo recap-sam`.
 
 Terms are joined with AND, a comma means OR, and `-` excludes. A bare word is the beginning of a run's id, or an agent.
-Rows only: no log is read, so a search costs the same whatever the runs contain.
+A text in quotes, `text:`, `input:`, `result:`, `error:` and `state:` search what the runs contain (`content.py`), and
+`input.customer.id:42` a value in it.
+
+What a search costs is limited: by how many runs it looks at, and by how long it reads logs. One that is cut says so,
+and its cursor continues it.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -15,16 +20,24 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvalidInput
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
+from holdfast.store.checks import check_whole
+from holdfast.views.content import FIELDS, Content, read_content
 from holdfast.views.listing import SHOWN_STATUSES, standing
 
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""
+READ_SECONDS: Final = 0.12
+"""So long the logs of runs are read for one page."""
 PAGE: Final = 500
 PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
 """How what people are asked for starts, in `RunRow.waiting_for`."""
 _AGE: Final = re.compile(r"(\d+)(m|h|d|w)")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-KEYS: Final = ("status", "agent", "parent", "id", "worker", "waiting", "since", "before", "version")
+KEYS: Final = (
+    "status", "agent", "parent", "id", "worker", "waiting", "since", "before", "version", *FIELDS,
+)  # fmt: skip
+PATHS: Final = ("input", "result", "state")
+"""Keys that may be followed by a path: `state.tier:gold`."""
 
 
 class Term(NamedTuple):
@@ -34,28 +47,33 @@ class Term(NamedTuple):
     words: tuple[str, ...]
     excludes: bool = False
 
+    @property
+    def reads_logs(self) -> bool:
+        return self.key.partition(".")[0] in FIELDS
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Runs, newest first, with the status that is shown. `next` is the cursor of the next page.
 
-    `stopped`: the search looked at as many runs as it may and did not fill the page; `next` continues it.
+    `stopped`: the search looked at as many runs (`looked`) as it may and did not fill the page; `next` continues it.
     """
 
     runs: list[RunRow]
     next: int | None
     stopped: bool = False
+    looked: int = 0
 
 
 def parse(text: str) -> list[Term]:
     """The terms of a search string. InvalidInput names the place of what is wrong, and the known keys."""
     found: list[Term] = []
-    for match in re.finditer(r'(-?)(?:([a-z_]+):)?("[^"]*"|\S+)', text):
+    for match in re.finditer(r'(-?)(?:([a-z_]+(?:\.[^\s:"]+)?):)?("[^"]*"|\S+)', text):
         minus, key, value = match.groups()
-        if key and key not in KEYS:
-            raise InvalidInput(
-                f"unknown key {key!r} at position {match.start() + 1} of the search; use one of {', '.join(KEYS)}"
-            )
+        if key:
+            _check_key(key, match.start())
+        elif value.startswith('"'):
+            key = "text"
         words = (value[1:-1],) if value.startswith('"') else tuple(filter(None, value.split(",")))
         if key == "status":
             _check_statuses(words, match.start())
@@ -63,6 +81,18 @@ def parse(text: str) -> list[Term]:
             _age_us(words, match.start())
         found.append(Term(key or "", words, bool(minus)))
     return found
+
+
+def _check_key(key: str, place: int) -> None:
+    name, dot, _ = key.partition(".")
+    if name not in KEYS:
+        raise InvalidInput(
+            f"unknown key {key!r} at position {place + 1} of the search; use one of {', '.join(KEYS)}"
+        )
+    if dot and name not in PATHS:
+        raise InvalidInput(
+            f"{name!r} at position {place + 1} of the search has no parts; a path follows one of {', '.join(PATHS)}"
+        )
 
 
 def _check_statuses(words: tuple[str, ...], place: int) -> None:
@@ -83,22 +113,47 @@ def _age_us(words: tuple[str, ...], place: int) -> int:
     return int(match[1]) * _SECONDS[match[2]] * MICROSECONDS
 
 
-def search(store: Store, text: str, *, limit: int = 50, cursor: int | None = None) -> Found:
+def search(
+    store: Store,
+    text: str,
+    *,
+    limit: int = 50,
+    cursor: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Found:
     """Up to `limit` runs that match, newest first."""
     terms, now = parse(text), store.now()
+    check_whole("limit", limit, least=1)
     which, rest = _filter(terms, now)
+    on_rows = [term for term in rest if not term.reads_logs]
+    on_logs = [term for term in rest if term.reads_logs]
+    end = clock() + READ_SECONDS
     found: list[RunRow] = []
-    for looked, row in enumerate(_rows(store, which, cursor, limit if not rest else PAGE)):
+    looked = 0
+    for row in _rows(store, which, cursor, limit if not rest else PAGE):
         if len(found) == limit:
-            return Found(found, cursor)
-        if looked >= READ_MAX:
-            return Found(found, cursor, stopped=True)
+            return Found(found, cursor, looked=looked)
+        if looked >= READ_MAX or (on_logs and clock() >= end and looked):
+            return Found(found, cursor, stopped=True, looked=looked)
         shown = standing(row, now)
         seen = row if shown == row.status else replace(row, status=shown)
-        if all(_matches(seen, term) != term.excludes for term in rest):
+        if all(_matches(seen, term) != term.excludes for term in on_rows) and (
+            not on_logs or _contains(store, row.id, on_logs)
+        ):
             found.append(seen)
+        looked += 1
         cursor = row.cursor
-    return Found(found, None)
+    return Found(found, None, looked=looked)
+
+
+def _contains(store: Store, run_id: str, terms: list[Term]) -> bool:
+    """Whether what a run contains matches. Its log is read once, and folded only if that can change the answer."""
+    content = read_content(store, run_id, [word for term in terms for word in term.words])
+    return all(_has(content, term) != term.excludes for term in terms)
+
+
+def _has(content: Content | None, term: Term) -> bool:
+    return content is not None and any(content.contains(term.key, word) for word in term.words)
 
 
 def _rows(store: Store, which: Filter, cursor: int | None, page: int) -> Iterator[RunRow]:

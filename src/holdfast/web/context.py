@@ -17,8 +17,8 @@ from starlette.requests import Request
 from holdfast.store.opening import open_store
 from holdfast.web.credentials import Credentials
 from holdfast.web.feed import Feed
+from holdfast.web.reader import RunReader
 from holdfast.web.sessions import Sessions
-from holdfast.web.states import StateCache
 
 if TYPE_CHECKING:
     from holdfast.store.base import Store
@@ -69,7 +69,7 @@ class Server:
     proxy: TrustedProxy | None = None
     limits: Limits = DEFAULT_LIMITS
     sessions: Sessions = field(default_factory=Sessions)
-    states: StateCache = field(default_factory=StateCache)
+    reader: RunReader = field(default_factory=RunReader)
 
     def __post_init__(self) -> None:
         self._mutex = threading.Lock()

@@ -17,13 +17,13 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from holdfast.control.roles import Role, check_role
+from holdfast.control.roles import Role, check_role, is_allowed
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.opening import DEFAULT_FILE, sqlite_file
 
@@ -41,6 +41,8 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     created_at: int
     """Seconds since 1970."""
+    agents: tuple[str, ...] = ()
+    """The agents whose tasks it reaches through MCP, by name; `*` for all. Without any, it cannot use MCP."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +62,17 @@ def check_name(name: str) -> str:
             f"{name!r} is not a name: use 1 to 100 letters, digits and . _ @ + -, starting with a letter or digit"
         )
     return name
+
+
+def _check_agents(role: Role, agents: Sequence[str]) -> tuple[str, ...]:
+    if agents and not is_allowed(role, "mcp"):
+        raise InvalidInput(
+            f"a credential with the role {role} cannot use MCP, so it cannot be allowed agents; "
+            "use --role operator"
+        )
+    if "" in agents:
+        raise InvalidInput("the name of an allowed agent is empty")
+    return tuple(dict.fromkeys(agents))
 
 
 def default_file(url: str | None) -> Path:
@@ -100,10 +113,13 @@ class Credentials:
         """The credential of a name."""
         return next((c for c in self.all() if c.name == name), None)
 
-    def create(self, name: str, role: str) -> str:
+    def create(self, name: str, role: str, agents: Sequence[str] = ()) -> str:
         """A new credential; its token, which is not kept and cannot be shown again."""
         token = PREFIX + secrets.token_urlsafe(32)
-        made = Credential(check_name(name), check_role(role), digest_of(token), int(time.time()))
+        checked = _check_agents(check_role(role), agents)
+        made = Credential(
+            check_name(name), check_role(role), digest_of(token), int(time.time()), checked
+        )
 
         def add(known: tuple[Credential, ...]) -> tuple[Credential, ...]:
             if any(c.name == name for c in known):

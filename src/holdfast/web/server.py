@@ -44,6 +44,12 @@ class GuardedProtocol(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # A part of the next request may have arrived with the one that was answered: no more data may follow.
+        if self.conn.trailing_data[0] and not self.transport.is_closing():
+            self._watch()
+
     def _watch(self) -> None:
         """While a request is awaited or incomplete, there is a deadline; while one is answered, there is none."""
         if self._is_answering():

@@ -12,7 +12,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.store.opening import is_default, without_password
+from holdfast.errors import NotNow, Remedy
+from holdfast.store.opening import is_default
+from holdfast.store.passwords import without_password
 
 PLACEHOLDERS = ("FILE", "ID", "NEWCODE", "RESULT", "VALUE", "WHY")
 
@@ -34,6 +36,8 @@ class NextStep(Struct, frozen=True):
 
     accept_new_steps: bool = False
     """Make the calls that the code has added."""
+    override: str = ""
+    """The check that refuses the resume, if one does."""
     limits: tuple[str, ...] = ()
     """Options of `resume` for a run that failed by a limit, which needs a higher one."""
 
@@ -55,6 +59,15 @@ def store_option(url: str) -> str:
     return "" if is_default(url) else f"--db {shlex.quote(without_password(url))}"
 
 
+def refusal(error: NotNow, url: str | None, file: str = "FILE") -> str:
+    """The message of a refusal, with commands instead of Python calls."""
+
+    def written(remedy: Remedy) -> str:
+        return command(url, *(file if word == "FILE" else word for word in remedy.words))
+
+    return error.text(written) if error.remedies else str(error)
+
+
 def advice(step: NextStep, url: str | None = None, file: str = "FILE") -> str:
     """The command that takes this step."""
     which = ["--request", step.request] if step.request else []
@@ -72,6 +85,7 @@ def advice(step: NextStep, url: str | None = None, file: str = "FILE") -> str:
             return command(url, "resolve", step.run_id, step.step, *way)
         case "resume":
             more = ["--accept-new-steps"] if step.accept_new_steps else []
+            more += ["--override", step.override] if step.override else []
             return command(url, "resume", file, step.run_id, *more, *step.limits)
         case "rerun":
             return command(url, "rerun", file, step.run_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.requests import DECIDED_BY_PEOPLE, OpenRequest, ambiguous, request_id
-from holdfast.errors import Diverged, RunBusy, RunWaiting, Suspend
+from holdfast.errors import Diverged, NotResumable, RunBusy, RunWaiting, Suspend
 from holdfast.waiting import WaitingFor
 
 BY_ITSELF = "a worker resumes it when it is due"
@@ -124,6 +124,12 @@ def waiting_for_code(diverged: Diverged) -> WaitingFor:
     """What a run is waiting for whose code has diverged."""
     place = "" if diverged.place is None else "{}#{}".format(*diverged.place)
     return WaitingFor("code", request_id=place, reason=diverged.where)
+
+
+def waiting_for_override(refused: NotResumable) -> WaitingFor:
+    """What a run is waiting for that a check refuses."""
+    how = ", or ".join(remedy.call for remedy in refused.remedies)
+    return WaitingFor("override", refused.check, reason=refused.reason, how=how)
 
 
 def run_busy(run_id: str, owner: str, how: str) -> RunBusy:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, Run, agent, step, tool
 from holdfast.core import events as e
-from support.browser import chromium, serving, tab
+from support.browser import serving, tab
 from support.waiting import eventually
 
 
@@ -72,12 +72,6 @@ def broken(run: Run) -> int:
 
 
 AGENTS = [support, quiz, patient, payout, broken]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture
@@ -252,6 +246,19 @@ def test_the_list_announces_new_runs_and_does_not_move(browser, hf: Holdfast, ba
         assert ["old-1"] == page.locator("td.c-run a.main-link").all_inner_texts()
         page.click("#new-runs a")
         page.wait_for_selector("td.c-run:has-text('new-1')")
+
+
+def test_the_inbox_announces_what_is_new_and_does_not_move(
+    browser, hf: Holdfast, base: str
+) -> None:
+    """What is typed there stays; the number in the head is live."""
+    with working(hf), tab(browser, base, "approver") as opened:
+        page = opened.open("/inbox")
+        page.wait_for_selector("#live-state[data-state=live]")
+        hf.start(support, id="refund-8", order=1)
+        page.click("#inbox-changed a:has-text('1 run is waiting for people now')")
+        page.wait_for_selector("article:has-text('refund-8')")
+        assert "1" == page.locator("#inbox-count").inner_text()
 
 
 def test_what_a_person_has_opened_stays_open_when_an_update_comes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -20,23 +21,16 @@ from holdfast.views.tally import fleet, tally
 from holdfast.web.app import create_app
 from holdfast.web.pages.chart import Gap, Scale, idle_gaps
 from holdfast.web.pages.json_html import json_html
-from holdfast.web.pages.reader import RunReader
 from holdfast.web.pages.render import STATIC
+from holdfast.web.reader import RunReader
 from support import gallery
-from support.web import TOKENS, credentials, job, mail
+from support.web import TOKENS, credentials, job, mail, patient
 
 TEMPLATES = STATIC.parent / "templates"
 VENDORED = {
     "htmx.min.js": "e484d9171a9db30a39c8f16e3d709d4137f3211c659f8e6125816635033d593f",  # htmx.org 4.0.0
     "hx-sse.min.js": "8a834680c4000a9034d79228872372a92e140c810a075cb6d4a76690dfc13085",  # the same
 }
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gallery") / "h.db"
-    gallery.fill(path)
-    return path
 
 
 @pytest.mark.parametrize("name", VENDORED)
@@ -204,7 +198,7 @@ def test_the_pages_work_below_a_mount(hf: Holdfast) -> None:
     ) as client:
         page = client.get("/tools/holdfast/runs/mail-3")
     assert 200 == page.status_code
-    links = re.findall(r'(?:href|src|action|hx-get|hx-sse:connect)="(/[^"]*)"', page.text)
+    links = re.findall(r'(?:href|src|action|hx-get|data-live)="(/[^"]*)"', page.text)
     assert links
     assert [] == [x for x in links if not x.startswith("/tools/holdfast/")]
 
@@ -370,8 +364,31 @@ def test_a_reader_continues_where_it_stopped_and_forgets_old_runs(hf: Holdfast) 
         again = reader.read(store, "job-2")
     finally:
         del store.read
-    assert [first.state.seq] == reads
-    assert first.state == again.state
+    assert [
+        first.state.seq - 1,
+        first.state.seq,
+    ] == reads  # what was read last is still there, and what is new
+    assert first.state == again.state == hf.get("job-2")
     hf.run(job, id="job-3")
     reader.read(store, "job-3")
     assert list(reader._kept) == ["job-3"]
+
+
+def test_a_run_that_changes_while_it_is_read_is_not_taken_for_damaged(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row may be newer than the log that was read: then both are read again."""
+    with pytest.raises(RunWaiting):
+        hf.run(patient, id="p")
+    real, once = hf.store.read, [True]
+
+    def completed_meanwhile(run_id: str, **given: Any) -> list[Record]:
+        found = real(run_id, **given)
+        if once and once.pop():
+            hf.signal("p", "go", 1)
+            hf.worker().run(once=True)
+        return found
+
+    monkeypatch.setattr(hf.store, "read", completed_meanwhile)
+    reader = RunReader()
+    assert ["waiting", "completed"] == [reader.read(hf.store, "p").status for _ in range(2)]

@@ -76,7 +76,7 @@ from holdfast.store.brief import read_brief
 from holdfast.store.process import has_died_here, is_held, worker_name
 from holdfast.store.tail import newest_first
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import run_busy, run_waiting
+from holdfast.words.waiting import run_busy, run_waiting, waiting_for_override
 
 if TYPE_CHECKING:
     import asyncio
@@ -236,7 +236,7 @@ class Engine:
         if row.status == "paused":
             raise run_waiting(row.id, WaitingFor("resume"))
         if row.status == "quarantined":
-            raise run_waiting(row.id, WaitingFor("quarantine", reason=row.waiting_for))
+            raise run_waiting(row.id, *self._why_quarantined(row))
         asked_at = elapsed()
         claim = partial(
             self.store.claim,
@@ -390,9 +390,16 @@ class Engine:
         try:
             check_claimed(self.store, row, spec, ends(session))
         except NotResumable as refused:
-            reason = f"{refused.reason}; to override: {refused.override}"
-            waiting = WaitingFor("override", refused.check, reason=reason, how=refused.override)
+            waiting = waiting_for_override(refused)
             raise self._set_aside(session, waiting) from None
+
+    def _why_quarantined(self, row: RunRow) -> Sequence[WaitingFor]:
+        """What is recorded; the log of one that was quarantined because of its log has nothing of it."""
+        with contextlib.suppress(LogDamaged):
+            state = read_brief(self.store, row.id)
+            if state.status == "quarantined":
+                return state.waiting
+        return (WaitingFor("quarantine", reason=row.waiting_for),)
 
     def _set_aside(self, session: Session, waiting: WaitingFor) -> RunWaiting:
         change = RowChange("quarantined", None, waiting.reason)
@@ -591,8 +598,7 @@ class Engine:
         try:
             check(self.store, row, spec)
         except NotResumable as refused:
-            reason = f"{refused.reason}; to override: {refused.override}"
-            waiting = WaitingFor("override", refused.check, reason=reason, how=refused.override)
+            waiting = waiting_for_override(refused)
             raise run_waiting(row.id, waiting) from None
         return replace(self.take(row, spec, within), above=above)
 

@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.policy import MICROSECONDS
-from holdfast.errors import InvalidInput, NotResumable
+from holdfast.errors import InvalidInput, NotResumable, Remedy
 from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
 from holdfast.store.process import is_held
@@ -54,7 +54,7 @@ def check(
     known = bool(row.code_version and spec.version)
     if "version" not in override and known and row.code_version not in versions:
         what = f"it was started with version {row.code_version!r} of {spec.name}, this is {spec.version!r}"
-        raise NotResumable(row.id, "version", what, _way_around(row.id, "version"))
+        raise NotResumable(row.id, "version", what, *_remedies(row.id, "version"))
 
 
 def check_claimed(
@@ -83,11 +83,10 @@ def _check_age(store: Store, run_id: str, spec: AgentSpec, heard_at: Iterable[in
             f"its last activity was {age // MICROSECONDS:,} s ago, and its agent has "
             f"max_age={spec.checkpoint.max_age:g}"
         )
-        raise NotResumable(run_id, "age", what, _way_around(run_id, "age"))
+        raise NotResumable(run_id, "age", what, *_remedies(run_id, "age"))
 
 
-def _way_around(run_id: str, check: str) -> str:
-    return (
-        f"hf.resume({run_id!r}, override=[{check!r}]), or `holdfast resume FILE {run_id} --override {check}`; "
-        f"hf.rerun({run_id!r}) starts over"
-    )
+def _remedies(run_id: str, check: str) -> tuple[Remedy, Remedy]:
+    call = f"hf.resume({run_id!r}, override=[{check!r}])"
+    override = Remedy("to override", call, ("resume", "FILE", run_id, "--override", check))
+    return override, Remedy("to start over", f"hf.rerun({run_id!r})", ("rerun", "FILE", run_id))

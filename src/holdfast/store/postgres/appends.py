@@ -49,6 +49,9 @@ REFUSALS_MAX: Final = 100
 _SYNTAX: Final = "42601"
 _ENDS_INSIDE: Final = "2D000"
 """A COMMIT or ROLLBACK inside a function or a DO block."""
+_PREPARING: Final = "exec_parse_message"
+"""The server's routine that takes one statement and refuses a second. The parser, whose errors have the same
+SQLSTATE, has routines of its own. (Error field R of the protocol, which is not translated.)"""
 _BLANKS: Final = " \t\r\n\f\v;"
 _TRANSACTION_CONTROL: Final = re.compile(
     r"(BEGIN|START|COMMIT|END|ABORT|ROLLBACK(?!\s+(WORK\s+|TRANSACTION\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
@@ -314,7 +317,7 @@ class _OpenAppend(ToolTransaction):
         ) as error:  # others are the database's own words, which a tool may catch
             if error.sqlstate == _ENDS_INSIDE:
                 raise not_the_tools() from error
-            if error.sqlstate == _SYNTAX and "multiple commands" in str(error):
+            if error.sqlstate == _SYNTAX and error.diag.source_function == _PREPARING:
                 raise InvalidInput("`tx.execute` takes one statement at a time") from error
             raise
         return cursor.fetchall() if cursor.description else []

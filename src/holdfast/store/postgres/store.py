@@ -44,6 +44,7 @@ from holdfast.store.checks import (
     check_wanted,
 )
 from holdfast.store.group import GroupCommit, Ticket
+from holdfast.store.passwords import without_password
 from holdfast.store.postgres.appends import Appends
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
 from holdfast.store.postgres.create import Creating
@@ -113,7 +114,7 @@ class PostgresStore:
         self.limits = PostgresLimits(self._run, self._q, self._fixed_now, schema)
         self.snapshots = PostgresSnapshots(self._run, self._q, self.now)
         self._set_out()
-        self.url = self._route.url
+        self.url = without_password(dsn)
         try:
             self._readonly = self._pool.run(self._prepare)
         except BaseException:  # also an interrupt: close it here

@@ -50,7 +50,7 @@ class Streams:
 async def stream(request: Request, streams: Streams, after: int) -> Response:
     """The stream that a request asks for. What is wrong is answered before it starts."""
     server, run_id = server_of(request), request.path_params["run_id"]
-    after = _resumed(request.headers.get("last-event-id", ""), after)
+    after = resumed(request.headers.get("last-event-id", ""), after)
     await server.call(lambda store: views.row_of(store, run_id))
     who = principal_of(request)
     streams.enter(who.name)
@@ -65,7 +65,8 @@ async def stream(request: Request, streams: Streams, after: int) -> Response:
     return StreamingResponse(send(), media_type="text/event-stream", headers=HEADERS)
 
 
-def _resumed(last_event_id: str, after: int) -> int:
+def resumed(last_event_id: str, after: int) -> int:
+    """Where a stream starts: after the event that the client has seen last, if it says so."""
     if not last_event_id:
         return after
     if not last_event_id.isascii() or not last_event_id.isdecimal() or len(last_event_id) > 15:

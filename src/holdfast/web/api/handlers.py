@@ -16,7 +16,8 @@ import msgspec
 from holdfast import __version__, bundle, control, views
 from holdfast import gc as garbage
 from holdfast.api import documents as d
-from holdfast.control.roles import ALLOWED, READS
+from holdfast.bulk import BulkReport, bulk
+from holdfast.control.roles import ALLOWED, READS, check_allowed
 from holdfast.core import log
 from holdfast.core.fold import fold
 from holdfast.core.patch import StatePatch
@@ -35,7 +36,7 @@ from holdfast.errors import (
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.web.auth import Principal
-from holdfast.web.states import StateCache
+from holdfast.web.reader import RunReader
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Ask:
     """The header Idempotency-Key."""
     if_match: str = ""
     is_read_only: bool = False
-    states: StateCache = field(default_factory=StateCache)
+    reader: RunReader = field(default_factory=RunReader)
 
     @property
     def run_id(self) -> str:
@@ -112,6 +113,11 @@ def whoami(_: Store, ask: Ask) -> d.Whoami:
 
 def runs(store: Store, ask: Ask) -> d.RunList:
     q = ask.query
+    if q.q:
+        if q.status or q.agent or q.parent:
+            raise InvalidInput("write status:, agent: and parent: into q, or leave q out")
+        hits = views.search(store, q.q, limit=q.limit, cursor=_cursor(q.after))
+        return d.RunList(hits.runs, _next(hits.next), hits.stopped, hits.looked)
     found = views.runs(
         store, status=q.status, agent=q.agent, parent=q.parent, limit=q.limit, cursor=_cursor(q.after)
     )  # fmt: skip
@@ -168,9 +174,10 @@ def diff(store: Store, ask: Ask) -> d.ChangeList:
 
 def calls(store: Store, ask: Ask) -> d.CallList:
     q = ask.query
-    found, seq = ask.states.calls(store, ask.run_id, after=q.after, limit=q.limit + 1)
+    view = ask.reader.read(store, ask.run_id)
+    found = view.calls(after=q.after, limit=q.limit + 1)
     page = list(found[: q.limit])
-    return d.CallList(page, page[-1].step if len(found) > q.limit else None, seq)
+    return d.CallList(page, page[-1].step if len(found) > q.limit else None, view.state.seq)
 
 
 def events(store: Store, ask: Ask) -> d.EventList:
@@ -405,6 +412,12 @@ def fork(store: Store, ask: Ask) -> RunRow:
     return _shown(store, new_id)
 
 
+def bulk_(store: Store, ask: Ask) -> BulkReport:
+    b = ask.body
+    check_allowed(ask.who.name, ask.who.role, b.verb)
+    return bulk(store, b.verb, b.q, runs=b.runs, newest=b.newest, dry_run=b.dry_run, **ask.signed)
+
+
 # ── administering ────────────────────────────────────────────────────────────────────────────
 
 
@@ -439,6 +452,7 @@ def unschedule(store: Store, ask: Ask) -> d.Deleted:
 
 HANDLERS: Final[dict[str, Handler]] = {
     "import": import_run,
+    "bulk": bulk_,
     **{
         handler.__name__: handler
         for handler in (

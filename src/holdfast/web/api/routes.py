@@ -82,7 +82,7 @@ async def _ask(op: Operation, request: Request) -> Ask:
         request.headers.get("idempotency-key", ""),
         if_match,
         server_of(request).read_only,
-        server_of(request).states,
+        server_of(request).reader,
     )
 
 

@@ -29,6 +29,7 @@ def routes(server: Server) -> list[BaseRoute]:
         ("/runs/{run_id}", run.timeline, "run"),
         ("/runs/{run_id}/live", live.run_live, "run-live"),
         ("/runs/{run_id}/calls/{step:int}", run.call, "call"),
+        ("/runs/{run_id}/calls/{step:int}/child", run.child, "child"),
         ("/runs/{run_id}/state", run.state_at, "state"),
         ("/runs/{run_id}/dialogue", run.dialogue, "dialogue"),
         ("/runs/{run_id}/decisions", run.decisions, "decisions"),

@@ -20,9 +20,9 @@ from holdfast.store.base import Store
 from holdfast.views.position import ranges
 from holdfast.web.auth import require
 from holdfast.web.pages.inbox import json_of
-from holdfast.web.pages.reader import RunView
 from holdfast.web.pages.render import linker, page
 from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.reader import RunView
 from holdfast.words.text import count
 
 Form = dict[str, str]

@@ -15,6 +15,8 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
+from holdfast.views.tally import Tally
+from holdfast.web.api.events import resumed
 from holdfast.web.api.requests import Refused
 from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
@@ -66,11 +68,12 @@ async def run_live(site: Site, request: Request) -> Response:
     require(request, "stream")
     view = await site.view(request.path_params["run_id"])
     seen = whole(request.query_params, "seq", view.state.seq)
-    given = request.headers.get("last-event-id", "")
     assert seen is not None
-    return _stream(
-        site, request, _run_updates(site, request, int(given) if given.isdecimal() else seen)
-    )
+    try:
+        start = resumed(request.headers.get("last-event-id", ""), seen)
+    except Refused as refused:
+        return problem_response(refused.found, refused.headers)
+    return _stream(site, request, _run_updates(site, request, start))
 
 
 async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[str]:
@@ -115,13 +118,7 @@ async def _list_updates(site: Site, request: Request, newest: int) -> AsyncItera
         tally = await site.tally()
         fresh = await site.server.call(lambda store: store.runs(limit=100))
         new = sum(row.cursor > newest for row in fresh) if newest else 0
-        said = html(
-            request,
-            "runs_live.html",
-            new=new,
-            query=request.query_params.get("q", ""),
-            **counts_of(tally),
-        )
+        said = _list_part(request, tally, new)
         if said != before:
             before = said
             yield message(said)
@@ -129,3 +126,12 @@ async def _list_updates(site: Site, request: Request, newest: int) -> AsyncItera
             yield ": still here\n\n"
         await site.server.feed.wait(NEWEST, fresh[0].cursor if fresh else -1, RUNNING_SECONDS)
         await asyncio.sleep(APART_SECONDS * 4)
+
+
+def _list_part(request: Request, tally: Tally, new: int) -> str:
+    """What changes on the page that has opened the stream: the inbox, which says how many runs it shows, or the list."""
+    shown = whole(request.query_params, "people")
+    if shown is not None:
+        return html(request, "inbox_live.html", people=tally.counts["people"], shown=shown)
+    query = request.query_params.get("q", "")
+    return html(request, "runs_live.html", new=new, query=query, **counts_of(tally))

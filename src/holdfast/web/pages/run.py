@@ -19,13 +19,15 @@ from holdfast.views.spans import SpanRow, grouped
 from holdfast.web.auth import require
 from holdfast.web.pages import chart
 from holdfast.web.pages.chart import Scale, idle_gaps
-from holdfast.web.pages.reader import RunView
 from holdfast.web.pages.render import page
 from holdfast.web.pages.site import Site, is_fragment, whole
+from holdfast.web.reader import RunView
 from holdfast.words.advice import advice
 from holdfast.words.signs import CALL_SIGNS, MARK_SIGNS, SPAN_SIGNS
 from holdfast.words.text import compact, cut, visible
 
+CHILD_ROWS: Final = 50
+"""So many rows of a child run are shown in place."""
 ROWS: Final = 140
 """So many rows are a page of about 120 KB."""
 EVENTS: Final = 100
@@ -109,16 +111,7 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
     live = view.row.status == "running"
     whole_end = _end(view)
     drawn_as = (query.get("gaps"), whole_end)
-    if drawn_as not in view.drawn:
-        gaps = [] if query.get("gaps") == "off" else idle_gaps(spans, spans.start, whole_end)
-        view.drawn[drawn_as] = gaps, Scale(spans.start, whole_end, gaps)
-    gaps, overview = view.drawn[drawn_as]
-    zoom = _zoom(request, spans.start, whole_end)
-    scale = (
-        Scale(*zoom, gaps=[g for g in gaps if g.start >= zoom[0] and g.end <= zoom[1]])
-        if zoom
-        else overview
-    )
+    overview, scale, zoom = _scales(request, view)
     only, after = query.get("only", ""), whole(query, "after", -1) or -1
     later = (row for row in spans.rows if row.seq > after and _is_shown(row, only, view))
     matching = list(itertools.islice(later, ROWS + 1))
@@ -153,6 +146,20 @@ def _end(view: RunView) -> int:
         return spans.end
     step = max(1, (view.now - spans.start) // 500)
     return max(spans.end, spans.start + ((view.now - spans.start) // step + 1) * step)
+
+
+def _scales(request: Request, view: RunView) -> tuple[Scale, Scale, tuple[int, int] | None]:
+    """The scale of the whole run, the one of the part that is shown, and that part if it is not all."""
+    spans, end, off = view.spans, _end(view), request.query_params.get("gaps")
+    if (off, end) not in view.drawn:
+        gaps = [] if off == "off" else idle_gaps(spans, spans.start, end)
+        view.drawn[off, end] = Scale(spans.start, end, gaps)
+    overview: Scale = view.drawn[off, end]
+    zoom = _zoom(request, spans.start, end)
+    if zoom is None:
+        return overview, overview, None
+    within = [g for g in overview.gaps if g.start >= zoom[0] and g.end <= zoom[1]]
+    return overview, Scale(*zoom, gaps=within), zoom
 
 
 def _overview(
@@ -239,6 +246,30 @@ def _legend(rows: list[SpanRow], view: RunView) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = [(f"bar {k}", s) for k, s in SPAN_SIGNS.items() if k in kinds]
     marks = {mark.kind for mark in view.spans.marks}
     return found + [("mark", sign) for kind, sign in MARK_SIGNS.items() if kind in marks]
+
+
+# ── a child run, in place ──────────────────────────────────────────────────────────────────────
+
+
+async def child(site: Site, request: Request) -> Response:
+    """The rows of a call's child run, on the scale of this run's timeline."""
+    require(request, "timeline")
+    view = await site.view(request.path_params["run_id"])
+    found = view.state.call(request.path_params["step"])
+    if found is None or not found.child:
+        raise NotFound(
+            f"step {request.path_params['step']} of run {view.state.id!r} has no child run"
+        )
+    inner = await site.view(found.child)
+    _, scale, _ = _scales(request, view)
+    rows = [_drawn([row], scale, inner) for row in inner.spans.rows[:CHILD_ROWS]]
+    return page(
+        request,
+        "run/child_rows.html",
+        rows=rows,
+        state=inner.state,
+        more=max(0, len(inner.spans.rows) - CHILD_ROWS),
+    )
 
 
 # ── one call ─────────────────────────────────────────────────────────────────────────────────

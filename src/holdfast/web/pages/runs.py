@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -48,10 +50,19 @@ async def list_runs(site: Site, request: Request) -> Response:
         found=found,
         message=message,
         cursor=cursor,
+        in_text=in_text(query),
+        address=str(request.url.replace(query=urlencode({"q": query}))),
         now=now,
         newest=found.runs[0].cursor if found.runs and cursor is None else 0,
         **counts_of(await site.tally()),
     )
+
+
+def in_text(query: str) -> str:
+    """The same words as a search of what runs contain; empty if the search has other terms than bare words."""
+    words = query.split()
+    is_plain = all(re.fullmatch(r'[^-":][^":]*', word) for word in words)
+    return f'"{query}"' if words and is_plain else ""
 
 
 def counts_of(tally: Tally) -> dict[str, object]:

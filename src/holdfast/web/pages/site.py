@@ -1,4 +1,4 @@
-"""What the pages of one server share: the reader of runs, and counts that are kept for a moment."""
+"""What the pages of one server share: counts that are kept for a moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.store.base import Store
 from holdfast.views.tally import Tally, tally
 from holdfast.web.api.events import Streams
 from holdfast.web.context import Server
-from holdfast.web.pages.reader import RunReader, RunView
+from holdfast.web.reader import RunView
 
 COUNTS_SECONDS: Final = 2.0
 """Counts on pages may be so old: many viewers cost no more than one."""
@@ -26,14 +26,13 @@ class Site:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.reader = RunReader()
         self.streams = Streams(server.limits.streams_per_user, server.limits.streams)
         self._lock = threading.Lock()
         self._tally: tuple[float, Tally] | None = None
 
     async def view(self, run_id: str) -> RunView:
         """The run now."""
-        return await self.server.call(lambda store: self.reader.read(store, run_id))
+        return await self.server.call(lambda store: self.server.reader.read(store, run_id))
 
     async def tally(self) -> Tally:
         """How many runs there are of each status, as of a moment ago."""

@@ -163,6 +163,8 @@
   let paused = false;
   if (stream) {
     show("connecting");
+    // htmx repeats a connection that was lost, but not a first one that was refused.
+    setTimeout(() => { if (live.dataset.state === "connecting") show("not live"); }, 10000);
     stream.addEventListener("htmx:sse:after:connection", () => show(paused ? "paused" : "live"));
     stream.addEventListener("htmx:sse:error", (event) => {
       if (event.detail?.status === 401) { event.detail.connection.cancelled = true; stream.remove(); show("signed out"); }
@@ -182,6 +184,12 @@
       if (busy && !event.detail.message.event) { held.push(1); event.preventDefault(); }
     });
     stream.addEventListener("htmx:sse:after:message", () => showTimes());
+    // Connected from here, not by an attribute in the page: htmx reads the page as soon as it is loaded itself, and its
+    // extension for streams may still be on the way then. A timer, so that htmx (whose timer is older) comes first.
+    setTimeout(() => {
+      stream.setAttribute("hx-sse:connect", stream.dataset.live);
+      htmx.process(stream);
+    });
   }
   function togglePause() {
     if (!stream) return;

@@ -1,0 +1,50 @@
+"""Passwords in the URLs of stores: hidden where people read a URL, put back where one is pasted. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+MASK: Final = "***"
+"""Shown instead of a password. The command line asks for the password where a URL has this one."""
+
+
+_PASSWORD: Final = re.compile(
+    r"""(?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
+      | (?P<key>\b(?:ssl)?password\s*=\s*)     # password=… in a connection string or a query
+        (?:'(?:\\.|[^'\\])*'? | (?:\\.|[^\s\\&])*)
+    """,
+    re.VERBOSE,
+)
+
+
+def without_password(url: str) -> str:
+    """The same for people to read, with MASK for the password."""
+    return _PASSWORD.sub(lambda found: _replaced(found, MASK), url)
+
+
+def has_masked_password(url: str) -> bool:
+    """Whether the password of this URL is MASK."""
+    return any(_is_masked(found) for found in _PASSWORD.finditer(url))
+
+
+def with_password(url: str, password: str) -> str:
+    """The URL with this password in place of MASK."""
+    if "://" in url:
+        written = quote(password, safe="")
+    else:
+        escaped = password.replace("\\", "\\\\").replace("'", "\\'")
+        written = f"'{escaped}'"
+    return _PASSWORD.sub(
+        lambda found: _replaced(found, written) if _is_masked(found) else found[0], url
+    )
+
+
+def _is_masked(found: re.Match[str]) -> bool:
+    return found[0] == _replaced(found, MASK)
+
+
+def _replaced(found: re.Match[str], password: str) -> str:
+    """The place of a password, with another one."""
+    return f"{found['user']}:{password}@" if found["user"] else f"{found['key']}{password}"
