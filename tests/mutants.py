@@ -655,7 +655,7 @@ MUTANTS = (
     ),
     Mutant(
         "a timeout of the code cancels at any time",
-        "runtime/call/task_factory.py::LineTask.cancel",
+        "runtime/call/line_task.py::LineTask.cancel",
         "current_branch() is not None",
         "current_branch() is None",
         ("tests/runtime/test_branches.py", "-k", "timeout and sqlite"),

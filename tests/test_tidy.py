@@ -1,5 +1,5 @@
-"""The rules of the house, as tests: which room may open a door to which, what a pure core may
-touch, and what nobody may do anywhere. Each failure says what to do instead.
+"""The rules of the code, as tests: which package may import which, what the pure core may use, and what no module
+may do. Each failure says what to do instead.
 
 The code is read, not run (but for the public names), so a rule holds also for what no test
 executes. Lengths are only shown at the end of the run: a figure is a place to look, not a verdict.
@@ -18,10 +18,10 @@ import pytest
 PACKAGE = "holdfast"
 SRC = Path(__file__).parent.parent / "src" / PACKAGE
 
-# A module imports only from floors below its own; rooms on one floor do not know each other.
+# A module imports only from layers below its own; packages of one layer do not import each other.
 # So control and views never import runtime: a person can approve and look on a machine that has
 # none of the agent's code.
-FLOORS = (
+LAYERS = (
     {"waiting"},  # what a run is waiting for, as data: errors carry it
     {"errors"},
     {"core"},
@@ -30,7 +30,7 @@ FLOORS = (
     {"runtime", "control", "views", "event_stream"},
     # operations on a store; one step of a run again, away from its store; run or resume
     {"bulk", "bundle", "check", "doctor", "gc", "dry_fork", "execution"},
-    {"app"},  # the Holdfast object: one door to runtime, control and views
+    {"app"},  # the Holdfast object: the one entry point to runtime, control and views
     {"aio"},  # the same for event loops
     {"agents"},
     {""},  # holdfast/__init__.py: the public names
@@ -41,8 +41,8 @@ FLOORS = (
 )
 # Inside runtime, a sub-package imports only from those before it, and from itself.
 RUNTIME_LAYERS = ("declare", "lines", "log", "call", "api", "exec")
-FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-WINDOWS = {"lua", "api", "web", "mcp", "client", "cli"}
+LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
+INTERFACES = {"lua", "api", "web", "mcp", "client", "cli"}
 OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.
@@ -56,7 +56,7 @@ PURE_MODULES = {
 IMPURE_METHODS = {"now", "utcnow", "today", "uuid1", "uuid4", "uuid6", "uuid7", "uuid8"}
 IMPURE_CALLS = {"open", "input", "print", "breakpoint", "id"}
 
-# What reads these can be made to run code that somebody else wrote.
+# Reading these formats can execute code that is in the data.
 UNSAFE_MODULES = {
     "pickle",
     "cPickle",
@@ -89,12 +89,12 @@ LONG_FUNCTION_LINES = 70
 WIDE_CALL_PARAMETERS = 8
 
 
-# -- reading the house -------------------------------------------------------------------------
+# -- reading the modules ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported thing: where it stands, the module it comes from, and the name if any."""
+    """One imported thing: its line, the module it comes from, and the name if any."""
 
     line: int
     module: str
@@ -119,9 +119,9 @@ class Module:
     tree: ast.Module
 
     @property
-    def room(self) -> str:
-        """The part that decides its floor: `store` for holdfast.store.sqlite, `` for the root."""
-        return room_of(self.name)
+    def package(self) -> str:
+        """The package that decides its layer: `store` for holdfast.store.sqlite, `` for the root."""
+        return package_of(self.name)
 
     def at(self, node: ast.AST) -> str:
         return f"{self.name}:{getattr(node, 'lineno', 1)}"
@@ -147,37 +147,37 @@ class Module:
                     yield Import(node.lineno, base, alias.name)
 
 
-def room_of(name: str) -> str:
+def package_of(name: str) -> str:
     parts = name.split(".")
     return parts[1] if len(parts) > 1 else ""
 
 
-def read_house(src: Path) -> dict[str, Module]:
-    house = {}
+def read_modules(src: Path) -> dict[str, Module]:
+    modules = {}
     for path in sorted(src.rglob("*.py")):
         parts = list(path.relative_to(src.parent).with_suffix("").parts)
         if parts[-1] == "__init__":
             parts.pop()
         source = path.read_text(encoding="utf-8")
-        house[".".join(parts)] = Module(".".join(parts), path, source, ast.parse(source))
-    return house
+        modules[".".join(parts)] = Module(".".join(parts), path, source, ast.parse(source))
+    return modules
 
 
-HOUSE = read_house(SRC)
+MODULES = read_modules(SRC)
 
 
-def target_of(imported: Import, house: dict[str, Module]) -> str | None:
-    """The module of ours that an import opens, or None for somebody else's."""
+def target_of(imported: Import, modules: dict[str, Module]) -> str | None:
+    """The module of this package that is imported, or None for another package's."""
     target = imported.dotted
-    while target and target not in house:
+    while target and target not in modules:
         target = target.rpartition(".")[0]
     return target or None
 
 
-def doors(module: Module, house: dict[str, Module]) -> Iterator[tuple[Import, str]]:
+def imports_within(module: Module, modules: dict[str, Module]) -> Iterator[tuple[Import, str]]:
     """The imports of our own modules, each with the module it opens."""
     for imported in module.imports:
-        target = target_of(imported, house)
+        target = target_of(imported, modules)
         if target and target != module.name:
             yield imported, target
 
@@ -207,31 +207,31 @@ def public_names(module: Module) -> set[str]:
 # -- the rules: each yields what breaks it -----------------------------------------------------
 
 
-def wrong_doors(module: Module, house: dict[str, Module]) -> Iterator[str]:
-    for imported, target in doors(module, house):
+def wrong_imports(module: Module, modules: dict[str, Module]) -> Iterator[str]:
+    for imported, target in imports_within(module, modules):
         where = f"{module.name}:{imported.line} imports {target}"
-        here, there = module.room, room_of(target)
+        here, there = module.package, package_of(target)
         if here == "testing":
-            if there in WINDOWS:
-                yield f"{where}: testing may import anything but the windows"
+            if there in INTERFACES:
+                yield f"{where}: testing may import anything but the interfaces"
         elif there == "testing":
-            if here != "cli":  # `holdfast test` is the kit's window
+            if here != "cli":  # `holdfast test` is the interface of testing
                 yield f"{where}: nothing imports testing but the command line"
         elif here == "integrations":
-            if imported.name not in public_names(house[target]):
+            if imported.name not in public_names(modules[target]):
                 yield f"{where} ({imported.name}): integrations use only names listed in an __all__"
         elif there == "integrations":
-            yield f"{where}: integrations are imported by users, by nobody here"
-        elif here not in FLOOR_OF or there not in FLOOR_OF:
-            continue  # test_every_room_has_a_floor says so
-        elif here != there and FLOOR_OF[there] >= FLOOR_OF[here]:
+            yield f"{where}: integrations are imported by users, not by this package"
+        elif here not in LAYER_OF or there not in LAYER_OF:
+            continue  # test_every_package_has_a_layer says so
+        elif here != there and LAYER_OF[there] >= LAYER_OF[here]:
             yield f"{where}: {there or PACKAGE} is not below {here or PACKAGE}"
 
 
-def wrong_layers(module: Module, house: dict[str, Module]) -> Iterator[str]:
+def wrong_layers(module: Module, modules: dict[str, Module]) -> Iterator[str]:
     """Imports from a layer of runtime to one above it."""
     here = layer_of(module.name)
-    for imported, target in doors(module, house) if here is not None else ():
+    for imported, target in imports_within(module, modules) if here is not None else ():
         there = layer_of(target)
         if there is not None and here is not None and there > here:
             yield f"{module.name}:{imported.line} imports {target}, which is in a higher layer"
@@ -243,9 +243,12 @@ def layer_of(name: str) -> int | None:
     return RUNTIME_LAYERS.index(parts[2]) if parts[1:2] == ["runtime"] and len(parts) > 2 else None
 
 
-def circles(house: dict[str, Module]) -> list[list[str]]:
+def import_cycles(modules: dict[str, Module]) -> list[list[str]]:
     """Groups of modules that import each other, however hidden: strongly connected components."""
-    graph = {name: sorted({to for _, to in doors(module, house)}) for name, module in house.items()}
+    graph = {
+        name: sorted({to for _, to in imports_within(module, modules)})
+        for name, module in modules.items()
+    }
     reach: dict[str, set[str]] = {}
     for start, targets in graph.items():
         seen: set[str] = set()
@@ -306,7 +309,7 @@ def built_sql(module: Module) -> Iterator[str]:
 
 
 def printing(module: Module) -> Iterator[str]:
-    if module.room != "cli":
+    if module.package != "cli":
         for node, name, on_something in calls(module):
             if name == "print" and not on_something:
                 yield module.at(node)
@@ -314,7 +317,7 @@ def printing(module: Module) -> Iterator[str]:
 
 def unchecked_blobs(module: Module) -> Iterator[str]:
     """Reads of values outside the log that are not compared with their digest."""
-    if module.name == "holdfast.store.artifacts" or module.room == "testing":
+    if module.name == "holdfast.store.artifacts" or module.package == "testing":
         return
     for node, name, on_something in calls(module):
         if name == "blob" and on_something:
@@ -388,54 +391,56 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -
     return sum(1 for line in text if line and not line.startswith("#"))
 
 
-# -- the house as it stands --------------------------------------------------------------------
+# -- the package as it is --------------------------------------------------------------------
 
-each_module = pytest.mark.parametrize("module", HOUSE.values(), ids=HOUSE.keys())
+each_module = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
 
 
-def test_there_is_a_house() -> None:
+def test_the_modules_are_found() -> None:
     """The rules below are about something: a moved folder would make them all pass."""
-    assert f"{PACKAGE}.errors" in HOUSE
+    assert f"{PACKAGE}.errors" in MODULES
 
 
-def test_every_room_has_a_floor() -> None:
-    """A new top-level module is given its place in FLOORS, and in DESIGN's list, first."""
-    rooms = {module.room for module in HOUSE.values()}
+def test_every_package_has_a_layer() -> None:
+    """A new top-level module is given its place in LAYERS, and in DESIGN's list, first."""
+    packages = {module.package for module in MODULES.values()}
 
-    assert set() == rooms - FLOOR_OF.keys() - OUTSIDE
+    assert set() == packages - LAYER_OF.keys() - OUTSIDE
 
 
 @each_module
-def test_imports_go_down_the_floors(module: Module) -> None:
-    """errors → core → store → runtime | control | views → agents → public names → windows."""
-    assert [] == list(wrong_doors(module, HOUSE))
+def test_imports_go_down_the_layers(module: Module) -> None:
+    """errors → core → store → runtime | control | views → agents → public names → interfaces."""
+    assert [] == list(wrong_imports(module, MODULES))
 
 
 @each_module
 def test_imports_inside_runtime_go_to_lower_layers(module: Module) -> None:
     """declare → lines → log → call → api → exec."""
-    assert [] == list(wrong_layers(module, HOUSE))
+    assert [] == list(wrong_layers(module, MODULES))
 
 
 def test_a_module_of_runtime_that_imports_a_higher_layer_is_found() -> None:
-    house = house_of(
+    modules = modules_of(
         runtime="", runtime__call="", runtime__call__gate="from holdfast.runtime.exec import engine",
         runtime__exec="", runtime__exec__engine="from holdfast.runtime.call.gate import gate",
     )  # fmt: skip
 
-    found = [name for name, module in house.items() if list(wrong_layers(module, house))]
+    found = [name for name, module in modules.items() if list(wrong_layers(module, modules))]
     assert ["holdfast.runtime.call.gate"] == found
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Not even below TYPE_CHECKING or inside a function: move what both need one floor down."""
-    assert [] == circles(HOUSE)
+def test_there_is_no_import_cycle() -> None:
+    """Not even below TYPE_CHECKING or inside a function: move what both need one layer down."""
+    assert [] == import_cycles(MODULES)
 
 
-@pytest.mark.parametrize("name", [name for name in HOUSE if room_of(name) in {"core", "errors"}])
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if package_of(name) in {"core", "errors"}]
+)
 def test_the_core_is_pure(name: str) -> None:
     """Time, chance, files and threads come in from outside, as values, through runtime."""
-    assert [] == list(impurities(HOUSE[name]))
+    assert [] == list(impurities(MODULES[name]))
 
 
 @each_module
@@ -446,7 +451,7 @@ def test_every_module_says_what_it_is(module: Module) -> None:
 
 @each_module
 def test_nothing_stored_can_become_code(module: Module) -> None:
-    """No pickle, yaml, eval or exec: what is read from a store is data, whoever wrote it."""
+    """No pickle, yaml, eval or exec: what is read from a store is data."""
     assert [] == list(unsafe_code(module))
 
 
@@ -470,7 +475,7 @@ def test_every_blob_is_compared_with_its_digest(module: Module) -> None:
 
 @each_module
 def test_modules_hold_no_state(module: Module) -> None:
-    """State lives in objects that somebody made. A constant is spelled IN_CAPITALS."""
+    """State is kept in objects that a caller creates. A constant is spelled IN_CAPITALS."""
     assert [] == list(module_state(module))
 
 
@@ -500,21 +505,21 @@ def test_only_the_places_that_wait_for_all_tests_sleep() -> None:
 
 def test_lengths_are_worth_a_look(record_property: Callable[[str, object], None]) -> None:
     """Long files and functions are listed at the end of the run and fail nothing."""
-    for module in HOUSE.values():
+    for module in MODULES.values():
         for figure in figures(module):
             record_property("worth a look", figure)
 
 
-# -- the rules themselves, on a house that breaks them -----------------------------------------
+# -- the rules themselves, on modules that break them ----------------------------------------
 
 
-def house_of(**files: str) -> dict[str, Module]:
-    """A house from texts: `core__events` is holdfast/core/events.py, `root` the package itself."""
-    house = {}
+def modules_of(**files: str) -> dict[str, Module]:
+    """Modules from texts: `core__events` is holdfast/core/events.py, `root` the package itself."""
+    modules = {}
     for key, source in files.items():
         name = PACKAGE if key == "root" else f"{PACKAGE}.{key.replace('__', '.')}"
-        house[name] = Module(name, Path(f"{key}.py"), source, ast.parse(source))
-    return house
+        modules[name] = Module(name, Path(f"{key}.py"), source, ast.parse(source))
+    return modules
 
 
 @pytest.mark.parametrize(
@@ -535,16 +540,18 @@ def house_of(**files: str) -> dict[str, Module]:
         ("cli__x", "from holdfast.integrations import openai"),
     ],
 )
-def test_a_wrong_door_is_found(importer: str, statement: str) -> None:
-    """Whatever the spelling, and wherever in the file it stands."""
-    house = house_of(
+def test_a_wrong_import_is_found(importer: str, statement: str) -> None:
+    """In every form, anywhere in the file."""
+    modules = modules_of(
         root="__all__ = ['Holdfast']", store="", store__base="", control="", runtime="",
         runtime__log="", runtime__log__clock="", cli="", testing="", testing__crashes="", integrations="",
         integrations__openai="",
     )  # fmt: skip
-    house |= house_of(**{importer: statement})
+    modules |= modules_of(**{importer: statement})
 
-    assert 1 == len(list(wrong_doors(house[f"{PACKAGE}.{importer.replace('__', '.')}"], house)))
+    assert 1 == len(
+        list(wrong_imports(modules[f"{PACKAGE}.{importer.replace('__', '.')}"], modules))
+    )
 
 
 @pytest.mark.parametrize(
@@ -560,27 +567,27 @@ def test_a_wrong_door_is_found(importer: str, statement: str) -> None:
         ),
     ],
 )
-def test_a_right_door_is_left_alone(importer: str, statement: str) -> None:
-    """Down the floors, within one room, and public names from outside."""
-    house = house_of(
+def test_a_right_import_is_accepted(importer: str, statement: str) -> None:
+    """Down the layers, within one package, and public names from outside."""
+    modules = modules_of(
         root="__all__ = ['Holdfast']", core="", core__events="", store="", store__base="",
         views="", runtime="", runtime__log="", runtime__log__clock="", testing="", testing__crashes="",
     )  # fmt: skip
-    house |= house_of(**{importer: statement})
+    modules |= modules_of(**{importer: statement})
 
-    assert [] == list(wrong_doors(house[f"{PACKAGE}.{importer.replace('__', '.')}"], house))
+    assert [] == list(wrong_imports(modules[f"{PACKAGE}.{importer.replace('__', '.')}"], modules))
 
 
-def test_a_circle_is_found_though_half_of_it_is_hidden() -> None:
+def test_an_import_cycle_is_found_though_half_of_it_is_hidden() -> None:
     """One import at the top, one in a function; a third module stays out of it."""
-    house = house_of(
+    modules = modules_of(
         core="",
         core__a="from holdfast.core import b",
         core__b="def f():\n    from holdfast.core.a import x",
         core__c="from holdfast.core import a",
     )
 
-    assert [["holdfast.core.a", "holdfast.core.b"]] == circles(house)
+    assert [["holdfast.core.a", "holdfast.core.b"]] == import_cycles(modules)
 
 
 @pytest.mark.parametrize(
@@ -610,7 +617,7 @@ def test_a_circle_is_found_though_half_of_it_is_hidden() -> None:
 )
 def test_a_broken_rule_is_found(rule: Callable[[Module], Iterator[str]], source: str) -> None:
     """Each rule fails for what it forbids."""
-    assert 1 == len(list(rule(house_of(core__x=source)["holdfast.core.x"])))
+    assert 1 == len(list(rule(modules_of(core__x=source)["holdfast.core.x"])))
 
 
 @pytest.mark.parametrize(
@@ -628,7 +635,7 @@ def test_a_broken_rule_is_found(rule: Callable[[Module], Iterator[str]], source:
 )
 def test_a_kept_rule_is_left_alone(rule: Callable[[Module], Iterator[str]], source: str) -> None:
     """No rule cries at what looks alike and is fine."""
-    assert [] == list(rule(house_of(core__x=source)["holdfast.core.x"]))
+    assert [] == list(rule(modules_of(core__x=source)["holdfast.core.x"]))
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,15 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import bundle, control, views
-from holdfast.bulk import BulkReport, BulkVerb, bulk
-from holdfast.check import CheckedRun, check
+from holdfast import control, views
 from holdfast.core.events import Event
 from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
-from holdfast.doctor import Diagnosis, examine
-from holdfast.dry_fork import DryStep, dry_fork
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.event_stream import stream
 from holdfast.execution import (
     await_result,
     continue_run,
@@ -34,17 +29,23 @@ from holdfast.execution import (
     restart,
     start_by_name,
 )
-from holdfast.gc import Collected, gc
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare.registration import register
 from holdfast.runtime.declare.specs import AgentSpec, agent_spec, run_request
-from holdfast.runtime.exec.dry_run import Replayed, replay
 from holdfast.runtime.exec.engine import Engine, Options
-from holdfast.runtime.exec.schedules import define as define_schedule
-from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole
 from holdfast.store.opening import open_store
+
+if TYPE_CHECKING:  # imported where they are used: most processes only run agents
+    from holdfast.bulk import BulkReport, BulkVerb
+    from holdfast.bundle import Imported
+    from holdfast.check import CheckedRun
+    from holdfast.doctor import Diagnosis
+    from holdfast.dry_fork import DryStep
+    from holdfast.gc import Collected
+    from holdfast.runtime.exec.dry_run import Replayed
+    from holdfast.runtime.exec.worker import Report, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -226,7 +227,7 @@ class Holdfast:
     def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
                override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
                budget: Budget | None = None) -> Any:  # fmt: skip
-        """Go on with a run: a failed one from its failed step, a paused one, one that waits.
+        """Resume a run: a failed one from its failed step, a paused one, or one that is waiting.
 
         `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
         limits, and those of its open child runs. A run that failed by a limit needs that to continue.
@@ -256,8 +257,8 @@ class Holdfast:
         return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
 
     def drive(self, run_id: str) -> Any:
-        """Execute a run if it can go on and nobody else does: for engines that deliver work at least
-        once. A second delivery is harmless. What may be resumed is as for `resume`."""
+        """Execute a run if it can continue and no other process executes it: for engines that deliver work at least
+        once. A second delivery is harmless. The same runs can be continued as with `resume`."""
         row, spec = find(self.engine, run_id)
         return perform(self.engine, continue_run(self.engine, row, spec, wait=False, check=True))
 
@@ -273,14 +274,16 @@ class Holdfast:
         grace: float = 10.0,
         report: Callable[[Report], None] | None = None,
     ) -> Worker:
-        """A worker for these agents, or for all that this object knows; `worker.run()` begins.
+        """A worker for these agents, or for all that are registered with this object; `worker.run()` starts it.
 
-        Told to stop, it gives its runs back at their next boundary, and what is inside a call for longer
-        than `grace` seconds too. `report` is called with what becomes of each run.
+        When it is stopped, it releases its runs at their next boundary. A run that is inside a call for longer
+        than `grace` seconds is released too. `report` is called with the outcome of each run.
         """
         specs = None if agents is None else specs_of(agents)
         for spec in specs or ():
             self.engine.learn(spec)
+        from holdfast.runtime.exec.worker import Worker
+
         made = Worker(
             self.engine, agents=specs, concurrency=concurrency, grace=grace, report=report
         )
@@ -321,7 +324,9 @@ class Holdfast:
         """
         spec = agent_spec(agent)
         self.engine.learn(spec)
-        return define_schedule(
+        from holdfast.runtime.exec.schedules import define
+
+        return define(
             self.store, spec, cron, zone=tz, input=input or {}, priority=priority, catch_up=catch_up,
             schedule_id=id if id is not None else spec.name,
         )  # fmt: skip
@@ -331,9 +336,9 @@ class Holdfast:
         return self.store.schedules.all()
 
     def unschedule(self, schedule_id: str) -> None:
-        """Forget a schedule. Runs that it has started are not touched."""
+        """Delete a schedule. Runs that it has started are not changed."""
         if not self.store.schedules.delete(schedule_id):
-            raise NotFound(f"there is no schedule {schedule_id!r}; `holdfast schedules` lists them")
+            raise NotFound(f"schedule {schedule_id!r} not found; `holdfast schedules` lists them")
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
@@ -368,6 +373,8 @@ class Holdfast:
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. Blocks while there are none."""
         views.row_of(self.store, run_id)
+        from holdfast.event_stream import stream
+
         return stream(self.store, run_id, after=after)
 
     def artifact(self, run_id: str, name: str) -> bytes:
@@ -398,6 +405,8 @@ class Holdfast:
     def replay(self, run_id: str) -> Replayed:
         """Run the code against the log, without executing any tool or writing anything."""
         row = views.row_of(self.store, run_id)
+        from holdfast.runtime.exec.dry_run import replay
+
         return replay(self.store, row, self.engine.agent_of(row))
 
     # ── integrations ─────────────────────────────────────────────────────────────────────
@@ -455,6 +464,8 @@ class Holdfast:
              dry_run: bool = False, by: str = "", why: str = "") -> BulkReport:  # fmt: skip
         """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
         `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        from holdfast.bulk import bulk
+
         return bulk(
             self.store, verb, query, runs=runs, newest=newest, dry_run=dry_run, by=by, why=why
         )
@@ -470,6 +481,8 @@ class Holdfast:
     ) -> Collected:
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
         snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
+        from holdfast.gc import gc
+
         return gc(
             self.store,
             older_than_us=None if older_than is None else microseconds(older_than, "older_than"),
@@ -483,21 +496,29 @@ class Holdfast:
 
     def export(self, run_id: str) -> list[str]:
         """A run as lines of JSON: its log, chained as it is, and its artifacts. (`bundle.export` reads page by page.)"""
+        from holdfast import bundle
+
         return list(bundle.export(self.store, run_id))
 
-    def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+    def import_run(self, lines: Iterable[str]) -> Imported:
         """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
         ended is paused."""
+        from holdfast import bundle
+
         return bundle.import_run(self.store, bundle.read(lines))
 
     def doctor(self) -> Diagnosis:
         """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
+        from holdfast.doctor import examine
+
         return examine(self.store)
 
     def check(self, *agents: Callable[..., Any], failed: bool = False) -> list[CheckedRun]:
         """Would unfinished runs agree with the code of these agents (or of all that this object knows)? Nothing is
         executed or written."""
         specs = {spec.name: spec for spec in specs_of(agents)} or self.engine.agents
+        from holdfast.check import check
+
         return check(self.store, specs, failed=failed)
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
@@ -522,7 +543,7 @@ class Holdfast:
 
     def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "",
                why: str = "") -> None:  # fmt: skip
-        """Send a signal. It is kept if nobody waits for it yet; the same `signal_id` counts once."""
+        """Send a signal. It is kept if the run is not waiting for it yet; the same `signal_id` counts once."""
         control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
     def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
@@ -546,7 +567,7 @@ class Holdfast:
         )
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """Stop the run at its next call, until somebody resumes it."""
+        """Stop the run at its next call, until it is resumed."""
         control.pause(self.store, run_id, by=by, why=why)
 
     def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
@@ -555,7 +576,7 @@ class Holdfast:
         self.engine.lookout.notice_cancel_of_tree(run_id)
 
     def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """Take back what the run did, newest first (the next worker or hf.resume does it)."""
+        """Undo what the run did, newest first. The next worker, or `hf.resume`, does it."""
         control.undo(self.store, run_id, by=by, why=why)
 
     @overload
@@ -576,6 +597,8 @@ class Holdfast:
                 raise InvalidInput("a fork with mocks makes no run, so it takes no id")
             row = views.row_of(self.store, run_id)
             self.engine.agent_of(row)
+            from holdfast.dry_fork import dry_fork
+
             return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})
         new_id = id if id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         control.fork(self.store, run_id, step, new_id, state or {}, by=by, why=why)

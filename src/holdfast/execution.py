@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+from msgspec import Struct
 
 from holdfast import control, views
 from holdfast.core.policy import Limits
@@ -28,22 +29,19 @@ WAIT_SECONDS: Final = 5.0
 """How long one wait for a run lasts at most; then it is looked at again. (It cannot end without an event.)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Call this, which may block. A run that it has claimed is released if the caller is cancelled meanwhile."""
 
     fn: Callable[[], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(Struct, frozen=True):
     """Execute this run."""
 
     taken: Taken
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitEvent:
+class AwaitEvent(Struct, frozen=True):
     """Wait until the run's log has an event after this one, or until the time is over."""
 
     run_id: str

@@ -55,14 +55,66 @@ def imported_by(folder: Path, script: str, *words: str) -> set[str]:
 
 
 def test_the_version_costs_what_a_bare_click_program_costs(tmp_path: Path) -> None:
-    """Three modules of our own, and nothing else that a program that does nothing does not import."""
+    """Three modules of our own, a built-in one, and nothing else that a program that does nothing does not import."""
     (tmp_path / "bare.py").write_text(BARE)
 
     ours = imported_by(tmp_path, HOLDFAST, "--version")
     bare = imported_by(tmp_path, "bare.py", "--version")
 
-    assert {"holdfast", "holdfast.cli", "holdfast.errors"} == ours - bare
+    assert {"holdfast", "holdfast.cli", "holdfast.errors", "gc"} == ours - bare
     assert not ours & {"asyncio", "msgspec", "apsw", "psycopg", "rich", "json", "sqlite3"}
+
+
+PROCEDURE = """
+send = Tool { description = "x", input = {}, function(args) return {id = "m-1"} end }
+Mocks { send = {returns = {id = "m-1"}} }
+Procedure { function(input) return {id = send({}).id} end }
+Specifications([[
+Feature: it
+  Scenario: it sends
+    When the procedure runs
+    Then the send tool should be called exactly 1 time
+]])
+"""
+NOT_FOR_ONE_RUN = (
+    "asyncio", "ssl", "socket", "subprocess", "email", "http", "xml", "zoneinfo", "psycopg", "rich", "starlette", "mcp",
+    "pydantic", "holdfast.agents", "holdfast.aio", "holdfast.bundle", "holdfast.check", "holdfast.client",
+    "holdfast.dry_fork", "holdfast.gc", "holdfast.mcp", "holdfast.web", "holdfast.runtime.exec.worker",
+    "holdfast.runtime.lines", "holdfast.runtime.exec.schedules", "holdfast.testing.crash", "holdfast.testing.fork_server",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("test", "it.tac", "--mock"), ("run", "it.tac", "--id", "r1", "--db", "runs.db")],
+    ids=("test", "run"),
+)
+def test_a_procedure_that_asks_no_model_loads_no_event_loop_and_no_models(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Imports are most of the time that a small file takes: what a plain run does not use is not loaded."""
+    pytest.importorskip("lupa")
+    (tmp_path / "it.tac").write_text(PROCEDURE)
+
+    ours = imported_by(tmp_path, HOLDFAST, *words)
+
+    assert {"lupa", "holdfast.lua.program", "holdfast.runtime.exec.engine"} <= ours
+    assert [] == sorted(
+        n for n in ours if f"{n}.".startswith(tuple(f"{m}." for m in NOT_FOR_ONE_RUN))
+    )
+
+
+def test_a_plain_agent_loads_no_event_loop(tmp_path: Path) -> None:
+    """The same for an agent in Python."""
+    (tmp_path / "plain.py").write_text(
+        "from holdfast import agent\n@agent\ndef plain(run):\n    return 1\n"
+    )
+
+    ours = imported_by(tmp_path, HOLDFAST, "run", "plain.py", "--id", "r1", "--db", "runs.db")
+
+    assert [] == sorted(
+        n for n in ours if f"{n}.".startswith(tuple(f"{m}." for m in NOT_FOR_ONE_RUN))
+    )
 
 
 def test_who_only_looks_does_not_load_what_executes(world: Path) -> None:

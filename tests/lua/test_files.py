@@ -202,6 +202,7 @@ the output \\w+ should not be
 the output \\w+ should exist
 the output should contain
 the output \\w+ should match pattern
+the output should be similar to ".*" with \\d+% similarity
 the output \\w+ should be similar to ".*" with \\d+% similarity
 the stop reason should be
 the stop reason should contain

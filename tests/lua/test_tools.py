@@ -145,6 +145,8 @@ def test_a_wrong_declaration_is_refused_with_its_line(
         'Human.approve{message = "Go?", colour = "red"}',
         'Human.input{message = "Name?", size = 3}',
         'Human.notify{message = "Hello", to = "sam"}',
+        'Human.inputs{items = {{id = "a", message = "A?", colour = "red"}}}',
+        "Retry.with_backoff(function() end, {attempts = 2})",
     ],
 )
 def test_an_option_that_is_not_known_is_refused_by_name(body: str, tmp_path: Path) -> None:

@@ -556,7 +556,7 @@ def test_a_parent_out_of_budget_ends_its_open_children_for_the_same_reason(place
 RISKS = st.frozensets(st.sampled_from(["read", "write_local", "external_action"]))
 NAMES = st.frozensets(st.sampled_from(["token", "password"]))
 LIMITS = st.dictionaries(
-    st.sampled_from(Budget.__slots__), st.floats(0, 1e6, allow_nan=False), max_size=5
+    st.sampled_from(Budget.__struct_fields__), st.floats(0, 1e6, allow_nan=False), max_size=5
 )
 POLICIES = st.builds(
     Policy,

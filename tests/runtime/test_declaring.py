@@ -105,7 +105,7 @@ WRONG: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         "jitter": ["0.1", -1, math.nan, 2, [1], True], "retry_on": ["ValueError", [ValueError], ValueError, (5,), None],
         "give_up_on": ["ValueError", [ValueError], ValueError, (5,), None],
     }),
-    (Budget, {name: ["5", -1, math.nan, math.inf, True, [5]] for name in Budget.__slots__}),
+    (Budget, {name: ["5", -1, math.nan, math.inf, True, [5]] for name in Budget.__struct_fields__}),
     (a_rate, {"count": COUNTS, "per": [*SECONDS, 0], "name": TEXTS}),
     (Checkpoint, {"strategy": [5, "text", ["every_step"]], "max_count": COUNTS, "max_age": SECONDS}),
 ]  # fmt: skip

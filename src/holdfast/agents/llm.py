@@ -15,14 +15,14 @@ The loop is written once, as a generator; a small sync and a small async driver 
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from holdfast.agents.models.base import (
     AsyncModel,
@@ -64,30 +64,26 @@ OBSERVATION_CHARS: Final = 20_000
 MODEL_RETRY: Final = Retry(attempts=6, initial=1.0, max_delay=60.0, retry_on=(ModelUnavailable,))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Ask:
+class _Ask(Struct, frozen=True):
     """Call the model, in turn n."""
 
     turn: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Act:
+class _Act(Struct, frozen=True):
     """Call the tools that the model requested, in parallel."""
 
     calls: tuple[ToolRequest, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Observed:
+class _Observed(Struct, frozen=True):
     """The result of a tool call, as the model gets it."""
 
     text: str
     failed: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _EndTurn:
+class _EndTurn(Struct, frozen=True):
     """All tool results are in the dialogue: an iteration ends."""
 
 
@@ -150,8 +146,8 @@ class LLMAgent:
         self._on_text, self._keep_last, self._counter = on_text, keep_last, counter
         self._max_observation_chars = max_observation_chars
         never = (*retry.give_up_on, ModelRefused, ModelIncomplete, InvalidInput)
-        self._retry = dataclasses.replace(retry, give_up_on=never)
-        described = [dataclasses.asdict(use.schema) for use in self._tools.values()]
+        self._retry = replace(retry, give_up_on=never)
+        described = [asdict(use.schema) for use in self._tools.values()]
         self._tools_tokens = counter.count(values.encode(described).decode())
         self._max_tokens = max_context_tokens - self._tools_tokens
         if self._max_tokens < 1:

@@ -9,13 +9,13 @@ This module declares loops and drives them through the flow of `runtime`; it doe
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.agents.loop_states import OwnStates, states_of
 from holdfast.core import events as e
@@ -132,7 +132,7 @@ def _params(
     entry.__annotations__ = {"goal": states.input, **extra, "return": states.kind}
     given = {p.name for p in own[1:]} | {"return"}
     unresolved = {n: why for n, why in found.unresolved.items() if n in given}
-    return dataclasses.replace(Params.of(entry), unresolved=unresolved), states
+    return replace(Params.of(entry), unresolved=unresolved), states
 
 
 class _Loop:

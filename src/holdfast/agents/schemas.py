@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.core import values
 from holdfast.core.values import Codec
@@ -24,8 +24,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What both OpenAI and Anthropic accept as a tool's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSchema:
+class ToolSchema(Struct, frozen=True):
     """A tool as a model sees it."""
 
     name: str
@@ -37,8 +36,7 @@ class WrongArguments(ValueError):
     """What a model gave is not what the tool takes. The message is for the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(Struct, frozen=True):
     """A tool that a model may call: its declaration, its schema, and how to read its arguments."""
 
     fn: Callable[..., Any]

@@ -14,7 +14,6 @@ from contextlib import (
     nullcontext,
     redirect_stdout,
 )
-from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
@@ -22,6 +21,7 @@ from typing import Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
+from msgspec import Struct
 
 from holdfast.cli import text
 from holdfast.errors import HoldfastError, InvalidInput, NoSuchRun, NotFound, NotNow
@@ -188,8 +188,7 @@ def who() -> str:
         return ""
 
 
-@dataclass(frozen=True)
-class Decider:
+class Decider(Struct, frozen=True):
     """Who decides and why, whether to ask before, in which store, and for whom to print."""
 
     by: str

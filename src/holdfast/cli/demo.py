@@ -31,7 +31,7 @@ from holdfast.errors import HoldfastError
 
 HERE = Path(__file__).parent
 RUN = "onboard-ada"
-# How long a dead process keeps its run: short, so that nobody waits, and long enough for a busy machine.
+# How long a dead process keeps its run: short, so that the demo is quick, and long enough for a busy machine.
 LEASE_SECONDS = "3"
 
 

@@ -71,7 +71,7 @@ def send_invite(to: str, slot: str, room: str, agenda: str, idempotency_key: str
     body = {"to": to, "slot": slot, "room": room, "agenda": agenda}
     invite: str = call("POST", "/invites", body, idempotency_key)["id"]
     if os.environ.get("HOLDFAST_DEMO_KILL"):
-        # The worst moment: the invite is sent, and nobody has written that down.
+        # The worst moment: the invite is sent, and that is not recorded yet.
         print(
             f"    [process {os.getpid()}] the invite is sent; kill -9 before it is recorded",
             flush=True,

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from holdfast import views
-from holdfast.cli import acts, describe, text
+from holdfast.cli import describe, text
 from holdfast.cli.common import (
     existing_store,
     json_option,
@@ -61,6 +61,8 @@ def list_runs(search: str, status: str | None, agent: str, parent: str, limit: i
         raise click.UsageError("write status:, agent: and parent: into the search, or leave it out")
     with existing_store(url) as store:
         if search:
+            from holdfast.cli import acts  # here, because it loads what decides
+
             hits = acts.search(store, search, limit=limit, cursor=cursor)
             found, after, is_cut = hits.runs, hits.next, hits.stopped
         else:
@@ -98,14 +100,14 @@ def _print_runs(found: list[RunRow], now: int) -> None:
 
 
 def _waits_for(row: RunRow, now: int) -> str:
-    """What the row says that it waits for; once that is decided, only a worker is missing."""
+    """What the run is waiting for, according to its row: after the decision, only a worker."""
     if row.status in ("pending", "interrupted"):
         return describe.a_worker(row, now)
     return text.visible(row.waiting_for)
 
 
 def _fields(row: RunRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in RunRow.__slots__}
+    return {name: getattr(row, name) for name in RunRow.__struct_fields__}
 
 
 # ── show ─────────────────────────────────────────────────────────────────────────────────────
@@ -255,7 +257,7 @@ def _outcome(call: Call) -> str:
 
 
 def _story(call: Call) -> list[str]:
-    """What the table has no room for: failed attempts, doubt, and how it was resolved."""
+    """What does not fit in the table: failed attempts, doubt, and how it was resolved."""
     lines = []
     for attempt in call.attempts:
         if attempt.error is None and attempt.ended_at is None and attempt is not call.attempts[-1]:

@@ -10,11 +10,11 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec import Struct
 
 from holdfast.cli.common import json_or_text, pair
 from holdfast.core import values
@@ -27,8 +27,7 @@ from holdfast.store.base import RunRow
 LUA: Final = ".tac"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A file, the agents in it by name, and the one that was named, if any."""
 
     file: str
@@ -88,7 +87,7 @@ def load(target: str) -> Loaded:
 def _load_lua(file: str, name: str) -> Loaded:
     """The procedures of a `.tac` file; the main one is meant if none is named."""
     if not Path(file).is_file():
-        raise NotFound(f"there is no file {file}")
+        raise NotFound(f"file {file} not found")
     from holdfast.lua import load_program
 
     program = load_program(file)

@@ -1,8 +1,7 @@
 """Progress on stderr, for people at a terminal.
 
-`Progress` says line by line what a run does that executes in this process: it reads the log as
-anybody could, and the run does not know of it. `counted` counts long work on one line; `said` names
-work that cannot be counted.
+`Progress` prints, line by line, what a run that executes in this process does. It reads the log like any other
+process. `counted` counts long work on one line; `said` names work that cannot be counted.
 """
 
 from __future__ import annotations

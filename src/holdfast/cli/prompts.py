@@ -48,7 +48,7 @@ def ask_on_the_spot(store: Store, run_id: str) -> bool:
             show_request(store, asked.run_id, asked.wait)
             try:
                 decided = _decide(store, asked) or decided
-            except HoldfastError as error:  # somebody else was faster, or an option is wrong
+            except HoldfastError as error:  # another person was faster, or an option is wrong
                 click.secho(text.indented(str(error)), fg="yellow", err=True)
     return decided
 

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -67,7 +67,7 @@ wait_option = click.option(
 
 def _budget(given: tuple[str, ...]) -> Budget | None:
     """The limits that were typed."""
-    known = {one.name for one in fields(Budget)}
+    known = set(Budget.__struct_fields__)
     found: dict[str, Any] = {}
     for text_ in given:
         name, _, number = text_.partition("=")
@@ -242,7 +242,7 @@ class Job:
         raise click.exceptions.Exit(1)
 
     def _diverged(self, diverged: Diverged) -> NoReturn:
-        """The code does not match the log: both sides, and the commands with which the run goes on."""
+        """The code does not match the log: both sides, and the commands that continue the run."""
         state = views.brief(self.hf.store, self.run_id)
         how = next_commands(self.hf.store, state, self.url, self.file)
         lines = [

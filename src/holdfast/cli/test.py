@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.cli import text
 from holdfast.cli.common import json_option
@@ -27,8 +25,6 @@ from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.runtime.declare.specs import agent_spec
-from holdfast.testing.crash import Fault, Lives, Report, explore
-from holdfast.testing.fork_server import ForkServers
 from holdfast.testing.spec import (
     Cast,
     Scenario,
@@ -42,9 +38,12 @@ from holdfast.testing.spec import (
 )
 from holdfast.testing.step_matcher import Outcome
 
+if TYPE_CHECKING:  # loaded with --crash-everywhere
+    from holdfast.testing.crash import Fault, Lives, Report
+    from holdfast.testing.fork_server import ForkServers
 
-@dataclass(frozen=True, slots=True)
-class Found:
+
+class Found(Struct, frozen=True):
     """What there is to test beside one agent's file."""
 
     given: str
@@ -57,8 +56,7 @@ class Found:
     """NAME=VALUE, as they were typed."""
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What came of it all."""
 
     as_json: bool
@@ -206,17 +204,23 @@ def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
         click.echo(
             "  tools are executed for real, unless a scenario mocks them (--mock uses MOCKS)"
         )
-    with ForkServers(partial(_fork_server_command, file)) as servers:
+    with _fork_servers(file) if crash else contextlib.nullcontext() as servers:
         for number, scenario in wanted:
             verdict = play_scenario(scenario, file.cast)
             report = None
-            if crash and verdict.ok:
+            if servers is not None and verdict.ok:
                 report = _crashed(scenario, file.cast, tally, servers.lives(number))
             tally.scenarios.append(_verdict_data(verdict, report))
             if not tally.as_json:
                 _print(verdict, report)
     if file.test_files:
         _pytest(file.test_files, tally, only)
+
+
+def _fork_servers(file: Found) -> ForkServers:
+    from holdfast.testing.fork_server import ForkServers
+
+    return ForkServers(partial(_fork_server_command, file))
 
 
 def _fork_server_command(file: Found, fd: int) -> list[str]:
@@ -233,6 +237,8 @@ def _fork_server_command(file: Found, fd: int) -> list[str]:
 
 
 def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Report:
+    from holdfast.testing.crash import explore
+
     def check(outcome: Outcome) -> str:
         verdict = judge(scenario, outcome)
         if verdict.ok:
@@ -302,6 +308,9 @@ def _what_happened(outcome: Outcome) -> None:
 
 def _pytest(files: list[Path], tally: Tally, only: str) -> None:
     """Hand test functions over to pytest, in its own process."""
+    import subprocess
+    import tempfile
+
     if find_spec("pytest") is None:
         raise InvalidInput(
             f"{files[0]} has test functions, and pytest is not installed: pip install pytest"
@@ -326,6 +335,8 @@ def _pytest(files: list[Path], tally: Tally, only: str) -> None:
 
 
 def _cases(report: Path) -> list[dict[str, Any]]:
+    from xml.etree import ElementTree
+
     found = []
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - written by pytest, a moment ago
         bad = [part for part in case if part.tag in ("failure", "error")]

@@ -73,7 +73,7 @@ def seconds_of(text: str) -> float:
 
 
 def status(word: str) -> str:
-    """A status in its colour; click takes the colour away where nobody can see it."""
+    """A status in its colour; click removes the colour if the output is not a terminal."""
     return click.style(word, fg=STATUS_COLOURS.get(word))
 
 

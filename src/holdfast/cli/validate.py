@@ -27,7 +27,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
                 f"{name} is not a {LUA} file; `holdfast check` compares Python agents with their runs"
             )
         if not Path(name).is_file():
-            raise NotFound(f"there is no file {name}")
+            raise NotFound(f"file {name} not found")
         found += [
             {"file": name, "line": p.line, "problem": p.says} for p in problems_of(Path(name))
         ]

@@ -115,7 +115,9 @@ class Watch:
             self._error = error
 
     def _noted(self, *_: object) -> None:
-        self._signals += 1  # and nothing else: whatever a handler locks, somebody may hold
+        self._signals += (
+            1  # and nothing else: another thread may hold any lock that a handler needs
+        )
 
     def until_done(self) -> None:
         """Until the worker has ended, by itself or because a signal asked for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -356,7 +356,7 @@ def _plain(value: Any) -> Any:
 
 
 def _budget(given: Budget | None) -> d.BudgetGiven | None:
-    return None if given is None else d.BudgetGiven(**asdict(given))
+    return None if given is None else d.BudgetGiven(**msgspec.structs.asdict(given))
 
 
 def _acts(verb: str, run_id: str, body: msgspec.Struct) -> Call[None]:

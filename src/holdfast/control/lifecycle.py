@@ -25,7 +25,7 @@ from holdfast.store.process import is_held
 
 
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
-    """Stop the run at its next call, until somebody resumes it."""
+    """Stop the run at its next call, until it is resumed."""
 
     def decide(_: RunState, row: RunRow) -> Act:
         refuse_ended(row)

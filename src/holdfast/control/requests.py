@@ -29,7 +29,7 @@ def signal(
     by: str = "",
     why: str = "",
 ) -> None:
-    """Send a signal. It is kept if nobody is waiting for it yet; the same `signal_id` counts once."""
+    """Send a signal. It is kept if the run is not waiting for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a non-empty name")
     key = _signal_key(run_id, str(signal_id)) if signal_id else ""

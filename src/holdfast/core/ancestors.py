@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core import values
 
 
-@dataclass(frozen=True, slots=True)
-class ForkAncestry:
+class ForkAncestry(Struct, frozen=True):
     """Which run this is, and which runs it was forked from."""
 
     run_id: str = ""

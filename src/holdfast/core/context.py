@@ -9,7 +9,8 @@ Pure: what there is comes in, a `ContextSlice` comes out. Recording what was sho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.core import values
 from holdfast.core.dialogue import text_of
@@ -77,8 +78,7 @@ def _fact(fact: Fact) -> str:
     return f"- {fact.key}: {text_of(fact.value)}{source}\n"
 
 
-@dataclass(slots=True)
-class _Packer:
+class _Packer(Struct):
     """Takes what fits, and remembers what did not. A section's title comes with its first item."""
 
     limit: int

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import values
@@ -42,8 +42,7 @@ class AnthropicPrompt(TypedDict):
 # ── turns ────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """Messages that belong together: one, or an assistant's tool calls and their answers."""
 
     messages: tuple[Message, ...]
@@ -143,8 +142,7 @@ class _Ids:
 # ── cutting to fit ───────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """What is shown of a dialogue, how long it is, and how many of its messages are not shown."""
 
     messages: tuple[Message, ...]

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -744,7 +746,14 @@ def label(event: Event | type[Event]) -> str:
     return event.stored_as
 
 
-_DECODERS: Final = {label(cls): msgspec.json.Decoder(cls).decode for cls in ALL.values()}
+_BY_LABEL: Final = {label(cls): cls for cls in ALL.values()}
+
+
+@cache
+def _decoder(name: str) -> Callable[[bytes], Event] | None:
+    """Made when the first event of its kind is read: all of them at once take longer than most commands."""
+    cls = _BY_LABEL.get(name)
+    return None if cls is None else msgspec.json.Decoder(cls).decode
 
 
 def to_json(event: Event) -> bytes:
@@ -754,7 +763,7 @@ def to_json(event: Event) -> bytes:
 
 def from_json(name: str, data: bytes) -> Event:
     """The event that was stored under this name; Unreadable if unknown, newer or malformed."""
-    decoder = _DECODERS.get(name)
+    decoder = _decoder(name)
     if decoder is None:
         kind, _, version = name.partition(".")
         if kind not in ALL:

@@ -22,7 +22,7 @@ class Extent:
         self.forks.clear()
 
     def reaches(self, branch: str, index: int) -> bool:
-        """Whether the log holds this place or a later one of the branch."""
+        """Whether the log contains this place or a later one of the branch."""
         return self.last.get(branch, -1) >= index
 
     def add(self, branch: str, index: int, forks: int = 0) -> None:

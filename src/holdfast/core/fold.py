@@ -10,11 +10,11 @@ the state before and after any step can be had by folding a prefix.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 
 from holdfast.core import events as e
 from holdfast.core import knowledge
@@ -52,8 +52,7 @@ def fold(start: RunState, records: Iterable[Record]) -> RunState:
     return draft.freeze()
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A Draft's own, changeable copies of a state's collections."""
 
     state: dict[str, Any] = field(default_factory=dict)

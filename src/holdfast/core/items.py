@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from holdfast.core import values
 from holdfast.errors import InvalidInput
@@ -19,8 +20,7 @@ KEY_MAX: Final = 1000
 _COLLECTION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """What an integration has kept under a key. `version` counts the values that the key has had."""
 
     collection: str

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core.branch_path import MAIN, BranchPath
@@ -37,8 +38,7 @@ from holdfast.core.retries import Retries
 from holdfast.core.state import RunState
 
 
-@dataclass(slots=True)
-class Mail:
+class Mail(Struct):
     """A signal in the log that no wait has taken yet."""
 
     seq: int

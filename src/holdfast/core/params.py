@@ -13,10 +13,10 @@ import functools
 import operator
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, final
 
 import msgspec
+from msgspec import Struct, field
 
 from holdfast.core import values
 from holdfast.errors import InvalidInput, NotStorable
@@ -41,8 +41,7 @@ ParameterKind = Literal["named", "positional", "rest", "more"]
 """By name (and perhaps by position), only by position, `*rest`, `**more`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One parameter. `schema` is its JSON Schema, if it was declared by one."""
 
     name: str
@@ -72,8 +71,7 @@ class Parameter:
         return f"{prefix}{self.name}: {type_name(self.type)}{default}"
 
 
-@dataclass(frozen=True, slots=True)
-class ParamSchema:
+class ParamSchema(Struct, frozen=True):
     """What an agent or tool takes, in order, and the type of its result."""
 
     parameters: tuple[Parameter, ...] = ()

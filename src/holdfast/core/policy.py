@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from typing import Final, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from holdfast.core.events import Inherited, Usage
 from holdfast.errors import InvalidInput
@@ -53,8 +55,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """How often to try, and how long to wait between attempts: 1 s, 2 s, 4 s … up to `max_delay`.
 
     `jitter` lengthens each wait by up to that share, so that a fleet does not come back at once.
@@ -111,8 +112,7 @@ STRATEGIES: Final = ("every_step", "every_iteration", "on_state_change")
 """When buffered events are committed, the finest first. Each includes the triggers of those after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """When a run's buffered events are committed, and which snapshots are kept.
 
     Of a run's snapshots the newest `max_count` are kept, and of those none (but the newest) that is older
@@ -159,8 +159,7 @@ class Checkpoint:
         return None if self.max_age is None else microseconds(self.max_age, "Checkpoint.max_age")
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """At most `count` calls start within any `per` seconds, over all workers of a store.
 
     Tools that name the same limit share it, as those of one provider; by default each has its own.
@@ -186,8 +185,7 @@ class Rate:
         return min(MICROSECONDS, microseconds(self.per, "Rate.per") // 10)
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """Limits of a run. None means no limit. Tokens and cost count as the provider reports them."""
 
     max_steps: int | None = None
@@ -205,12 +203,11 @@ class Budget:
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by name."""
-        found = {name: getattr(self, name) for name in self.__slots__}
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: limit for name, limit in found.items() if limit is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits given for one run, in the place of what its agent declares: seconds from now, and those limits of
     the budget that are set."""
 
@@ -241,8 +238,7 @@ class Limits:
 NO_LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetUse:
+class BudgetUse(Struct, frozen=True):
     """What a run has used and what is left, by the names of `Budget`."""
 
     used: dict[str, float]
@@ -296,8 +292,7 @@ EXEMPTIONS: Final = ("approve", "redact")
 no child may outlive its parent or spend what the parent does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What holds for the calls of a run. A parent's policy is passed on to its children, who can only narrow it.
 
     `exempt` names what a run's own declaration does not pass on. What it inherited it always passes on: a child

@@ -9,7 +9,8 @@ leaves that path and continues at places behind it. What it had finished there i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.core.branch_path import BranchPath
 from holdfast.core.entry import Entry, Place
@@ -18,8 +19,7 @@ from holdfast.core.extent import Extent
 Entries = dict[Place, Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(Struct, frozen=True):
     """A call of a failed run that was tried again: its place in its branch, and when the run was resumed."""
 
     index: int

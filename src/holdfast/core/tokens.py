@@ -18,14 +18,13 @@ class TokenCounter(Protocol):
 
 
 # Scripts that tokenizers have many words of; of the others nearly every byte is a token.
-_PIECES: Final = re.compile(
+_PIECES: Final = (
     r"(?P<word>[A-Z]?[a-z]+|[A-Z]+)"
     r"|(?P<digits>[0-9]+)"
     r"|(?P<space>\s+)"
     r"|(?P<sign>[!-/:-@\[-`{-~]+)"
     r"|(?P<common>[\u0080-\u06ff\u0900-\u0e7f\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+)"
-    r"|(?P<rare>.)",
-    re.DOTALL,
+    r"|(?P<rare>.)"
 )
 MARGIN: Final = 1.25
 
@@ -42,7 +41,7 @@ class Estimate:
 
     def count(self, text: str) -> int:
         total = 0.0
-        for piece in _PIECES.finditer(text):
+        for piece in re.finditer(_PIECES, text, re.DOTALL):
             size = piece.end() - piece.start()
             match piece.lastgroup:
                 case "word":

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec import Struct, field
+
 from holdfast import InvalidInput
-from holdfast.agents.llm import LLMAgent
-from holdfast.agents.models.anthropic import AnthropicModel
-from holdfast.agents.models.base import Model
-from holdfast.agents.models.openai import OpenAIModel
 from holdfast.core.parts import Message, Role
 from holdfast.lua.dialogue import AgentMessages, Dialogue
 from holdfast.lua.schema import Fields, fitted
@@ -23,6 +20,8 @@ from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
     from holdfast import Run
+    from holdfast.agents.llm import LLMAgent
+    from holdfast.agents.models.base import Model
 
 OPTIONS: Final = (
     "name", "description", "provider", "model", "system_prompt", "initial_message", "tools", "tool_choice", "prepare",
@@ -30,23 +29,19 @@ OPTIONS: Final = (
 )  # fmt: skip
 CALL_OPTIONS: Final = ("message", "tools", "temperature", "max_tokens", "top_p")
 _SETTINGS: Final = ("temperature", "max_tokens", "top_p", "tool_choice")
-_PROVIDERS: Final[Mapping[str, type[OpenAIModel | AnthropicModel]]] = {
-    "openai": OpenAIModel,
-    "anthropic": AnthropicModel,
-}
+_MODEL: Final = ("name", "model", "provider", *_SETTINGS)
+_PROVIDERS: Final = ("openai", "anthropic")
 CONTINUE: Final = "Continue."
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """What came of one call: the result that Lua gets, and the tool calls that the model made."""
 
     result: dict[str, Any]
     calls: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentDecl:
+class AgentDecl(Struct, frozen=True):
     """An agent that a file declares."""
 
     name: str
@@ -63,6 +58,8 @@ class AgentDecl:
 
     def llm(self, tools: Iterable[Callable[..., Any]], settings: Mapping[str, Any]) -> LLMAgent:
         """The agent that asks the model."""
+        from holdfast.agents.llm import LLMAgent  # here, because most files declare no agent
+
         return LLMAgent(
             self.name, model=self._asked(settings), tools=tools, max_turns=self.max_turns, step_name=self.name
         )  # fmt: skip
@@ -72,7 +69,9 @@ class AgentDecl:
             return self.model
         options = {**self.settings, **settings}
         most = options.pop("max_tokens", None)
-        made = _PROVIDERS[self.provider]
+        from holdfast.agents.models import AnthropicModel, OpenAIModel
+
+        made = OpenAIModel if self.provider == "openai" else AnthropicModel
         return made(self.model_name, max_output_tokens=most, options=options)
 
     def turn(
@@ -158,6 +157,11 @@ def provider_and_model(provider: Any, model: Any, where: str) -> tuple[str, str,
     """Who answers: `provider=` and `model=` as a file writes them, and the settings inside `model`."""
     settings: dict[str, Any] = {}
     if isinstance(model, dict):
+        unknown = [key for key in model if key not in _MODEL]
+        if unknown:
+            raise InvalidInput(
+                f"{where}: model has no option {unknown[0]}; it takes {', '.join(_MODEL)}"
+            )
         settings = {k: v for k, v in model.items() if k in _SETTINGS}
         provider = provider or model.get("provider")
         model = model.get("name") or model.get("model")

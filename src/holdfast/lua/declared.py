@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct, field
 
 from holdfast import Budget, InvalidInput, Rate, Retry
-from holdfast.agents.models.base import Model
 from holdfast.lua.agents import OPTIONS as AGENT_OPTIONS
 from holdfast.lua.agents import AgentDecl, provider_and_model
 from holdfast.lua.convert import from_lua, kind_of, text
@@ -18,6 +18,9 @@ from holdfast.lua.files import Project
 from holdfast.lua.mocks import mock_of
 from holdfast.lua.schema import Fields, read_fields
 from holdfast.lua.vm import Vm
+
+if TYPE_CHECKING:
+    from holdfast.agents.models.base import Model
 
 MAIN: Final = "main"
 DONE: Final = "done"
@@ -29,8 +32,7 @@ _PROCEDURE: Final = ("deadline", "budget", "approve", "approval_ttl", "on_failur
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDecl:
+class ToolDecl(Struct, frozen=True):
     """A tool that a file declares."""
 
     name: str
@@ -46,8 +48,7 @@ class ToolDecl:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcedureDecl:
+class ProcedureDecl(Struct, frozen=True):
     """A procedure that a file declares."""
 
     name: str
@@ -62,16 +63,14 @@ class ProcedureDecl:
     """Whether it takes any input, because it declares none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A sentence of the file's own, `Step("text {arg}", function)`: its text and number."""
 
     text: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpecText:
+class SpecText(Struct, frozen=True):
     """A text in Gherkin, its file, and the line where it begins."""
 
     text: str
@@ -79,8 +78,7 @@ class SpecText:
     line: int
 
 
-@dataclass(slots=True)
-class Declared:
+class Declared(Struct):
     """Everything that a file declares."""
 
     stages: tuple[str, ...] = ()
@@ -242,6 +240,9 @@ class _Reader:
     def _spec(self, _name: str | None, spec: Any, line: int) -> None:
         plain = from_lua(spec, "Specification")
         plain = plain if isinstance(plain, dict) else {}
+        unknown = [key for key in plain if key not in ("from", "text")]
+        if unknown:
+            raise InvalidInput(f"Specification has no option {unknown[0]}; it takes from, text")
         if isinstance(plain.get("from"), str):
             file = plain["from"]
             self._found.specs.append(SpecText(self._project.read(file), file, 1))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from holdfast import InvalidInput
 
@@ -12,8 +13,7 @@ READ_MAX: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".lua", ".tac")
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(Struct, frozen=True):
     """A folder. No path leads out of it, and none through a symbolic link that does."""
 
     folder: Path

@@ -131,6 +131,11 @@ function G.Toolset(name, spec)
   if type(spec) ~= "table" or rawget(spec, "use") ~= nil or rawget(spec, "tools") == nil then
     fail("Toolset takes tools={…}, a list of tools; others (use=, MCP servers, plugins) are not supported")
   end
+  for k in pairs(spec) do
+    if k ~= "tools" and k ~= "name" and k ~= "description" then
+      fail("Toolset has no option " .. text_of(k) .. "; it takes tools, name, description")
+    end
+  end
   return rawget(spec, "tools")
 end
 
@@ -335,6 +340,12 @@ G.Retry = {
   with_backoff = function(fn, options)
     if type(fn) ~= "function" then fail("Retry.with_backoff takes a function") end
     options = options or {}
+    for k in pairs(options) do
+      if k ~= "max_attempts" and k ~= "initial_delay" and k ~= "max_delay" and k ~= "backoff_factor" then
+        fail("Retry.with_backoff has no option " .. text_of(k)
+          .. "; it takes max_attempts, initial_delay, max_delay, backoff_factor")
+      end
+    end
     local attempts, delay = options.max_attempts or 3, options.initial_delay or 1
     for attempt = 1, attempts do
       local got = pack(pcall(fn))

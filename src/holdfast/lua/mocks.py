@@ -22,14 +22,28 @@ def mock_of(name: str, given: Any) -> Any:
         raise InvalidInput(
             f"the mock of {name} has {unknown[0]!r}; known are {', '.join((*_TOOL, *_AGENT))}"
         )
+    _check_kinds(name, given)
     if any(key in given for key in _AGENT):
-        return _agent(given)
+        return _agent(name, given)
     if "temporal" in given:
         return {"sequence": [_answer(item) for item in _list(name, "temporal", given)]}
     if "conditional" in given:
         cases = [_case(name, item) for item in _list(name, "conditional", given)]
         return {"when": cases, **{k: given[k] for k in ("returns", "error") if k in given}}
     return given
+
+
+def _check_kinds(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse keys that do not go together: only one of them would be used."""
+    of_agent, of_tool = ([k for k in keys if k in given] for keys in (_AGENT, _TOOL))
+    together = of_tool if {*of_tool} - {"conditional", "returns", "error"} else []
+    if "returns" in given and "error" in given:
+        together = ["returns", "error"]
+    mixed = [of_agent[0], of_tool[0]] if of_agent and of_tool else together
+    if len(mixed) > 1:
+        raise InvalidInput(
+            f"the mock of {name} has {mixed[0]} and {mixed[1]}; it takes one of them"
+        )
 
 
 def _list(name: str, key: str, given: Mapping[str, Any]) -> list[Any]:
@@ -49,6 +63,11 @@ def _answer(item: Any) -> Any:
 def _case(name: str, item: Any) -> dict[str, Any]:
     if not isinstance(item, dict) or "when" not in item or not isinstance(item["when"], dict):
         raise InvalidInput(f"the mock of {name}: a case takes when={{…}} and returns= or error=")
+    unknown = [key for key in item if key not in ("when", "returns", "error")]
+    if unknown:
+        raise InvalidInput(
+            f"the mock of {name}: a case has no option {unknown[0]}; it takes when, returns, error"
+        )
     answer = {k: item[k] for k in ("returns", "error") if k in item}
     return {"if": _fits(item["when"]), **answer}
 
@@ -70,11 +89,16 @@ def _matches(actual: Any, wanted: Any) -> bool:
             return bool(actual == value)
 
 
-def _agent(given: Mapping[str, Any]) -> Callable[..., Any]:
+def _agent(name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
     """What the model answers: in its first turn the tool calls, then the message."""
+    made = given.get("tool_calls") or []
+    if not isinstance(made, list) or not all(map(_is_call, made)):
+        raise InvalidInput(
+            f"the mock of {name}: tool_calls takes a list of {{tool = NAME, args = {{…}}}}"
+        )
     calls = [
         {"id": f"call-{n}", "name": call["tool"], "arguments": json.dumps(call.get("args") or {})}
-        for n, call in enumerate(given.get("tool_calls") or (), 1)
+        for n, call in enumerate(made, 1)
     ]
     said = given.get("message") or (json.dumps(given["data"]) if "data" in given else "done")
     usage = given.get("usage") or {}
@@ -89,3 +113,11 @@ def _agent(given: Mapping[str, Any]) -> Callable[..., Any]:
         return {"text": said, "usage": tokens, "finish": "stop"}
 
     return answer
+
+
+def _is_call(given: Any) -> bool:
+    return (
+        isinstance(given, dict)
+        and isinstance(given.get("tool"), str)
+        and {*given} <= {"tool", "args"}
+    )

@@ -99,7 +99,11 @@ class People:
         items = options.get("items")
         if not isinstance(items, list) or not all(isinstance(x, dict) and "id" in x for x in items):
             raise InvalidInput("Human.inputs takes items={{id=, message=}, …}")
-        return {item["id"]: self.input({"message": item["id"], **item}) for item in items}
+        return {item["id"]: self._input_of(item) for item in items}
+
+    def _input_of(self, item: dict[str, Any]) -> Any:
+        options = {key: value for key, value in item.items() if key != "id"}
+        return self.ask("input", {"message": item["id"], **options})
 
     def notify(self, options: dict[str, Any]) -> None:
         """A line in the run's log for people. The run does not wait."""

@@ -7,6 +7,7 @@ thread that executes tool bodies loads the file again, into a Lua state of its o
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import InvalidInput, ParamSchema, agent, step, tool
-from holdfast.agents.models.base import Model
 from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
 from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
@@ -27,6 +27,7 @@ from holdfast.runtime.declare.specs import spec_of
 
 if TYPE_CHECKING:
     from holdfast import Run
+    from holdfast.agents.models.base import Model
 
 
 class Program:
@@ -50,7 +51,6 @@ class Program:
         self.stages = declared.stages
         self._tools = {name: self._tool(decl) for name, decl in declared.tools.items()}
         self.procedures = {name: self._agent(decl) for name, decl in declared.procedures.items()}
-        self.file_steps: Mapping[str, Callable[..., Any]] = self._file_steps()
 
     @property
     def name(self) -> str:
@@ -197,7 +197,8 @@ class Program:
         spec = vm.language[b"find"](b"Tool", name.encode())
         return from_lua(vm.call(spec[which], to_lua(vm.lua, given)), f"the result of {name}")
 
-    def _file_steps(self) -> dict[str, Callable[..., Any]]:
+    @functools.cached_property
+    def file_steps(self) -> Mapping[str, Callable[..., Any]]:
         """Reading and writing files, recorded. Writing is safe to repeat: it writes the same content."""
         project = self.project
         return {
@@ -216,7 +217,10 @@ class Program:
         names = vars(made)
         names.update(self._tools)
         names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
-        names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
+        if (
+            b"File" in self.source or b"require" in self.source
+        ):  # few files do: declaring steps takes time
+            names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
         names["MOCKS"] = dict(self.declared.mocks)
         names["__lua__"] = self
         return made

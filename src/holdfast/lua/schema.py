@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import InvalidInput, Parameter, ParamSchema
 from holdfast.core.params import readable_type
@@ -23,8 +25,7 @@ _OPTIONS: Final = ("type", "required", "default", "description", "enum", "items"
 KEY: Final = "idempotency_key"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field: its type, and what it is if it is not given."""
 
     name: str

@@ -14,9 +14,10 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from holdfast import CallFailed, HoldfastError, InvalidInput, ModelError, OutOfTurns
 from holdfast.lua.convert import text
@@ -27,8 +28,7 @@ _HERE: Final = Path(__file__).parent
 _PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What one execution of a file may use. A resumed run starts to count again."""
 
     instructions: int = 200_000_000

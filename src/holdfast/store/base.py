@@ -19,10 +19,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.core.log import Blob, Record
 from holdfast.errors import InputConflict
@@ -50,8 +50,7 @@ def system_clock() -> int:
     return _clock_ns(time.CLOCK_REALTIME) // 1000
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(Struct, frozen=True):
     """A run to be created. The same id with the same agent and input is the same run."""
 
     id: str
@@ -92,8 +91,7 @@ class Creation(msgspec.Struct, eq=False):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Struct, frozen=True):
     """A run's row: what is known without reading its log."""
 
     id: str
@@ -231,8 +229,7 @@ class Snapshot(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One finding of `holdfast doctor`."""
 
     name: str

@@ -509,6 +509,12 @@ def output_should_match(outcome: Outcome, pattern: str) -> None:
     _matched("the output", outcome.result, pattern)
 
 
+@sentence("the output should be similar to {text} with {percent:number}% similarity")
+@sentence("the output should be similar to {text}")
+def output_should_be_similar(outcome: Outcome, text: str, percent: float = SIMILAR_PERCENT) -> None:
+    _similar("output", outcome.result, text, percent)
+
+
 @sentence("the output {field} should be similar to {text} with {percent:number}% similarity")
 @sentence("the output {field} should be similar to {text}")
 def output_field_should_be_similar(

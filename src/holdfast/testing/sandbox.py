@@ -8,7 +8,6 @@ held; the log itself is the real one, written by the real runtime.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import itertools
@@ -273,6 +272,7 @@ class Sandbox:
             return self._mocked(facts, real, mock, args, kwargs)
 
         if effect.is_async:
+            import asyncio
 
             @functools.wraps(real)
             async def awaited(*args: Any, **kwargs: Any) -> Any:

@@ -7,12 +7,13 @@ run) after the other, until the run is at rest. It does not judge: `sentences` d
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast import BoundAgent, views
 from holdfast.app import Holdfast
@@ -29,8 +30,7 @@ RUN_ID: Final = "test"
 How = Literal["run", "resume", "rerun"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A reaction to a waiting run: an approval or rejection, the answer to a question, or a signal.
 
     `about` narrows it to one tool, prompt, question or signal; empty is any.
@@ -46,8 +46,7 @@ class Answer:
         return wait.wait == self.kind and (not self.about or self.about in known)
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(Struct, frozen=True):
     """One action: the run is executed, or something arrives from outside."""
 
     what: Literal["go", "signal", "time", "cancel", "decide"]
@@ -57,8 +56,7 @@ class Act:
     agent: Callable[..., Any] | None = None
 
 
-@dataclass(slots=True)
-class Play:
+class Play(Struct):
     """Everything that a scenario sets up before it is checked."""
 
     agent: Callable[..., Any]
@@ -82,8 +80,7 @@ class Play:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How one life of a run ended: `killed`, `done`, `waiting`, or the name of an error."""
 
     says: str
@@ -304,4 +301,4 @@ def _children(run_id: str) -> Any:
 
 def with_mocks(play: Play, mocks: Mocks) -> Play:
     """The same play with these mocks below its own."""
-    return dataclasses.replace(play, mocks={**mocks, **play.mocks})
+    return replace(play, mocks={**mocks, **play.mocks})

@@ -15,9 +15,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from holdfast import views
 from holdfast.core.events import ErrorInfo
@@ -42,8 +43,7 @@ class SpecError(InvalidInput):
     """A spec that cannot be played: bad Gherkin, an unknown sentence, a tool that is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One sentence of a scenario: where it stands, what it says, and what is meant by it."""
 
     place: str
@@ -56,8 +56,7 @@ class Line:
         self.sentence.fn(on, **self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """One scenario, ready to be played."""
 
     name: str
@@ -73,8 +72,7 @@ class Scenario:
         return [line for line in self.lines if line.sentence.on == "outcome"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Struct, frozen=True):
     """Who may take part: the agents of a file, which of them is meant, and all its names."""
 
     agents: Mapping[str, Callable[..., Any]]
@@ -270,8 +268,7 @@ def _check_order(scenario: Scenario) -> None:
 # ── playing ──────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What came of a scenario: passed, or the sentence that failed and why."""
 
     scenario: Scenario

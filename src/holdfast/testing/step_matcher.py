@@ -21,8 +21,9 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
+
+from msgspec import Struct, field
 
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput
@@ -44,8 +45,7 @@ class Unmet(AssertionError):
         super().__init__(f"expected {expected}; it was {actual}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """A pattern and what it does."""
 
     text: str
@@ -66,7 +66,8 @@ class Sentence:
         return len(re.sub(r"\{[^}]*\}", "", self.text))
 
     def match(self, said: str) -> dict[str, Any] | None:
-        if not _literal_words(self.text) <= set(said.lower().rstrip(":").split()):
+        words = set(said.lower().rstrip(":").split())
+        if not all(words & one for one in _literal_words(self.text)):
             return None  # so for most sentences, and their patterns need not be compiled
         found = self.regex.fullmatch(said.strip())
         if found is None:
@@ -83,9 +84,10 @@ def _regex(text: str) -> re.Pattern[str]:
 
 
 @functools.cache
-def _literal_words(text: str) -> frozenset[str]:
-    """The words that a sentence always contains."""
-    return frozenset(w.lower() for w in text.rstrip(":").split() if re.fullmatch(r"[\w'-]+", w))
+def _literal_words(text: str) -> list[set[str]]:
+    """The words that a sentence always contains; for each, its alternatives (`tool/step`)."""
+    words = text.rstrip(":").split()
+    return [set(w.lower().split("/")) for w in words if re.fullmatch(r"[\w'-]+(?:/[\w'-]+)*", w)]
 
 
 def _part(part: str) -> str:
@@ -137,8 +139,7 @@ def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
 # ── its outcome ──────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(Struct, frozen=True):
     """One call of a step or tool, as the run's log has it."""
 
     step: int
@@ -150,8 +151,7 @@ class Called:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A run at rest, in plain values, for sentences to ask about."""
 
     run: RunState

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from holdfast.core.registration import Registration
 from holdfast.store.base import Store
 
 
-@dataclass(frozen=True, slots=True)
-class AgentInfo:
+class AgentInfo(Struct, frozen=True):
     """An agent of a store. One that no worker has registered is known by name only, and cannot be started by it."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from holdfast.core.state import Call, Waiting
 from holdfast.errors import LogDamaged
@@ -11,8 +11,7 @@ from holdfast.store.checks import check_whole
 from holdfast.views.state import pending
 
 
-@dataclass(frozen=True, slots=True)
-class InboxItem:
+class InboxItem(Struct, frozen=True):
     """One run that is waiting for people: its open requests, and its calls in doubt."""
 
     run_id: str
@@ -23,8 +22,7 @@ class InboxItem:
     in_doubt: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InboxPage:
+class InboxPage(Struct, frozen=True):
     """`next` is the cursor of the next page."""
 
     items: list[InboxItem]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import InvalidInput
 from holdfast.store.base import STATUSES, Filter, RunRow, Store
@@ -25,12 +27,11 @@ class Watch(Protocol):
 
 
 def unwatched(things: Iterable[T], _what: str, /) -> Iterable[T]:
-    """Nobody counts."""
+    """Nothing is counted."""
     return things
 
 
-@dataclass(frozen=True, slots=True)
-class RunPage:
+class RunPage(Struct, frozen=True):
     """Some runs, newest first, each with the status that is shown; `next` is the cursor of the next page."""
 
     runs: list[RunRow]

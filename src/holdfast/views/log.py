@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from holdfast.core import log
 from holdfast.core.events import Event, artifacts
@@ -18,8 +19,7 @@ from holdfast.store.checks import check_whole
 from holdfast.store.pages import Through, in_pages
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What `verify` found."""
 
     run_id: str

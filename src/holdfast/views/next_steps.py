@@ -6,8 +6,9 @@ The commands and calls themselves are made by `words.advice`. Nothing here needs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from holdfast.core.effect import Effect
 from holdfast.core.log import root_of
@@ -19,8 +20,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.advice import NextStep
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
+class OpenRequest(Struct, frozen=True):
     """One request to people, and the run that makes it (a child's is its parent's concern too)."""
 
     run_id: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast.core import values
 from holdfast.core.events import Value
@@ -11,8 +12,7 @@ from holdfast.store.artifacts import read_value
 from holdfast.store.base import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One difference between two states: a path, and what stood there before and after."""
 
     path: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from holdfast.errors import NotNow, Remedy
 from holdfast.store.opening import is_default
@@ -18,8 +19,7 @@ from holdfast.store.passwords import without_password
 PLACEHOLDERS = ("FILE", "ID", "NEWCODE", "RESULT", "VALUE", "WHY")
 
 
-@dataclass(frozen=True, slots=True)
-class NextStep:
+class NextStep(Struct, frozen=True):
     """One thing that a person can do about a run. `resume`, `rerun` and `worker` need the agent's code, all others do not."""
 
     verb: Literal["approve", "reject", "answer", "signal", "resolve", "resume", "rerun", "worker"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Value
@@ -12,8 +13,7 @@ from holdfast.core.plain import to_plain
 from holdfast.words.text import clock, compact, count, cut, one_line, span, visible
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """An event in words: what it is about, what happened, and the colour that fits."""
 
     what: str

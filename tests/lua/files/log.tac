@@ -13,4 +13,6 @@ Feature: log
   Scenario: lines
     When the procedure runs
     Then the output should be logged
+    And the output should be similar to "loged"
+    And the output should be similar to "log" with 60% similarity
 ]])

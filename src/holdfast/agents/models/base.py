@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.agents.schemas import ToolSchema
@@ -24,8 +24,7 @@ OnText = Callable[[str], object]
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """One call of a model: a dialogue that fits, the tools it may call, and the turn."""
 
     messages: tuple[Message, ...]
@@ -130,8 +129,7 @@ class AsyncModel(Protocol):
     async def answer(self, prompt: Prompt) -> Reply: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """US dollars per million input tokens and per million output tokens."""
 
     input: float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from holdfast.core.policy import Policy
 from holdfast.runtime.log.session import Session
@@ -16,4 +17,4 @@ def require_approvals(session: Session, declared: Policy, demanded: Iterable[str
     """
     approve = declared.approve.union(demanded)
     if approve != session.lineage.policy.approve:
-        session.lineage.policy = dataclasses.replace(declared, approve=approve)
+        session.lineage.policy = replace(declared, approve=approve)

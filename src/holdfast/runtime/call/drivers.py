@@ -7,14 +7,13 @@ kill the process.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import queue
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -33,11 +32,15 @@ from holdfast.runtime.call.operations import (
     TimeUp,
     Write,
 )
-from holdfast.runtime.lines.line import Line
-from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import CURRENT, Inside, current_branch
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, BatchState
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from holdfast.runtime.lines.line import Line
+    from holdfast.runtime.lines.lines import Lines
 
 T = TypeVar("T")
 ANSWER_SECONDS: Final = 0.002
@@ -194,6 +197,8 @@ def invoke(effect: Invoke) -> Any:
 
 def _invoke(effect: Invoke) -> Any:
     if effect.is_async:
+        import asyncio
+
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -293,6 +298,8 @@ def _within(seconds: float, effect: Invoke) -> Any:
 
 
 async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
+    import asyncio
+
     if isinstance(effect, Invoke) and not isinstance(effect.where, Inside):
         return await invoke_async(effect)  # the agent's own code
     session = effect.session
@@ -322,6 +329,8 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
 
 def _lines(session: Session) -> Lines | None:
     """The lines of the run, if this is the loop that they are on."""
+    import asyncio
+
     lines = session.lines
     return lines if lines is not None and lines.loop is asyncio.get_running_loop() else None
 
@@ -335,6 +344,8 @@ async def _hand_over(effect: HandOver) -> None:
 
 
 async def _pause(session: Session, seconds: float) -> None:
+    import asyncio
+
     if session.sleep is time.sleep:
         await asyncio.sleep(seconds)
     else:  # a test's, which may block
@@ -343,6 +354,8 @@ async def _pause(session: Session, seconds: float) -> None:
 
 def classify_cancellation(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
     """What a cancellation in the middle of a call means."""
+    import asyncio
+
     if session.is_ending:
         return cancelled
     task = asyncio.current_task()
@@ -351,15 +364,22 @@ def classify_cancellation(session: Session, cancelled: asyncio.CancelledError) -
     return CutOff(cancelled, began=True)
 
 
-class _Uncancelled(asyncio.Future[None]):
-    """A task that is cancelled while it awaits this hears of it when the future is done."""
+@cache
+def _uncancelled() -> type[asyncio.Future[None]]:
+    """A future. A task that is cancelled while it awaits one is told when the future is done."""
+    import asyncio
 
-    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
-        return False
+    class Uncancelled(asyncio.Future[None]):
+        def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
+            return False
+
+    return Uncancelled
 
 
 async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) -> Batch:
     """See `persist`. By the time its caller hears of a cancellation, the batch is resolved."""
+    import asyncio
+
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
         session.point("before commit ", effect.label)
@@ -378,7 +398,7 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     )
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         if batch.state is not BatchState.SENT:
-            resent = _Uncancelled(loop=asyncio.get_running_loop())
+            resent = _uncancelled()(loop=asyncio.get_running_loop())
             if writer.on_resend(batch, partial(_set_soon, resent)):
                 try:
                     await resent
@@ -428,6 +448,8 @@ async def invoke_async(effect: Invoke) -> Any:
 
 
 async def _invoke_async(effect: Invoke) -> Any:
+    import asyncio
+
     if not effect.is_async:
         return await asyncio.to_thread(_invoke, effect)
     token = CURRENT.set(effect.where)

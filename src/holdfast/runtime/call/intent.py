@@ -5,8 +5,9 @@ A caller's own key is claimed with it. If another run holds that key, the outcom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core import log
@@ -42,8 +43,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
 
-@dataclass(slots=True)
-class Elsewhere:
+class Elsewhere(Struct):
     """The call was made by another run under the same key: this is its result."""
 
     value: Any

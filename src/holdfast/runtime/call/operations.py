@@ -7,7 +7,7 @@ does anything. (Structs, because several are made for every call, and C makes th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,10 +18,12 @@ from holdfast.errors import Suspend
 from holdfast.runtime.declare.specs import (
     CallSpec,
 )
-from holdfast.runtime.lines.turns import Turn
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session, place_name
 from holdfast.runtime.log.writer import Batch, Commit
+
+if TYPE_CHECKING:  # only runs of async agents have lines
+    from holdfast.runtime.lines.turns import Turn
 
 T = TypeVar("T")
 Flow: TypeAlias = Generator["Operation", Any, T]

@@ -5,10 +5,11 @@ Not here: the wait itself (`waits.py`), what an agent calls (`run.py`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import values
@@ -21,8 +22,7 @@ from holdfast.runtime.log.session import Session
 RequestKind = Literal["timer", "signal", "approval", "answer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What the code is waiting for."""
 
     wait: RequestKind
@@ -33,24 +33,21 @@ class Request:
     of: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """One of several things to wait for: a person's yes or no."""
 
     prompt: str
     show: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """One of several things to wait for: a person's answer."""
 
     prompt: str
     options: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(Struct, frozen=True):
     """One of several things to wait for: a time from now."""
 
     seconds: float
@@ -101,7 +98,7 @@ def any_of(
                 requests.append(question(x.prompt, x.options, timeout))
             case Timer():
                 name = text(x.name, "Timer.name")
-                requests.append(dataclasses.replace(timer(x.seconds), name=name))
+                requests.append(replace(timer(x.seconds), name=name))
             case str():
                 pass
             case _:

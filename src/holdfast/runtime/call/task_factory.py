@@ -12,24 +12,25 @@ Not here: in which order tasks continue, and when all of them wait (`lines.py`).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import functools
-import sys
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.entry import Place
 from holdfast.errors import CallFailed, Stop, Suspend
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.suspend import suspend
-from holdfast.runtime.lines.line import Line
-from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import CURRENT, Branch, current_branch
 from holdfast.runtime.log.session import Session
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from holdfast.runtime.lines.lines import Lines
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ def drive_here(branch: Branch, flow: Flow[T]) -> T:
 
 async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = None) -> T:
     """The same on this event loop. A flow without a place takes the next one when it starts."""
+    import asyncio
+
     lines = branch.session.lines
     if lines is None or lines.loop is not asyncio.get_running_loop():
         return await drive_async(flow)
@@ -65,6 +68,8 @@ async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = 
 
 async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a plain step or tool from an async agent without blocking its loop."""
+    import asyncio
+
     branch = current_branch()
     lines = branch.session.lines if branch is not None else None
     if branch is None or lines is None:
@@ -75,6 +80,9 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:
     """An async agent's function, over when the tasks that it started are."""
+    import asyncio
+
+    from holdfast.runtime.call.line_task import LineTask
 
     @functools.wraps(fn)
     async def body(*args: Any, **kwargs: Any) -> Any:
@@ -107,6 +115,8 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
 
 async def _supervised(session: Session, lines: Lines) -> Any:
     """The agent's result. If its caller is cancelled, the run ends here: its code cuts nothing off."""
+    import asyncio
+
     try:
         return await lines.supervise(lambda: drive_async(suspend(session)))
     except asyncio.CancelledError:
@@ -119,42 +129,6 @@ async def _supervised(session: Session, lines: Lines) -> Any:
         return agent.result()
 
 
-class LineTask(asyncio.Task[Any]):
-    """The task of a line. A timeout of the agent's code cancels it in the order of the log."""
-
-    line: Line | None = None
-    lines: Lines
-
-    def cancelling(self) -> int:
-        timeout = _timeout_in(asyncio.Timeout.__aenter__)
-        if timeout is not None and self.line is not None and current_branch() is not None:
-            self.lines.timeouts.enter(self.line, timeout)
-        return super().cancelling()
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
-        if timeout is not None and self.line is not None and current_branch() is not None:
-            return self.lines.time_out(self.line, timeout)  # else it was set in the body of a call
-        if self.line is not None:
-            self.line.is_cancelled()
-        return super().cancel(msg)
-
-    def uncancel(self) -> int:
-        timeout = _timeout_in(asyncio.Timeout.__aexit__)
-        if timeout is not None and self.line and self.lines.timeouts.forget(timeout):
-            return self.cancelling()
-        return super().uncancel()
-
-
-def _timeout_in(method: Any) -> asyncio.Timeout | None:
-    """The `asyncio.timeout` that calls the function that asks this, if this method of it does."""
-    caller = sys._getframe(2)
-    if caller.f_code is not method.__code__:
-        return None
-    found: asyncio.Timeout = caller.f_locals["self"]
-    return found
-
-
 class _BranchingFactory:
     """Makes tasks as before, each in a context with its own branch."""
 
@@ -165,6 +139,8 @@ class _BranchingFactory:
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any
     ) -> asyncio.Task[Any]:
+        from holdfast.runtime.call.line_task import LineTask
+
         branch = current_branch()
         lines = None if branch is None else branch.session.lines
         if branch is None or lines is None:
@@ -183,6 +159,11 @@ class _BranchingFactory:
     def _task(
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], kwargs: Any
     ) -> asyncio.Task[Any]:
+        import asyncio
+
+        from holdfast.runtime.call.line_task import LineTask
+        from holdfast.runtime.lines.line import Line
+
         made: asyncio.Task[Any]
         if self.before is not None:
             made = self.before(loop, coro, **kwargs)
@@ -195,6 +176,10 @@ class _BranchingFactory:
 @contextlib.contextmanager
 def branching_tasks(root: Branch) -> Iterator[None]:
     """While this is open, tasks started by the agent on this loop are branches of its run."""
+    import asyncio
+
+    from holdfast.runtime.lines.lines import Lines
+
     root.session.lines = Lines(root.session)
     loop = asyncio.get_running_loop()
     found: Any = loop.get_task_factory()

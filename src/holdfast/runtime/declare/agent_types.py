@@ -8,15 +8,15 @@ checked when `hf.run` and `hf.start` are given options of their own (a ParamSpec
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class BoundAgent(Generic[R_co]):
+class BoundAgent(Struct, Generic[R_co], frozen=True):
     """An agent with the input of one run: what `agent.bind(…)` returns, for `hf.run` and `hf.start`."""
 
     agent: Callable[..., Any]

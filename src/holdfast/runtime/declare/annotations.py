@@ -12,14 +12,14 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast.core import values
 
 
-@dataclass(frozen=True, slots=True)
-class Annotations:
+class Annotations(Struct, frozen=True):
     """Types by the names of the parameters (and "return"); and why others could not be resolved."""
 
     types: dict[str, Any]

@@ -14,15 +14,15 @@ recorded when it ends is the real runtime's doing; see `testing/sandbox.py` and 
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import functools
 import inspect
 import json
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from holdfast.core import values
 from holdfast.core.values import Codec
@@ -109,32 +109,28 @@ def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> No
 # ── the kinds of mocks ───────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _Returns:
+class _Returns(Struct, frozen=True):
     value: Any
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:  # noqa: ARG002 - always the same
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class _Raises:
+class _Raises(Struct, frozen=True):
     error: BaseException | type[BaseException]
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:  # noqa: ARG002 - always the same
         raise self.error
 
 
-@dataclass(frozen=True, slots=True)
-class _Function:
+class _Function(Struct, frozen=True):
     fn: Callable[..., Any]
 
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:  # noqa: ARG002 - it sees the arguments
         return self.fn(**args)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
+class _Sequence(Struct, frozen=True):
     name: str
     answers: tuple[Mock, ...]
 
@@ -146,8 +142,7 @@ class _Sequence:
         return self.answers[count](count, args)
 
 
-@dataclass(frozen=True, slots=True)
-class _When:
+class _When(Struct, frozen=True):
     name: str
     cases: tuple[tuple[Callable[[Mapping[str, Any]], bool], Mock], ...]
     otherwise: Mock | None
@@ -226,6 +221,8 @@ def mocked_body(
 
     @functools.wraps(real)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
+        import asyncio
+
         await asyncio.sleep(0)  # where a real one would give way to other tasks
         return called(*args, **kwargs)
 

@@ -12,8 +12,10 @@ import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.core import values
 from holdfast.core.params import OMITTED, REQUIRED, Parameter, ParameterKind, ParamSchema
@@ -24,8 +26,7 @@ HIDDEN: Final = ("idempotency_key", "tx")
 """Parameters that the runtime fills: not part of a call's arguments, nor of a model's tool schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class Params:
+class Params(Struct, frozen=True):
     """A function's parameters, and how to bind a call's arguments to them quickly."""
 
     schema: ParamSchema

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
+from msgspec import Struct
+
 from holdfast.core import values
 from holdfast.core.effect import Effect
 from holdfast.core.params import ParamSchema
@@ -50,8 +52,7 @@ Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 REDACTED: Final = "[redacted]"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """What a `check` returns when the call did happen and its result may be None."""
 
     result: Any
@@ -215,8 +216,7 @@ def secrets_in(value: Any, *, declared: bool = False, depth: int = values.DEPTH_
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class AgentSpec:
+class AgentSpec(Struct, frozen=True):
     """What is known of an agent."""
 
     name: str
@@ -227,14 +227,14 @@ class AgentSpec:
     stages: tuple[str, ...] = ()
     state: Any = None
     deadline: float | None = None
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = Budget()
     approve: tuple[str, ...] = ()
     approval_ttl: float | None = None
     on_failure: str = ""
     version: str = ""
     continues: tuple[str, ...] = ()
     max_running: int | None = None
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    checkpoint: Checkpoint = Checkpoint()
     redact: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
     body: Callable[..., Any] | None = None

@@ -10,13 +10,14 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One declared field."""
 
     codec: Codec

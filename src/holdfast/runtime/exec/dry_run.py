@@ -5,8 +5,9 @@ For `hf.replay` and `holdfast check`: does this code still agree with what the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from holdfast.core.branch_path import BranchPath
 from holdfast.core.entry import Entry, Place
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.declare.specs import AgentSpec, CallSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """How far the code agrees with the log."""
 
     run_id: str

@@ -7,15 +7,16 @@ back however that ends. It does not decide what the code may do (`flow`), nor wh
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -77,6 +78,9 @@ from holdfast.store.tail import newest_first
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_busy, run_waiting, waiting_for_override
 
+if TYPE_CHECKING:
+    import asyncio
+
 T = TypeVar("T")
 
 LONG_LOG: Final = 10_000
@@ -86,8 +90,7 @@ SNAPSHOT_EVERY: Final = 50_000
 CALLER_GONE: Final = "the caller of this one was cancelled"
 
 
-@dataclass(slots=True)
-class Options:
+class Options(Struct):
     """How this process executes runs."""
 
     lease_seconds: float = 30.0
@@ -101,8 +104,7 @@ class Options:
     """A run that is claimed this often without getting on has killed its workers."""
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(Struct):
     """A run that this process may execute now."""
 
     row: RunRow
@@ -188,6 +190,8 @@ class Engine:
         above: Session | None = None, claim: bool = True, priority: int = 0, limits: Limits = NO_LIMITS,
     ) -> Taken | RunRow:  # fmt: skip
         """The same on this event loop."""
+        import asyncio
+
         asked_at = elapsed()
         new, head = self._creation(spec, run_id, kwargs, args, above, claim, priority, limits)
         try:
@@ -423,6 +427,8 @@ class Engine:
     def execute(self, taken: Taken) -> Any:
         """Run the agent's code here and now, blocking. Its result, or what became of it."""
         if taken.spec.is_async:
+            import asyncio
+
             try:
                 asyncio.get_running_loop()
             except RuntimeError:
@@ -447,6 +453,8 @@ class Engine:
 
     async def execute_async(self, taken: Taken) -> Any:
         """The same on this event loop."""
+        import asyncio
+
         if not taken.spec.is_async:
             return await self._execute_in_thread(taken)
         # A run that was just created has nothing to be read, and one that has ended no lease to give
@@ -504,6 +512,8 @@ class Engine:
     async def _execute_in_thread(self, taken: Taken) -> Any:
         """Execute a plain agent. Its code cannot be interrupted: if the caller is cancelled, the run is given
         back at its next boundary, and its thread is not waited for."""
+        import asyncio
+
         taken.unwanted = threading.Event()
         work = in_thread(self.threads, partial(self.execute, taken))
         try:
@@ -710,6 +720,8 @@ def _look_at(work: asyncio.Future[Any]) -> None:
 
 def _wants_the_process_to_end(error: BaseException) -> bool:
     """Whether the run's code asks for the end of its worker, which a person or a loop did not."""
+    import asyncio
+
     ours = (Exception, Signal, KeyboardInterrupt, asyncio.CancelledError)
     return not isinstance(error, ours)
 

@@ -9,20 +9,23 @@ Not here: who looks, and when (`watcher.py`).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import sys
 import traceback
 from collections.abc import Collection, Iterator
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.runtime.call import drivers
 from holdfast.runtime.call.operations import CallRequest, Invoke
-from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.clock import elapsed
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from holdfast.runtime.lines.lines import Lines
 
 STALLED_SHARE: Final = 1 / 3
 """The share of a lease for which a loop may stand still without a word: a loop that renewed leases by
@@ -79,6 +82,8 @@ class Stalls:
 def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     """What is in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
+    import asyncio
+
     lines = next(root.session.lines for root in roots if root.session.lines is not None)
     frame = sys._current_frames().get(lines.thread)
     task = asyncio.current_task(lines.loop)

@@ -9,14 +9,16 @@ They are daemons: a call that never returns must not keep a process alive that w
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,5 +77,7 @@ def _call(future: Future[T], fn: Callable[[], T]) -> None:
 
 def in_thread(threads: Executor | None, fn: Callable[[], T]) -> asyncio.Future[T]:
     """Call it in one of these threads (None: the event loop's own), with the context variables of the caller."""
+    import asyncio
+
     context: Any = contextvars.copy_context()
     return asyncio.get_running_loop().run_in_executor(threads, partial(context.run, fn))

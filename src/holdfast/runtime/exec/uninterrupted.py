@@ -7,13 +7,15 @@ returned is disposed of, before the cancellation is passed on.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.runtime.exec.threads import in_thread
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -26,6 +28,8 @@ async def uninterrupted(
 ) -> T:
     """Call `fn` in a thread; its result. If the caller is cancelled, `fn` still runs to its end, and
     `dispose` is called with what it returned, in a thread too, before CancelledError is raised."""
+    import asyncio
+
     work = in_thread(threads, fn)
     try:
         return await asyncio.shield(work)
@@ -40,6 +44,8 @@ async def uninterrupted(
 
 async def until_done(work: asyncio.Future[Any]) -> None:
     """Wait for it, however often the caller is cancelled."""
+    import asyncio
+
     while not work.done():
         try:
             await asyncio.wait({work})

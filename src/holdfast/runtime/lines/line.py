@@ -118,7 +118,7 @@ class Line(Coroutine[Any, Any, Any]):
     def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
         raised = error if isinstance(error, BaseException) else (value or error())
         if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
-            raised = self.lines.suspension  # the run leaves memory: no code is being cancelled
+            raised = self.lines.suspension  # the run is suspended: no code is being cancelled
         if self._finished is not None:
             self._end()
             raise self._finished
@@ -129,7 +129,7 @@ class Line(Coroutine[Any, Any, Any]):
         self._end()
 
     def is_cancelled(self) -> None:
-        """Its task is about to be cancelled. Whoever does that may go on before its call has ended."""
+        """Its task is about to be cancelled. The canceller may continue before its call has ended."""
         if self.branch is not None and self.task is not None and not self.task.cancelling():
             self.forks_above = self.branch.forks_above
 
@@ -148,7 +148,7 @@ class Line(Coroutine[Any, Any, Any]):
                 self._end()
                 lines.stop_agent()
                 raise
-            # Out of a thread that had to wait: the task stays until the run leaves memory.
+            # Out of a thread that had to wait: the task stays until the run is suspended.
             self._finished = signal
             lines.has_unwound = True
             self._blocked(Doing.PARKED)

@@ -146,7 +146,7 @@ class Turns:
     async def take_recorded(
         self, places: Sequence[Place], is_cut: bool = False, given_up: BaseException | None = None
     ) -> None:
-        """Wait until the outcome that the log holds at these places is the next. If the code had stopped
+        """Wait until the outcome that is recorded at these places is the next. If the code had stopped
         waiting there (`is_cut`), it gets no answer, and this ends when the code stops waiting again."""
         journal, line = self._session.journal, self._lines.current
         entry = journal.entries.get(places[0])

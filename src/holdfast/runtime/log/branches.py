@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.core.branch_path import BranchPath
 from holdfast.core.effect import Effect
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(slots=True)
-class Branch:
+class Branch(Struct):
     """One line of execution. `index` is the position of its next call or wait."""
 
     session: Session

@@ -8,23 +8,25 @@ machine sleeps too: a laptop that wakes up knows at once that its leases have en
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from holdfast.errors import Abandon, LeaseLost, StoreBroken, StoreError
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import MICROSECONDS, Store
 
+if TYPE_CHECKING:
+    import asyncio
+
 MARGIN: Final = 0.1
 """The share of a lease that is not used, for clocks that run at slightly different speeds."""
 
-Owner = asyncio.Task[Any] | threading.Thread
+Owner: TypeAlias = "asyncio.Task[Any] | threading.Thread"
 """What executes a run: a task of an event loop, or a thread."""
 
 _log: Final = logging.getLogger("holdfast.lease")

@@ -10,8 +10,10 @@ Not here: what a policy is (`core/policy.py`), and how a run is cancelled (`stor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core.events import Spent, Usage, added
@@ -49,8 +51,7 @@ class LiveRun(Protocol):
     def stop(self, signal: BaseException) -> BaseException: ...
 
 
-@dataclass(slots=True, eq=False)
-class Lineage:
+class Lineage(Struct, eq=False):
     """Of one live run."""
 
     agent: str = ""

@@ -6,14 +6,16 @@ for the ends of all these logs in one query, when something has changed and now 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.store.base import Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 LOOK_SECONDS: Final = 0.5
 """How long one wait for a change lasts at most. The end of a run wakes it; other events may not."""
@@ -23,6 +25,8 @@ class _Waiter:
     """A caller waiting for an event after `after` in the log of a run."""
 
     def __init__(self, run_id: str, after: int) -> None:
+        import asyncio
+
         self.run_id, self.after = run_id, after
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self._loop.create_future()
@@ -51,6 +55,8 @@ class LogWatcher:
 
     async def wait(self, run_id: str, *, after: int, timeout: float) -> bool:
         """Wait until the run's log has an event after `after`; False when the time is over."""
+        import asyncio
+
         waiter = _Waiter(run_id, after)
         with self._mutex:
             self._waiters.add(waiter)

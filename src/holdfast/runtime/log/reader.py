@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
+
+from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core import log
@@ -26,8 +27,7 @@ _data: Final = itemgetter(4)
 """What a record holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """Where a loop may continue without reading what is before: its state, and the end of that log."""
 
     state: RunState

@@ -10,8 +10,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct, field
 
 from holdfast.core import events as e
 from holdfast.core import log
@@ -33,8 +34,6 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.declare.specs import AgentSpec
-from holdfast.runtime.lines.lines import Lines
-from holdfast.runtime.lines.turns import Turn
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.lineage import Lineage
 from holdfast.runtime.log.reader import LogReader
@@ -42,6 +41,10 @@ from holdfast.runtime.log.view import UNWRITTEN, AgentView
 from holdfast.runtime.log.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow, Store
+
+if TYPE_CHECKING:  # only runs of async agents have lines
+    from holdfast.runtime.lines.lines import Lines
+    from holdfast.runtime.lines.turns import Turn
 
 
 def place_name(branch: str, index: int) -> str:
@@ -56,8 +59,7 @@ E = TypeVar("E", bound=Event)
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """What the agent declared about the calls of its runs."""
 
     stages: tuple[str, ...] = ()
@@ -320,7 +322,7 @@ class Session:
         return signal
 
     def lose(self, signal: BaseException) -> None:
-        """The run is not ours any more. Code that awaits something else than a call would not hear of that: it is
+        """This process no longer owns the run. Code that awaits something other than a call is not told: it is
         ended when the calls under way have come to their end. From any thread."""
         self.stop(signal)
         self.lost = signal

@@ -1,0 +1,50 @@
+"""The task of a line of an async agent: it tells a timeout of the agent's code from other cancellations.
+
+A module of its own, because only runs of async agents need it and `asyncio`. Tasks are made in `task_factory.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from holdfast.runtime.lines.line import Line
+from holdfast.runtime.lines.lines import Lines
+from holdfast.runtime.log.branches import current_branch
+
+
+class LineTask(asyncio.Task[Any]):
+    """The task of a line. A timeout of the agent's code cancels it in the order of the log."""
+
+    line: Line | None = None
+    lines: Lines
+
+    def cancelling(self) -> int:
+        timeout = _timeout_in(asyncio.Timeout.__aenter__)
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            self.lines.timeouts.enter(self.line, timeout)
+        return super().cancelling()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
+        if timeout is not None and self.line is not None and current_branch() is not None:
+            return self.lines.time_out(self.line, timeout)  # else it was set in the body of a call
+        if self.line is not None:
+            self.line.is_cancelled()
+        return super().cancel(msg)
+
+    def uncancel(self) -> int:
+        timeout = _timeout_in(asyncio.Timeout.__aexit__)
+        if timeout is not None and self.line and self.lines.timeouts.forget(timeout):
+            return self.cancelling()
+        return super().uncancel()
+
+
+def _timeout_in(method: Any) -> asyncio.Timeout | None:
+    """The `asyncio.timeout` that calls the function that asks this, if this method of it does."""
+    caller = sys._getframe(2)
+    if caller.f_code is not method.__code__:
+        return None
+    found: asyncio.Timeout = caller.f_locals["self"]
+    return found
