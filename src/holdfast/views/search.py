@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from holdfast.errors import InvalidInput
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
