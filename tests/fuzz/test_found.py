@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -322,6 +323,9 @@ async def slow_on_its_way(run: AsyncRun) -> str:
     return came
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11, 3), reason="asyncio does not tell a task that a timeout was entered"
+)
 def test_of_two_timeouts_the_same_one_fires_on_replay(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
