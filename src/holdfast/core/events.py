@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from functools import cache
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -746,14 +744,9 @@ def label(event: Event | type[Event]) -> str:
     return event.stored_as
 
 
-_BY_LABEL: Final = {label(cls): cls for cls in ALL.values()}
-
-
-@cache
-def _decoder(name: str) -> Callable[[bytes], Event] | None:
-    """Made when the first event of its kind is read: all of them at once take longer than most commands."""
-    cls = _BY_LABEL.get(name)
-    return None if cls is None else msgspec.json.Decoder(cls).decode
+# Made here and not when the first event of a kind is read: msgspec crashes the interpreter if two threads prepare the
+# same types at once.
+_DECODERS: Final = {label(cls): msgspec.json.Decoder(cls).decode for cls in ALL.values()}
 
 
 def to_json(event: Event) -> bytes:
@@ -763,7 +756,7 @@ def to_json(event: Event) -> bytes:
 
 def from_json(name: str, data: bytes) -> Event:
     """The event that was stored under this name; Unreadable if unknown, newer or malformed."""
-    decoder = _decoder(name)
+    decoder = _DECODERS.get(name)
     if decoder is None:
         kind, _, version = name.partition(".")
         if kind not in ALL:

@@ -11,7 +11,6 @@ log's hash chain does not cover them.
 
 from __future__ import annotations
 
-from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ VERSION: Final = "7"
 """Changes whenever the fold or its form does; snapshots of another version are ignored."""
 
 DIGEST_BYTES: Final = 32
+_DECODE: Final = msgspec.json.Decoder(RunState).decode
 
 
 def dump(state: RunState) -> bytes:
@@ -49,13 +49,7 @@ def to_json(state: RunState) -> bytes:
 
 def from_json(data: bytes) -> RunState:
     """The state that `to_json` wrote; ValueError if it cannot be read."""
-    return _map(_decoder().decode(data), lambda value: freeze(unpack(value)))
-
-
-@cache
-def _decoder() -> msgspec.json.Decoder[RunState]:
-    """Made when the first snapshot is read."""
-    return msgspec.json.Decoder(RunState)
+    return _map(_DECODE(data), lambda value: freeze(unpack(value)))
 
 
 def _map(state: RunState, change: Any) -> RunState:
