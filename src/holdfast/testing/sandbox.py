@@ -43,6 +43,7 @@ from holdfast.runtime.declare.mocks import Mock, MockMissing, Mocks, typed_answe
 from holdfast.runtime.declare.specs import CallSpec, spec_of
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.log.branches import Inside
+from holdfast.runtime.log.lineage import LiveRun
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite import SQLiteStore
@@ -131,11 +132,23 @@ class FixedDraws:
             # It moves with the code, by a millisecond a call, so that no code waits forever.
             position = draw.index + sum(map(int, re.findall(r"\d+", draw.branch)))
             return self._clock.now() + 1000 * position + count
-        where = f"{draw.session.run_id} {draw.branch} {draw.index} {draw.name} {count}"
+        where = f"{_name(draw.session)} {draw.branch} {draw.index} {draw.name} {count}"
         source = random.Random(where)  # noqa: S311 - not a secret, and meant to be foreseen
         if draw.name == "random":
             return source.random()
         return str(uuid.UUID(int=source.getrandbits(128), version=4))
+
+
+def _name(run: LiveRun) -> str:
+    """A run, named by what no crash changes. The id of a child run has the number of its step: of two branches that make
+    calls at once, the one that dies before its receipt is written gets another number the next time."""
+    above = run.lineage.parent
+    if above is None:
+        return run.run_id
+    for (branch, index), entry in above.journal.entries.items():
+        if entry.intent is not None and entry.intent.child == run.run_id:
+            return f"{_name(above)}~{branch}#{index}"
+    return run.run_id
 
 
 # ── what happened ────────────────────────────────────────────────────────────────────────────
