@@ -92,8 +92,7 @@ def budget(run: Run) -> int:
 
 @agent(deadline=0.001)
 def deadline(run: Run) -> int:
-    while True:
-        look(1)
+    return sum(look(n) for n in range(500))
 
 
 @agent
