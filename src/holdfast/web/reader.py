@@ -130,7 +130,7 @@ class RunReader:
             row = row_of(store, run_id)
             try:
                 state = kept.advance(store, run_id)
-            except BaseException:
+            except BaseException:  # also an interrupt: what was folded half must not be continued
                 kept.reset(run_id)
                 raise
             damage = contradiction(row, state)
