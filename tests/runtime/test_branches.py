@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
+from holdfast.runtime.log.branches import current_branch
 from support.workers import STORES, url_of
 
 HOUR = 3600.0
@@ -828,3 +830,55 @@ def test_an_async_agent_maps_a_plain_step(home: Any) -> None:
 
     assert home.open(maps_a_plain_step).run(maps_a_plain_step, id="r") == [2, 4, 6]
     assert [call.name for call in hf.get("r").calls] == ["doubled"] * 3
+
+
+class _Guarded(deque[Any]):
+    """Batches on their way: other branches change them, so that they are read under the run's lock only."""
+
+    lock: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        assert self.lock._is_owned()
+        return super().__iter__()
+
+
+def test_whether_a_commit_is_due_is_asked_under_the_lock_of_the_run(tmp_path: Path) -> None:
+    """Without it, branches in threads sometimes failed: "deque mutated during iteration" (fuzzer, seed 900032)."""
+
+    @step
+    def look(i: int) -> int:
+        return i
+
+    @agent(checkpoint="on_state_change")
+    def main(run: Run) -> list[int]:
+        branch = current_branch()
+        assert branch is not None
+        writer = branch.session.writer
+        writer._queue = guarded = _Guarded(writer._queue)
+        guarded.lock = writer._mutex
+        return run.map(look, range(4))
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert list(range(4)) == hf.run(main, id="r")
+
+
+def test_nothing_is_logged_when_a_run_with_task_groups_is_suspended(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio logs an error for each task that ends after the group that it belongs to."""
+
+    @agent
+    async def main(run: AsyncRun) -> None:
+        async def inner(n: int) -> None:
+            async with asyncio.TaskGroup() as group:
+                for i in range(4):
+                    group.create_task(run.ask(f"{n}.{i}?"))
+
+        async with asyncio.TaskGroup() as group:
+            for n in range(3):
+                group.create_task(inner(n))
+
+    with opened(url) as hf, pytest.raises(RunWaiting):
+        hf.run(main, id="r")
+
+    assert [] == caplog.records

@@ -19,8 +19,10 @@ HOPS: Final = {"call": 1, "await": 2, "end": 4}
 """How many turns of the loop pass before the code counts as blocked: after a line has made a call, has begun to
 await something else, or has ended (a `gather` inside a `shield` passes its result on in four)."""
 
-_JOINS: Final = frozenset(("TaskGroup.__aexit__", "_wait", "wait", "wait_for", "_wait_for_one"))
-"""Coroutines of asyncio that wait for tasks, by their qualified names."""
+_GROUPS: Final = frozenset(("TaskGroup.__aexit__", "TaskGroup._aexit"))
+"""Coroutines in which a task group waits for its tasks, by their qualified names in all versions of Python."""
+_JOINS: Final = _GROUPS | {"_wait", "wait", "wait_for", "_wait_for_one"}
+"""Coroutines of asyncio that wait for tasks."""
 
 
 class LineBranch(Protocol):
@@ -118,7 +120,9 @@ class Line(Coroutine[Any, Any, Any]):
     def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
         raised = error if isinstance(error, BaseException) else (value or error())
         if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
-            raised = self.lines.suspension  # the run is suspended: no code is being cancelled
+            # The run is suspended: no code is being cancelled. A task group that waits for its tasks must not
+            # leave before they have ended, or asyncio logs an error for each of them; it expects a cancellation.
+            raised = raised if self._awaiting in _GROUPS else self.lines.suspension
         if self._finished is not None:
             self._end()
             raise self._finished
@@ -218,11 +222,15 @@ class Line(Coroutine[Any, Any, Any]):
         if children is not None:
             ours = all(child.done() or self.lines.owns(child) for child in children)
             return Doing.JOINING if ours else Doing.OUTSIDE
+        return Doing.JOINING if self._awaiting in _JOINS else Doing.OUTSIDE
+
+    @property
+    def _awaiting(self) -> str:
+        """The qualified name of the innermost coroutine that it is in."""
         inner: Any = self._coro
         while (below := getattr(inner, "cr_await", None)) is not None and hasattr(below, "cr_code"):
             inner = below
-        name = getattr(getattr(inner, "cr_code", None), "co_qualname", "")
-        return Doing.JOINING if name in _JOINS else Doing.OUTSIDE
+        return getattr(getattr(inner, "cr_code", None), "co_qualname", "")
 
     def __getattr__(self, name: str) -> Any:
         """What asyncio and debuggers show of a coroutine: its name, frame and code."""

@@ -55,8 +55,10 @@ class AgentView:
 
     def pending(self, kind: type[E]) -> list[E]:
         """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
-        self.ahead = [(seq, x) for seq, x in self.ahead if seq > self.draft.seq]
-        found = (*(x for _, x in self.ahead), *self._writer.in_flight(Noted), *self._writer.noted)
+        with self._mutex:  # other branches write at the same time
+            self.ahead = [(seq, x) for seq, x in self.ahead if seq > self.draft.seq]
+            in_flight = self._writer.in_flight(Noted)
+            found = (*(x for _, x in self.ahead), *in_flight, *self._writer.noted)
         return [x for x in found if isinstance(x, kind)]
 
     def state(self) -> dict[str, Any]:
@@ -114,8 +116,9 @@ class AgentView:
     @property
     def usage(self) -> Usage:
         """What the run has used up, with what is recorded and not shown yet."""
-        total = self.draft.usage
-        for _, x in self._held_usage:
+        with self._mutex:
+            total, held = self.draft.usage, list(self._held_usage)
+        for _, x in held:
             total = Usage(
                 total.input_tokens + x.input_tokens,
                 total.output_tokens + x.output_tokens,
