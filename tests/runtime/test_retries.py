@@ -333,3 +333,39 @@ def test_jitter_spreads_runs_apart() -> None:
 def test_a_retry_that_makes_no_sense_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="Retry"):
         Retry(**bad)
+
+
+def test_a_checkpoint_follows_a_retried_call_where_clean_up_after_its_failure_is_recorded(
+    home: Any,
+) -> None:
+    works: list[bool] = []
+
+    @tool
+    def pay() -> str:
+        if not works:
+            raise ValueError("declined")
+        return "paid"
+
+    @step
+    def clean_up() -> None: ...
+
+    @step
+    def ship() -> str:
+        return "shipped"
+
+    @agent
+    def main(run: Run) -> str:
+        try:
+            pay()
+        except CallFailed:
+            clean_up()
+            raise
+        run.checkpoint()
+        return ship()
+
+    with home.open() as hf:
+        with pytest.raises(RunFailed):
+            hf.run(main, id="r")
+        works.append(True)
+        assert "shipped" == hf.resume("r")
+        assert "shipped" == hf.replay("r").result

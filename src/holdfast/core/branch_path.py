@@ -3,7 +3,7 @@
     ""          the agent's own line
     "3-1"       the first branch that the code started before its call or wait 3 (the first one is 0)
     "3-1.0-2"   the second branch that this one started before its first call
-    "3+"        what was added to the agent's own line before what is recorded at 3 (new steps were accepted)
+    "3+"        what was inserted into the agent's own line before what is recorded at 3 (new steps were accepted)
     "undo"      what undoes the run
 
 Events hold paths as plain text. Whatever is read out of that text is read here.
@@ -26,13 +26,18 @@ class BranchPath(str):
         """The path of a branch that is started from here before this position."""
         return f"{self._prefix}{index}-{number}"
 
-    def aside(self, index: int) -> str:
-        """The path of what is added here before what is recorded at this position."""
+    def insertion(self, index: int) -> str:
+        """The path of what is inserted here before what is recorded at this position."""
         return f"{self._prefix}{index}+"
 
     @property
+    def is_insertion(self) -> bool:
+        """Whether it is not a line of execution of its own, but what was inserted into its parent."""
+        return self.endswith("+")
+
+    @property
     def is_main(self) -> bool:
-        """Whether it is that of the agent's own line of execution, or of what was added to it."""
+        """Whether it is that of the agent's own line of execution, or of what was inserted into it."""
         return "-" not in self
 
     @property

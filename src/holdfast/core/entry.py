@@ -80,7 +80,9 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     @property
     def final(self) -> bool:
         """Whether it has an outcome that the code will be given."""
-        if self.done is not None or (self.ended is not None and self.is_wait) or self.timeout:
+        if self.done is not None or (self.ended is not None and self.is_wait):
+            return True
+        if self.timeout is not None or self.iteration is not None:
             return True
         return self.settled_as("done") or self.failed_finally
 

@@ -1,23 +1,13 @@
-"""Match what the code asks for with what the log contains.
+"""What the log contains, by place: the index that requests of the code are matched with (`match.py`).
 
-An agent that resumes runs its code again from the first line. Each call or wait it makes has a place:
-its branch, and its position within the branch. The log contains, for every place it has reached, an
-`Entry`: what was asked there, and its outcome. So a request is one of
+An agent that resumes runs its code again from the first line. Each call or wait it makes has a place: its branch, and
+its position within the branch. For every place that the log has reached there is an `Entry`: what was asked there, and
+its outcome.
 
-- *recorded*: the same request, with an outcome: the outcome is returned, nothing is executed;
-- *open*: the same request, started but without an outcome: what then depends on what the tool declares;
-- *new*: the log contains nothing at this place;
-- *diverged*: the log contains something else there, and the run stops before anything new happens.
+Facts that code notes between its calls (state, stage, decisions …) are matched by what they are about, so that running
+the code again does not note them twice, and new code may note more.
 
-Facts that code notes between its calls (state, stage, decisions …) are matched by what they are about,
-so that running the code again does not note them twice, and new code may note more.
-
-A person may *accept new steps*: then what was recorded before binds by name and occurrence, and what
-the code asks for that has no namesake in it is made, at a place beside.
-
-One thing may rightly differ without that: a run that failed is resumed, and takes another path (`retries.py`).
-
-Pure: records go in, answers come out. Reading the log page by page is the runtime's part.
+Pure: events go in, answers come out. Reading the log page by page is the runtime's part.
 """
 
 from __future__ import annotations
@@ -93,10 +83,6 @@ class Journal:
             self._noted.pop((branch, index), None)
         if entry is not None and entry.granted_seq:
             self.retries.answered((branch, index), entry)
-
-    def leave(self, branch: str, index: int) -> int | None:
-        """The code asks for something other than is recorded here: where it continues, if it may."""
-        return self.retries.leave(branch, index, self.entries)
 
     def noted(self, event: Noted) -> tuple[int, Noted] | None:
         """The next recorded fact about the same at the same place, and its seq; each once."""
@@ -199,23 +185,8 @@ class Journal:
         """
         return any(
             x.name == name and (not self.accepted or x.first_seq < self.accepted)
-            for x in self.entries.values()
+            for x in list(self.entries.values())
         )
-
-    # ── what a fork inherited ────────────────────────────────────────────────────────────
-
-    def is_inherited(self, entry: Entry) -> bool:
-        """Whether all that is recorded here was recorded by the run that this one was forked from."""
-        return self.life.lineage.is_inherited(entry.seq)
-
-    def is_wait_for(self, entry: Entry, wait: str, name: str) -> bool:
-        """Whether the code waited here, for this."""
-        recorded = entry.wait
-        if recorded is None or recorded.tool or recorded.wait != wait:
-            return False
-        if recorded.name == name:
-            return True
-        return self.is_inherited(entry) and self.life.lineage.is_same_text(recorded.name, name)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
 

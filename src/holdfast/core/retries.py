@@ -60,7 +60,7 @@ class Retries:
         last = [
             place
             for place, x in given_up
-            if not extent.goes_on(_last_beside(place, entries), x.forks_above)
+            if not extent.goes_on(_last_together(place, entries), x.forks_above)
         ]
         for place in last:
             del entries[place]  # it starts over
@@ -101,7 +101,7 @@ class Retries:
                     return True
         return False
 
-    def leave(self, branch: str, index: int, entries: Entries) -> int | None:
+    def place_beyond(self, branch: str, index: int, entries: Entries) -> int | None:
         """The code asks for something other than is recorded here: where it continues, if it may.
 
         It may after a call that was retried, if this was recorded before the run was resumed.
@@ -109,28 +109,37 @@ class Retries:
         entry = entries.get((branch, index))
         if entry is None or not self.is_past((branch, index), entry):
             return None
-        past = [(place, x) for place, x in entries.items() if self.is_past(place, x)]
-        for place, x in past:
-            del entries[place]
-            if place[0] == branch and x.final and not (x.is_wait or x.failed_finally):
-                self.left.setdefault(branch, []).append((place[1], x))
+        past = self._past(entries)
         return 1 + max(place[1] for place, _ in past if place[0] == branch)
+
+    def leave(self, branch: str, entries: Entries) -> None:
+        """The code has left the path that it took after a failure. What it finished there is kept."""
+        for place, x in self._past(entries):
+            del entries[place]
+            is_call = x.iteration is None and x.timeout is None and not x.is_wait
+            if place[0] == branch and is_call and x.final and not x.failed_finally:
+                self.left.setdefault(branch, []).append((place[1], x))
+
+    def _past(self, entries: Entries) -> list[tuple[Place, Entry]]:
+        known = list(entries.items())  # at once: other threads of the run read the log, too
+        return [(place, x) for place, x in known if self.is_past(place, x)]
 
     def done_before(
         self, branch: str, is_same: Callable[[Entry], bool]
     ) -> tuple[int, Entry] | None:
         """The same call, finished on a path that the code has left: it is not made again."""
-        for found in self.left.get(branch, ()):
-            if is_same(found[1]):
-                self.left[branch].remove(found)
-                return found
-        return None
+        return next((x for x in self.left.get(branch, ()) if is_same(x[1])), None)
+
+    def use(self, place: Place) -> None:
+        """The code has asked again for a call that it finished on a path that it has left."""
+        branch, index = place
+        self.left[branch] = [x for x in self.left[branch] if x[0] != index]
 
 
-def _last_beside(place: Place, entries: Entries) -> Place:
+def _last_together(place: Place, entries: Entries) -> Place:
     """The last of the waits that started together with this one."""
     path, index = place
-    entry, beside = entries[place], entries.get((path, index + 1))
-    if beside is None or entry.wait_seq + 1 != beside.wait_seq:
+    entry, following = entries[place], entries.get((path, index + 1))
+    if following is None or entry.wait_seq + 1 != following.wait_seq:
         return place
-    return _last_beside((path, index + 1), entries)
+    return _last_together((path, index + 1), entries)

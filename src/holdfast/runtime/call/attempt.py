@@ -200,7 +200,7 @@ def _time_limit(request: CallRequest) -> tuple[float | None, bool]:
     A blocking call is cut at the deadline as by `timeout=`: the run ends, and what became of the call is found out
     when it is resumed. Async calls are cut by the watcher, and a child run has a deadline of its own.
     """
-    spec, created = request.spec, request.session.journal.life.created
+    spec, created = request.spec, request.branch.session.journal.life.created
     at = None if created is None else created.deadline_at
     if at is None or spec.is_async or spec.effect == Effect.CHILD or request.undoes:
         return spec.timeout, False

@@ -18,12 +18,14 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import log, snapshot
+from holdfast.core.ancestors import ForkAncestry
+from holdfast.core.entry import Entry
 from holdfast.core.log import Head
 from holdfast.errors import InvalidInput, StoreError
 from holdfast.runtime.call.commit import commit, is_due
 from holdfast.runtime.call.gate import gate
-from holdfast.runtime.call.match import check_all_replayed
-from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.call.match import check_all_replayed, find
+from holdfast.runtime.call.operations import CodeRequest, Flow, Invoke
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.reader import Saved
 from holdfast.runtime.log.session import Session
@@ -33,6 +35,24 @@ SNAPSHOT_BYTES: Final = 256 * 1024
 """A loop leaves a snapshot when its log has grown by this much, or by as much as the last one took: so
 snapshots never cost more than the log, however large the state has become."""
 VERSION: Final = f"{LIVE}{snapshot.VERSION}"
+
+
+class IterationRequest(CodeRequest):
+    """The end of an iteration, as the code reaches it."""
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    @property
+    def is_insertable(self) -> bool:
+        return False  # it has a position in the main branch only
+
+    def is_recorded_in(self, entry: Entry, _number: int, _lineage: ForkAncestry) -> bool:
+        return entry.iteration is not None
+
+    def __str__(self) -> str:
+        return "the end of an iteration"
 
 
 def end_iteration(
@@ -46,25 +66,23 @@ def end_iteration(
 
     `changed` says that the phase did; `over`, that the run ends with it, in one commit.
     """
-    session, index = branch.session, branch.take()
+    session, request = branch.session, IterationRequest(branch, branch.take(), branch.forked, 1)
     if branch.path:
         raise InvalidInput(
             "an iteration ends in the agent's own line of execution, not in a branch"
         )
-    entry = session.log.entry(branch.path, index)
+    entry = find(request).entry
     if entry is not None:
-        if entry.iteration is None:
-            where = (branch.path, index)
-            raise session.diverged(where, f"a call of {entry.name}", "the end of an iteration")
+        assert entry.iteration is not None
         if not entry.iteration.buffered:
             session.view.show(entry.seq)
-        session.journal.forget(branch.path, index)
+        session.journal.forget(*request.place)
         return entry.iteration
-    check_all_replayed(branch, "the end of an iteration")
+    check_all_replayed(branch, request)
     gate(session)
-    event = make(index)
-    if branch.forked:
-        event = replace(event, forks=branch.forked)
+    event = make(request.index)
+    if request.forks:
+        event = replace(event, forks=request.forks)
     wanted = _is_snapshot_due(session)
     if not over and (wanted or is_due(session, iteration=True, changed=changed)):
         seq: int = yield from commit(session, [event])

@@ -319,7 +319,7 @@ async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
                 lines is None or lines.current is None
             ):  # not in the code of the agent, which has ended
                 return _perform(effect)
-            await lines.park(effect.wait, effect.signal)
+            await lines.parking.park(effect.wait, effect.signal)
         else:
             await _pause(session, effect.seconds)
     except asyncio.CancelledError as cancelled:
@@ -387,7 +387,7 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     # The suspension itself is written by no line: it does not wait.
     while lines is not None and lines.is_leaving and lines.current is not None:
         try:
-            await lines.stay()
+            await lines.leaving.stay()
             break  # not again: the suspension itself is written while the run is leaving
         except asyncio.CancelledError as cut:
             if session.is_ending:

@@ -27,7 +27,7 @@ from holdfast.runtime.call.approval import ask_approval, check_args
 from holdfast.runtime.call.attempt import make_attempts
 from holdfast.runtime.call.cancelled import record_cut
 from holdfast.runtime.call.gate import gate, gate_again
-from holdfast.runtime.call.match import check_all_replayed, match_call, replay
+from holdfast.runtime.call.match import check_all_replayed, find, replay
 from holdfast.runtime.call.operations import (
     Begin,
     CallRequest,
@@ -69,8 +69,8 @@ def ask(
             session.secrets.update(secrets_in(secret, declared=True))
     session.specs[spec.name] = spec
     index = branch.take()
-    request = CallRequest(spec, branch, index, bound, args, own_key, undoes, branch.forked)
-    return request, match_call(request)
+    request = CallRequest(branch, index, branch.forked, 1, spec, bound, args, own_key, undoes)
+    return request, find(request).entry
 
 
 def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> CallSpec:
@@ -109,15 +109,19 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
         if not request.undoes:
             if session.journal.entries:
                 check_all_replayed(request.branch, request)
-            lines = session.lines  # what was added aside comes before what is recorded
-            if lines is not None and not lines.may_begin_at_once and not request.branch.is_aside:
+            lines = session.lines  # what is inserted comes before what is recorded
+            if (
+                lines is not None
+                and not lines.may_begin_at_once
+                and not request.branch.is_insertion
+            ):
                 yield from _begin(request, entry)
             gate(session)
         if entry is not None and entry.open_attempt:
             settled = yield from settle_doubt(request, entry)
             if settled is not None:
                 return (yield from replay(request, settled))
-            entry = match_call(request)
+            entry = find(request).entry
             gate_again(request)
         if request.spec.params.constrained and not request.undoes:
             yield from check_args(request, entry)

@@ -1,37 +1,25 @@
-"""Match: what the log has recorded of a call, and the recorded outcome given to the code.
+"""Match: what the log has recorded of a request, and the recorded outcome given to the code.
 
-A call is found by its place and compared by name and arguments. Something else at its place: `Diverged`.
+How they are compared is `core/match.py`; here the log is read as far as needed, and the branch moves.
 Not here: what becomes of a call that has an intent and no receipt (`recover.py`).
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
-
-from msgspec import Raw
 
 from holdfast.core import events as e
 from holdfast.core.branch_path import BranchPath
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
-from holdfast.core.values import decode
-from holdfast.errors import (
-    NotStorable,
-)
+from holdfast.core.match import NEW, Differs, New, Open, Recorded, match
+from holdfast.errors import NotStorable
 from holdfast.runtime.call import durations
 from holdfast.runtime.call.cancelled import cancel_child
 from holdfast.runtime.call.gate import gate
-from holdfast.runtime.call.operations import (
-    CallRequest,
-    Flow,
-    Replay,
-)
+from holdfast.runtime.call.operations import CallRequest, CodeRequest, Flow, Replay
 from holdfast.runtime.call.recover import doubt
-from holdfast.runtime.call.results import (
-    failure,
-    result_lost,
-)
+from holdfast.runtime.call.results import failure, result_lost
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 
@@ -96,81 +84,43 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
                 raise branch.session.diverged((path, index), recorded, str(attempted))
 
 
-def match_call(request: CallRequest) -> Entry | None:
-    """What the log contains at this place; Diverged if it is something else."""
+def find(request: CodeRequest) -> Recorded | Open | New:
+    """What the log contains of a request, which moves to another place if it may; Diverged if that is something else."""
     branch = request.branch
     session = branch.session
-    left = None
-    if session.journal.retries.left:
-        left = session.journal.retries.done_before(branch.path, partial(_is_same, request))
-    if left is not None:
-        branch.give_back(request.index)
-        request.index = left[0]
-        return left[1]
-    entries = session.journal.entries
-    held = entries.get((branch.path, request.index)) if entries else None
-    if not session.log.knows_all and (held is None or held.done is None):
-        held = session.log.entry(branch.path, request.index)
-    if held is None:
-        if branch.parent is not None and (branch.is_aside or not request.index):
-            check_added(branch, request.spec.name, request)
-        return None
-    if _is_same(request, held):
-        return held
-    beside = session.journal.leave(branch.path, request.index)
-    if beside is not None:
-        request.index, branch.index = beside, beside + 1
-        return match_call(request)
-    if not session.journal.accepts(branch.path, request.index):
-        adds = not session.log.expects(request.spec.name)
-        raise session.diverged(request.place, session.shown(held), str(request), adds=adds)
-    branch.give_back(request.index)
-    request.branch = branch.aside(request.index)
-    request.index, request.forks = request.branch.take(), 0
-    return match_call(request)
+    log, journal = session.log, session.journal
+    while True:
+        if not log.knows_all:
+            log.read_to(branch.path, request.index, request.count)
+        found = match(journal, request)
+        if found is NEW or isinstance(found, Open | New):
+            return found
+        if isinstance(found, Recorded):
+            if found.place[1] != request.index:  # finished on a path that the code has left
+                journal.retries.use(found.place)
+                branch.give_back(request.index)
+                request.index = found.place[1]
+            return found
+        if not log.knows_all:
+            log.read_all()  # what follows may change it
+        elif isinstance(found, Differs):
+            raise session.diverged(
+                found.place, _recorded_text(request, found), str(request), adds=found.adds
+            )
+        elif found.is_inserted:
+            branch.give_back(request.index)
+            request.branch = branch = branch.inserted_at(found.place[0])
+            request.index, request.forks = branch.take(request.count), 0
+        else:
+            journal.retries.leave(branch.path, journal.entries)
+            request.index = found.place[1]
+            branch.index = request.index + request.count
 
 
-def check_added(branch: Branch, name: str, attempted: object) -> None:
-    """Before the first thing that is new in a branch: the branch itself must not be one that the code
-    has added among what is recorded, unless a person has accepted new steps.
-
-    Even then, code that leaves out, reorders or changes recorded calls does not only add to them: it
-    may not ask for more of what it has yet to ask for.
-    """
-    session, line = branch.session, branch
-    while line.parent is not None:
-        path, index, journal = line.parent.path, line.started_at, session.journal
-        if line.is_aside or not journal.extent.has_started(path, index, line.number):
-            adds = not session.log.expects(name)
-            if not (adds and journal.accepts(path, index)):
-                held = journal.entry(path, index)
-                recorded = "no branch here" if held is None else session.shown(held)
-                raise session.diverged((path, index), recorded, str(attempted), adds=adds)
-        line = line.parent
-
-
-def _is_same(request: CallRequest, entry: Entry) -> bool:
-    done = entry.done
-    if done is not None and entry.wait is None and entry.name == request.spec.name:
-        kept = done.args
-        if kept is not None and kept.json == Raw(request.args):
-            return True
-    other = entry.is_wait or entry.iteration is not None
-    if other or (entry.name and entry.name != request.spec.name):
-        return False
-    recorded = entry.args_digest
-    if not recorded or recorded == request.digest:
-        return True
-    return request.session.journal.is_inherited(entry) and _is_same_for_fork(request, entry)
-
-
-def _is_same_for_fork(request: CallRequest, entry: Entry) -> bool:
-    """Whether an inherited call differs from this one only in the run's id."""
-    session = request.session
-    lineage, args = session.journal.life.lineage, entry.args
-    if args is None:
-        return entry.args_digest in lineage.possible_digests(request.args)
-    return lineage.is_same_value(decode(session.unwrap(args)), decode(request.args))
+def _recorded_text(request: CodeRequest, found: Differs) -> str:
+    if found.entry is not None:
+        return request.session.shown(found.entry)
+    return "nothing" if found.place[0] == request.branch.path else "no branch here"
 
 
 def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.core.entry import Place
+from holdfast.core.ancestors import ForkAncestry
+from holdfast.core.entry import Entry, Place
+from holdfast.core.match import is_same_call
 from holdfast.core.values import digest
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.declare.specs import (
-    CallSpec,
-)
+from holdfast.runtime.declare.specs import CallSpec
 from holdfast.runtime.log.branches import Branch, Inside
-from holdfast.runtime.log.session import Session, place_name
+from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit
 
 if TYPE_CHECKING:  # only runs of async agents have lines
@@ -109,25 +109,15 @@ class HandOver(msgspec.Struct, eq=False):
 Operation = Write | Invoke | Pause | Park | Begin | Replay | HandOver
 
 
-class CallRequest(msgspec.Struct, eq=False):
-    """One call as it was asked for: who, where, with what."""
+class CodeRequest(msgspec.Struct, eq=False):
+    """Something that the code asks for at a place: a call, a wait, the end of an iteration."""
 
-    spec: CallSpec
     branch: Branch
     index: int
-    bound: dict[str, Any]
-    args: bytes
-    own_key: str = ""
-    undoes: int = 0
-    forks: int = 0
-    _digest: str = ""
-
-    @property
-    def digest(self) -> str:
-        """The name of the arguments. Made when it is wanted: replay mostly compares the bytes themselves."""
-        if not self._digest:
-            self._digest = digest(self.args)
-        return self._digest
+    forks: int
+    """How many branches the code had started right before it."""
+    count: int
+    """How many places it takes, from `index` on."""
 
     @property
     def session(self) -> Session:
@@ -138,8 +128,43 @@ class CallRequest(msgspec.Struct, eq=False):
         return self.branch.path, self.index
 
     @property
-    def where(self) -> str:
-        return place_name(self.branch.path, self.index)
+    def name(self) -> str:
+        """What it is known by, when new steps are accepted."""
+        raise NotImplementedError
+
+    @property
+    def is_insertable(self) -> bool:
+        """Whether it may be recorded before something else, when new steps are accepted."""
+        return True
+
+    def is_recorded_in(self, entry: Entry, number: int, lineage: ForkAncestry) -> bool:
+        """Whether this entry is of the same request."""
+        raise NotImplementedError
+
+
+class CallRequest(CodeRequest):
+    """One call as it was asked for: who, where, with what."""
+
+    spec: CallSpec
+    bound: dict[str, Any]
+    args: bytes
+    own_key: str = ""
+    undoes: int = 0
+    _digest: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def is_recorded_in(self, entry: Entry, _number: int, lineage: ForkAncestry) -> bool:
+        return is_same_call(self, entry, lineage, self.session.unwrap)
+
+    @property
+    def digest(self) -> str:
+        """The name of the arguments. Made when it is wanted: replay mostly compares the bytes themselves."""
+        if not self._digest:
+            self._digest = digest(self.args)
+        return self._digest
 
     def __str__(self) -> str:
         text = self.args.decode()

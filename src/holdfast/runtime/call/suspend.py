@@ -62,7 +62,9 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
 def _continues(session: Session, ended: tuple[str, ...]) -> bool:
     """Whether a line that is in memory can continue: then the run is not suspended."""
     lines = session.lines
-    return lines is not None and (lines.look_again(ended, is_asked=True) or not session.waits)
+    return lines is not None and (
+        lines.parking.look_again(ended, is_asked=True) or not session.waits
+    )
 
 
 def _refuse(session: Session) -> None:

@@ -97,13 +97,13 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
             return await _supervised(session, lines)
         except BaseException as error:
             if session.settled:  # the run is suspended: only its tasks are left
-                await lines.unwind(lines.suspension or Suspend("", ""))
+                await lines.leaving.unwind(lines.suspension or Suspend("", ""))
                 raise
             session.torn = True
             stopped = session.stopped
             is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
             # A run that is cancelled or overdue is waiting for no call; one that is paused does.
-            await lines.end(at_once=is_stopped and isinstance(stopped, Stop))
+            await lines.leaving.end(at_once=is_stopped and isinstance(stopped, Stop))
             if is_stopped and stopped is not None:
                 raise stopped from None
             if isinstance(error, CallFailed):
@@ -118,7 +118,7 @@ async def _supervised(session: Session, lines: Lines) -> Any:
     import asyncio
 
     try:
-        return await lines.supervise(lambda: drive_async(suspend(session)))
+        return await lines.leaving.supervise(lambda: drive_async(suspend(session)))
     except asyncio.CancelledError:
         agent = lines.agent
         if agent is None or agent.done() or session.settled:

@@ -71,7 +71,7 @@ class Lookout:
             return
         session = root.session
         if session.catch_up():
-            lines.look_again_soon()
+            lines.parking.look_again_soon()
         if session.journal.life.cancel is not None:
             _cut_off(root, cancellation(session))
 
@@ -105,10 +105,10 @@ class Lookout:
                 since = self._store.now() - round(LOOK_SECONDS * MICROSECONDS)
                 children = session.look_at_children() | session.children_left_alone(since)
                 if children:
-                    session.lines.look_again_soon(tuple(children))
+                    session.lines.parking.look_again_soon(tuple(children))
 
 
 def _cut_off(root: Branch, signal: Stop) -> None:
     root.session.stop(signal)
     assert root.session.lines is not None
-    root.session.lines.cancel()
+    root.session.lines.leaving.cancel()

@@ -36,6 +36,13 @@ class LineBranch(Protocol):
     def forks_above(self) -> tuple[int, ...]: ...
 
 
+class LineEnds(Protocol):
+    """What is told that a line has stopped, when the run is about to end here: `Leaving` is one."""
+
+    def notify(self) -> None: ...
+    def stop_agent(self) -> None: ...
+
+
 class LineOwner(Protocol):
     """What is asked of the lines that a line is one of: `Lines` is one."""
 
@@ -51,9 +58,9 @@ class LineOwner(Protocol):
     @property
     def is_stopped(self) -> bool: ...
     def owns(self, task: asyncio.Future[Any]) -> bool: ...
+    @property
+    def leaving(self) -> LineEnds: ...
     def settle(self, hops: int) -> None: ...
-    def notify(self) -> None: ...
-    def stop_agent(self) -> None: ...
 
 
 class Doing(enum.Enum):
@@ -150,7 +157,7 @@ class Line(Coroutine[Any, Any, Any]):
         except Suspend as signal:
             if lines.suspension is not None or lines.is_stopped:
                 self._end()
-                lines.stop_agent()
+                lines.leaving.stop_agent()
                 raise
             # Out of a thread that had to wait: the task stays until the run is suspended.
             self._finished = signal
@@ -161,7 +168,7 @@ class Line(Coroutine[Any, Any, Any]):
             return awaited
         except BaseException:  # also how a coroutine returns
             self._end()
-            lines.stop_agent()
+            lines.leaving.stop_agent()
             raise
         finally:
             lines.current = outer
@@ -187,7 +194,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.state = what
         self.lines.settle(HOPS["call"])
         if self.lines.is_over:
-            self.lines.notify()
+            self.lines.leaving.notify()
 
     def _blocked(self, how: Doing) -> None:
         if self.state is Doing.RUNNING:
@@ -195,7 +202,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.state = how
         self.lines.settle(HOPS["call" if how is Doing.CALLING else "await"])
         if self.lines.is_over:
-            self.lines.notify()
+            self.lines.leaving.notify()
 
     def _end(self) -> None:
         if self.state is Doing.ENDED:
@@ -206,7 +213,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.lines.members.discard(self)
         self.lines.settle(HOPS["end"])
         if self.lines.is_over:
-            self.lines.notify()
+            self.lines.leaving.notify()
 
     def _deliver_cancellation(self) -> None:
         """As asyncio does: a task that is to be cancelled is so at its next await."""

@@ -3,11 +3,7 @@
 Each task of an agent is a *line* of execution (`line.py`) with a branch of its own in the log. In which order lines continue
 is fixed by the log (`turns.py`); so is which timeout of the code fires (`timeouts.py`).
 
-A line that has to wait is parked inside its await. No exception passes through the code of the agent, so a `TaskGroup` does
-not take it for a failure. The run is suspended when every line is parked or waits for other lines: first the suspension is
-committed, then the tasks are unwound, when nothing can be recorded any more.
-
-Not here: making tasks (`task_factory.py`), what a call is (`flow.py`), when a wait is over (`core/waits.py`).
+Not here: lines that wait (`parking.py`), the end of the run here (`leaving.py`), making tasks (`runtime/call/task_factory.py`).
 """
 
 from __future__ import annotations
@@ -15,26 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 from holdfast.core.entry import Place
 from holdfast.core.policy import MICROSECONDS
-from holdfast.core.waits import OpenWait
-from holdfast.errors import Abandon, CallFailed, HoldfastError, Signal, Stop, Suspend
+from holdfast.errors import Abandon, CallFailed, HoldfastError, Signal, Suspend
+from holdfast.runtime.lines.leaving import Leaving, LeavingRun
 from holdfast.runtime.lines.line import HOPS, Doing, Line, LineBranch
+from holdfast.runtime.lines.parking import Parking, ParkingRun
 from holdfast.runtime.lines.timeouts import Fired, Timeouts, TimeoutsRun
 from holdfast.runtime.lines.turns import Turns, TurnsRun
 
 
-class LinesRun(TimeoutsRun, TurnsRun, Protocol):
+class LinesRun(TimeoutsRun, TurnsRun, ParkingRun, LeavingRun, Protocol):
     """What is asked of the run whose lines these are: `Session` is one."""
 
-    lost: BaseException | None
-    waits: dict[Place, OpenWait]
-    suspensions: dict[Place, Suspend]
-
-    def check_alive(self) -> None: ...
     def lose(self, signal: BaseException) -> None: ...
 
 
@@ -60,15 +52,13 @@ class Lines:
         self.is_over = False
         self.turns = Turns(session, self)
         self.timeouts = Timeouts(session)
-        self._parked: dict[Place, asyncio.Future[None]] = {}
+        self.parking = Parking(session, self)
+        self.leaving = Leaving(session, self)
         self._hops = 0
         self._is_ticking = False
         self._patience: asyncio.TimerHandle | None = None
-        self._changed: asyncio.Future[None] | None = None
-        self._wants_to_leave = False
         self.is_leaving = False
         """The suspension is on its way to the log: nothing begins, and nothing else is written."""
-        self._staying: list[asyncio.Future[None]] = []
         self._perhaps_failed: list[tuple[asyncio.Task[Any], LineBranch, int]] = []
 
     # ── lines ────────────────────────────────────────────────────────────────────────────
@@ -89,7 +79,7 @@ class Lines:
             self.tasks.discard(task)
             if branch.call_failed and not task.cancelled():
                 self._perhaps_failed.append((task, parent, started_at))
-            self.notify()
+            self.leaving.notify()
 
         task.add_done_callback(ended)
 
@@ -173,7 +163,7 @@ class Lines:
     def _is_awaited(self) -> bool:
         """Whether a line waits for what only `_advance` gives."""
         return bool(
-            self._parked or self.timeouts.fired or self.has_unwound or self.turns.are_awaited
+            self.parking.parked or self.timeouts.fired or self.has_unwound or self.turns.are_awaited
         )
 
     def _tick(self) -> None:
@@ -198,8 +188,8 @@ class Lines:
             return
         if self.timeouts.fired:
             self._cancel_line(self.timeouts.record_first())
-        elif self._parked or self.has_unwound:
-            self._leave_if_quiet()
+        elif self.parking.parked or self.has_unwound:
+            self.leaving.leave_if_quiet()
 
     @property
     def is_calling(self) -> bool:
@@ -208,18 +198,6 @@ class Lines:
     @property
     def awaits_the_unknown(self) -> bool:
         return any(line.state is Doing.OUTSIDE for line in self.members)
-
-    def _leave_if_quiet(self) -> None:
-        if self.is_calling:
-            return
-        if self.awaits_the_unknown:
-            self.after_patience(self._leave)
-        else:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._wants_to_leave = True
-        self.notify()
 
     def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None:
         """Do this if no line has moved for a while."""
@@ -234,6 +212,11 @@ class Lines:
             self._patience.cancel()
         patience = self.session.patience_us / MICROSECONDS if seconds is None else seconds
         self._patience = self.loop.call_later(patience, look)
+
+    def forget_patience(self) -> None:
+        """Nothing is done after a while any more."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     # ── timeouts of the code ─────────────────────────────────────────────────────────────
 
@@ -258,175 +241,3 @@ class Lines:
         line.is_cancelled()
         asyncio.Task.cancel(line.task)
         self.settle(HOPS["await"])
-
-    # ── waiting and leaving ──────────────────────────────────────────────────────────────
-
-    async def park(self, wait: OpenWait, signal: Suspend) -> None:
-        """Wait until the log has brought what is waited for; or for ever, if the run leaves memory."""
-        session, line, is_cancelled = self.session, self.current, False
-        session.waits[wait.place], session.suspensions[wait.place] = wait, signal
-        timer = self._wake_at(wait.until)
-        try:
-            while True:
-                waiter = self._parked[wait.place] = self.loop.create_future()
-                if line is not None:
-                    line.does(Doing.PARKED)
-                try:
-                    await waiter
-                    break
-                except asyncio.CancelledError:
-                    # A call in doubt holds its line, even if the code no longer waits for it.
-                    if wait.kind != "decision" or session.is_ending:
-                        raise
-                    is_cancelled = True
-        finally:
-            if timer is not None:
-                timer.cancel()
-            del self._parked[wait.place]
-            if self.suspension is None:
-                session.waits.pop(wait.place, None)
-                session.suspensions.pop(wait.place, None)
-            if line is not None and line.state is Doing.PARKED:
-                line.state = Doing.CALLING
-        if line is not None and is_cancelled:
-            line.cancel_due = True
-
-    def _wake_at(self, until: int | None) -> asyncio.TimerHandle | None:
-        if until is None:
-            return None
-        left = max(0, until - self.session.store.now()) / MICROSECONDS
-        return self.loop.call_later(left + 0.001, self.look_again)
-
-    def look_again(self, ended: Sequence[str] = (), *, is_asked: bool = False) -> bool:
-        """Wake the lines whose wait is over; whether there were any. While the run is being suspended, only
-        who suspends it may ask."""
-        if self.is_leaving and not is_asked:
-            return False
-        session, now = self.session, self.session.store.now()
-        woken = [
-            waiter
-            for place, waiter in self._parked.items()
-            if not waiter.done() and session.waits[place].is_over(session.journal, now, ended)
-        ]
-        for waiter in woken:
-            waiter.set_result(None)
-        return bool(woken)
-
-    def look_again_soon(self, ended: Sequence[str] = ()) -> None:
-        """The same from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self.look_again, ended)
-
-    # ── the whole agent ──────────────────────────────────────────────────────────────────
-
-    async def supervise(self, suspend: Callable[[], Awaitable[Suspend | None]]) -> Any:
-        """Wait for the agent's own line and, if it has returned, for the tasks that it did not wait for: they are
-        part of the run too. Suspend the run when all of it waits. The agent's result."""
-        agent = self.agent
-        assert agent is not None
-        agent.add_done_callback(lambda _: self.notify())
-        while not self._has_ended(agent):
-            if not self._wants_to_leave:
-                self._changed = self.loop.create_future()
-                await self._changed
-                continue
-            self._wants_to_leave = False
-            if not self._is_quiet:
-                continue  # something has moved since
-            self.is_leaving = True
-            try:
-                signal = await suspend()
-            finally:
-                self.is_leaving = False
-                staying, self._staying = self._staying, []
-                for waiter in staying:
-                    if not waiter.done():
-                        waiter.set_result(None)
-            if signal is not None:
-                await self.unwind(signal)
-                raise signal
-            self.settle(HOPS["call"])
-        return agent.result()
-
-    def _has_ended(self, agent: asyncio.Task[Any]) -> bool:
-        if agent.done():
-            if isinstance(self.session.stopped, Stop):
-                raise asyncio.CancelledError  # no call is waited for
-            failed = agent.cancelled() or agent.exception() is not None
-            if failed or all(task.done() for task in self.tasks):
-                return True
-        if self.session.lost is not None:  # nothing that the code does from here on counts
-            raise self.session.lost
-        return False
-
-    @property
-    def _is_quiet(self) -> bool:
-        """Whether no line runs code or makes a call, and some wait."""
-        waits = self._parked or self.has_unwound
-        return bool(waits) and not (self.running or self.is_calling or self.turns.outcomes)
-
-    async def stay(self) -> None:
-        """Wait until it is known whether the run is suspended; if it is, its line is unwound."""
-        line = self.current
-        if line is None:
-            return  # it is the suspension itself that is written
-        while self.is_leaving:
-            waiter = self.loop.create_future()
-            self._staying.append(waiter)
-            await waiter
-        self.session.check_alive()
-
-    def notify(self) -> None:
-        changed = self._changed
-        if changed is not None and not changed.done():
-            changed.set_result(None)
-
-    async def unwind(self, signal: Suspend) -> None:
-        """The run is suspended: end its tasks. What they do now is not recorded."""
-        self.suspension, self.is_over = signal, True
-        self.session.stop(signal)
-        await self._cancel_all()
-
-    async def end(self, *, at_once: bool = False) -> None:
-        """The code has failed or was stopped: calls that are under way come to their end, and none begins."""
-        self.is_over = True
-        if not at_once:
-            self.turns.end()
-        while not at_once and (self.is_calling or self.running):
-            self._changed = self.loop.create_future()
-            await self._changed
-        await asyncio.sleep(0)  # for the callbacks of tasks that have just ended
-        await self._cancel_all()
-
-    async def _cancel_all(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        ended: set[asyncio.Task[Any]] = set()
-        while left := {task for task in (*self.tasks, self.agent) if task and not task.done()}:
-            ended |= left
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=1.0)
-        for task in ended:
-            if not task.cancelled():
-                task.exception()  # it has been seen
-
-    def stop_agent(self) -> None:
-        """If the run has been stopped, its own line ends too, whatever it awaits."""
-        if self.session.stopped is not None and self.suspension is None:
-            self.loop.call_soon(self._cancel_agent)
-
-    def notify_soon(self) -> None:
-        """See what has changed. From any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self.notify)
-
-    def cancel(self) -> None:
-        """Cancel the agent at the await that it is in. From any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to cancel
-            self.loop.call_soon_threadsafe(self._cancel_agent)
-
-    def _cancel_agent(self) -> None:
-        if self.agent is not None:
-            self.agent.cancel()
-        self.notify()  # it may have returned before its tasks

@@ -47,6 +47,12 @@ class TurnsRun(Protocol):
     def not_asked(self, place: Place, attempted: str) -> BaseException: ...
 
 
+class Stays(Protocol):
+    """What knows whether the run is about to be suspended: `Leaving` is one."""
+
+    async def stay(self) -> None: ...
+
+
 class TurnsLines(Protocol):
     """What is asked of the lines of the run: `Lines` is one."""
 
@@ -57,6 +63,8 @@ class TurnsLines(Protocol):
     is_leaving: bool
 
     @property
+    def leaving(self) -> Stays: ...
+    @property
     def has_hops(self) -> bool: ...
     @property
     def is_alone(self) -> bool: ...
@@ -66,7 +74,6 @@ class TurnsLines(Protocol):
     def awaits_the_unknown(self) -> bool: ...
     def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
     def time_out_again(self, place: Place, *, is_cut: bool) -> bool: ...
-    async def stay(self) -> None: ...
 
 
 class Turn:
@@ -174,7 +181,7 @@ class Turns:
         if line is None:
             return
         if self._lines.is_leaving:
-            await self._lines.stay()
+            await self._lines.leaving.stay()
         if self._lines.is_alone:
             return
         recorded = self._next_recorded()

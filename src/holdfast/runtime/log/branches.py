@@ -38,12 +38,8 @@ class Branch(Struct):
     forked: int = 0
     """How many had been started right before the one that is being made now."""
     parent: Branch | None = None
-    number: int = 0
-    """Which of the branches is it that its parent started before its call or wait `started_at`, from 1."""
-    started_at: int = 0
-    is_aside: bool = False
-    """Whether this is not a line of execution of its own, but part of its parent."""
-    beside: Branch | None = None
+    insertion: Branch | None = None
+    """What was inserted into it last."""
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
     call_failed: bool = False
@@ -69,19 +65,24 @@ class Branch(Struct):
         """
         self.forks += 1
         path = BranchPath(self.path).fork(self.index, self.forks)
-        return Branch(self.session, path, parent=self, number=self.forks, started_at=self.index)
+        return Branch(self.session, path, parent=self)
 
-    def aside(self, index: int) -> Branch:
-        """Where calls are recorded that were added before what the log contains at this position."""
-        path = BranchPath(self.path).aside(index)
-        if self.beside is None or self.beside.path != path:
-            self.beside = Branch(self.session, path, parent=self, started_at=index, is_aside=True)
-        return self.beside
+    def inserted_at(self, path: str) -> Branch:
+        """Where requests are recorded that were inserted before what the log contains at a position: that of this
+        path."""
+        if self.insertion is None or self.insertion.path != path:
+            self.insertion = Branch(self.session, path, parent=self)
+        return self.insertion
+
+    @property
+    def is_insertion(self) -> bool:
+        """Whether this is not a line of execution of its own, but part of its parent."""
+        return BranchPath(self.path).is_insertion
 
     @property
     def line(self) -> Branch:
         """The line of execution that this is part of."""
-        return self.parent.line if self.is_aside and self.parent is not None else self
+        return self.parent.line if self.parent is not None and self.is_insertion else self
 
     @property
     def forks_above(self) -> tuple[int, ...]:

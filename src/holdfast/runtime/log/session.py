@@ -327,7 +327,7 @@ class Session:
         self.stop(signal)
         self.lost = signal
         if self.lines is not None:
-            self.lines.notify_soon()
+            self.lines.leaving.notify_soon()
 
     @property
     def is_ending(self) -> bool:
