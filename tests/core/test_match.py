@@ -6,6 +6,7 @@ import copy
 import json
 import lzma
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.core import events as e
 from holdfast.core.entry import Entry
 from holdfast.core.events import Value
 from holdfast.core.journal import Journal
+from holdfast.core.journal_feed import feed
 from holdfast.core.match import (
     Differs,
     Moved,
@@ -46,10 +48,9 @@ def _request(path: str, index: int, count: int, name: str, is_same: Any) -> Any:
 
 
 def call(index: int, name: str, args: bytes = ARGS, path: str = "") -> Request:
-    known = SimpleNamespace(name=name, args=args, digest=digest(args))
-    return _request(
-        path, index, 1, name, lambda entry, _n, lineage: is_same_call(known, entry, lineage, bytes)
-    )
+    known: Any = SimpleNamespace(name=name, args=args, digest=digest(args), read=bytes)
+    made: Request = _request(path, index, 1, name, partial(is_same_call, known))
+    return made
 
 
 def waits(index: int, *names: str) -> Request:
@@ -82,9 +83,9 @@ def began(index: int, name: str) -> e.WaitBegan:
 
 def journal_of(*events: e.Event) -> Journal:
     made = Journal()
-    made.feed(0, 1, 1, e.RunCreated(run_id="r", agent="a", input=e.NULL))
+    feed(made, 0, 1, 1, e.RunCreated(run_id="r", agent="a", input=e.NULL))
     for seq, event in enumerate(events, 1):
-        made.feed(seq, seq, 1, event)
+        feed(made, seq, seq, 1, event)
     return made
 
 
@@ -161,7 +162,7 @@ def _journals() -> Iterator[Journal]:
         for run in json.loads(line)["runs"]:
             journal = Journal()
             for seq, (time, epoch, kind, data, _) in enumerate(run["log"]):
-                journal.feed(seq, time, epoch, e.from_json(kind, data.encode()))
+                feed(journal, seq, time, epoch, e.from_json(kind, data.encode()))
                 yield journal
 
 

@@ -18,7 +18,7 @@ from support.waiting import PATIENCE_SECONDS
 MAY_BE_CALLED_ON_A_LOOP = ("now", "create", "submit", "nudge", "heard")
 """They do not wait: the time is computed, an append is queued."""
 
-KNOWN = ("in catch_up", "in look_at_children")
+KNOWN = ("in catch_up", "in ended")
 """An async run that begins to wait, and one that is suspended, read the end of their log on the loop (one indexed read)."""
 
 

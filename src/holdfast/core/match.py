@@ -17,7 +17,6 @@ Not here: reading the log page by page, and moving a branch (`runtime/call/match
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from msgspec import Raw, Struct
@@ -180,18 +179,19 @@ class CallIdentity(Protocol):
     def args(self) -> bytes: ...
     @property
     def digest(self) -> str: ...
+    def read(self, value: Value) -> bytes:
+        """The JSON bytes of a recorded value, which may be kept outside the log."""
 
 
-def is_same_call(
-    call: CallIdentity, entry: Entry, lineage: ForkAncestry, read: Callable[[Value], bytes]
-) -> bool:
-    """Whether this call is recorded here: by its name and its arguments. `read` gets what is kept outside the log."""
+def is_same_call(call: CallIdentity, entry: Entry, number: int, lineage: ForkAncestry) -> bool:  # noqa: ARG001 (a method of requests)
+    """Whether this call is recorded here: by its name and its arguments."""
+    name = call.name
     done = entry.done
-    if done is not None and entry.wait is None and entry.name == call.name:
+    if done is not None and entry.wait is None and entry.name == name:
         kept = done.args
         if kept is not None and kept.json == Raw(call.args):
             return True
-    if entry.is_wait or entry.iteration is not None or (entry.name and entry.name != call.name):
+    if entry.is_wait or entry.iteration is not None or (entry.name and entry.name != name):
         return False
     recorded = entry.args_digest
     if not recorded or recorded == call.digest:
@@ -200,7 +200,7 @@ def is_same_call(
         return False
     if entry.args is None:
         return recorded in lineage.possible_digests(call.args)
-    return lineage.is_same_value(decode(read(entry.args)), decode(call.args))
+    return lineage.is_same_value(decode(call.read(entry.args)), decode(call.args))
 
 
 def is_same_wait(wait: str, name: str, entry: Entry, lineage: ForkAncestry) -> bool:

@@ -110,7 +110,7 @@ def save(session: Session) -> None:
         return
     data = snapshot.dump(draft.freeze())
     checkpoint, store = session.setting.checkpoint, session.store
-    kept = Snapshot(draft.seq, session.hash_at(draft.seq), VERSION, store.now(), data)
+    kept = Snapshot(draft.seq, session.log.head.hash, VERSION, store.now(), data)
     with contextlib.suppress(StoreError):  # a cache: a store that is full does without
         store.snapshots.save(
             session.run_id, kept, keep=checkpoint.max_count, max_age_us=checkpoint.max_age_us

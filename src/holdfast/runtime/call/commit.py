@@ -61,7 +61,7 @@ def is_due(session: Session, *, iteration: bool = False, changed: bool = False) 
     checkpoint = session.setting.checkpoint
     if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
         return True
-    return session.held >= HELD_MAX or bool(session.view.pending(e.StageEntered))
+    return len(session.writer.noted) >= HELD_MAX or bool(session.view.pending(e.StageEntered))
 
 
 def commit(

@@ -21,6 +21,7 @@ from holdfast.runtime.call.operations import CallRequest, CodeRequest, Flow, Rep
 from holdfast.runtime.call.recover import doubt
 from holdfast.runtime.call.results import failure, result_lost
 from holdfast.runtime.log.branches import Branch
+from holdfast.runtime.log.describe import recorded_text
 from holdfast.runtime.log.session import Session
 
 
@@ -80,7 +81,7 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
     if not branch.path and (lines is None or lines.is_alone):
         for (path, index), entry in journal.unasked():
             if not BranchPath(path).is_main:
-                recorded = branch.session.shown(entry)
+                recorded = recorded_text(entry, branch.session.unwrap)
                 raise branch.session.diverged((path, index), recorded, str(attempted))
 
 
@@ -119,7 +120,7 @@ def find(request: CodeRequest) -> Recorded | Open | New:
 
 def _recorded_text(request: CodeRequest, found: Differs) -> str:
     if found.entry is not None:
-        return request.session.shown(found.entry)
+        return recorded_text(found.entry, request.session.unwrap)
     return "nothing" if found.place[0] == request.branch.path else "no branch here"
 
 

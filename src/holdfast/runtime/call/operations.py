@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.core.ancestors import ForkAncestry
 from holdfast.core.entry import Entry, Place
+from holdfast.core.events import Value
 from holdfast.core.match import is_same_call
 from holdfast.core.values import digest
 from holdfast.core.waits import OpenWait
@@ -156,8 +157,11 @@ class CallRequest(CodeRequest):
     def name(self) -> str:
         return self.spec.name
 
-    def is_recorded_in(self, entry: Entry, _number: int, lineage: ForkAncestry) -> bool:
-        return is_same_call(self, entry, lineage, self.session.unwrap)
+    is_recorded_in = is_same_call
+
+    def read(self, value: Value) -> bytes:
+        """The JSON bytes of a recorded value."""
+        return self.session.unwrap(value)
 
     @property
     def digest(self) -> str:

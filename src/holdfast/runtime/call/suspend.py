@@ -27,7 +27,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
     """
     while True:
         session.catch_up()
-        ended = session.look_at_children()
+        ended = session.children.ended()
         if signal is None and _continues(session, tuple(ended)):
             return None
         why = signal or _first(session)
@@ -40,20 +40,19 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
             times.append(now)
         due_at = None if paused else min(times, default=None)
         change = RowChange(
-            "paused" if paused else "waiting", due_at, why.waiting_for, woken=session.woken
+            "paused" if paused else "waiting", due_at, why.waiting_for, woken=session.children.woken
         )
         event = e.RunSuspended(
             waiting_for=why.waiting_for,
             how=why.how,
             wake_at=min((t for t in _wake_times(session, why) if t is not None), default=None),
-            open_since=session.open_since(),
+            open_since=_open_since(session),
             waits=_all_waits(session, why),
         )
         try:
             yield from commit(session, [event], change=change, recheck=_refuse)
         except Woken:
-            row = session.store.get(session.run_id)
-            session.woken = session.woken if row is None else row.woken
+            session.children.count_wake_ups()
         else:
             session.settled = True
             return why
@@ -81,6 +80,17 @@ def _all_waits(session: Session, why: Suspend) -> tuple[WaitingFor, ...]:
     """All that branches of the run are waiting for; what people are told first comes first."""
     others = (x for one in session.suspensions.values() if one is not why for x in one.waits)
     return (*why.waits, *others)
+
+
+def _open_since(session: Session) -> int | None:
+    """Since when anything of the run is open, at most; None if its log is not known to its end."""
+    if not session.log.knows_all:
+        return None
+    if session.lines is None:
+        session.view.show(
+            session.read_to
+        )  # its code has unwound: nothing is hidden from it any more
+    return session.view.open_since()
 
 
 def _how(session: Session) -> str:

@@ -43,7 +43,8 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[N
     if acting:
         first = acting[0]
         at = (first.branch, first.index)
-        session.waits = {at: OpenWait(at, "decision")}
+        session.waits.clear()
+        session.waits[at] = OpenWait(at, "decision")
         waiting = WaitingFor("decision", first.name, request_id=first.id, step=first.step)
         raise suspended(session.run_id, waiting)
     branch = Branch(session, UNDO)

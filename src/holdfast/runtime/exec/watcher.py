@@ -103,7 +103,7 @@ class Lookout:
                 _cut_off(root, overdue())
             elif session.lines is not None and session.waits:
                 since = self._store.now() - round(LOOK_SECONDS * MICROSECONDS)
-                children = session.look_at_children() | session.children_left_alone(since)
+                children = session.children.ended() | session.children.unclaimed(since)
                 if children:
                     session.lines.parking.look_again_soon(tuple(children))
 

@@ -14,6 +14,7 @@ from holdfast.core import log
 from holdfast.core.entry import Entry
 from holdfast.core.fold import Draft
 from holdfast.core.journal import Journal
+from holdfast.core.journal_feed import feed, feed_receipt
 from holdfast.core.log import Head, Record
 from holdfast.core.state import RunState
 from holdfast.errors import LogRegressed, NotFound, UnknownEvent
@@ -77,8 +78,12 @@ class LogReader:
         """
         if saved is not None:
             first = saved.first
-            self.journal.feed(
-                first.seq, first.time, first.epoch, log.read_event(self._run_id, first)
+            feed(
+                self.journal,
+                first.seq,
+                first.time,
+                first.epoch,
+                log.read_event(self._run_id, first),
             )
             self.journal.begin_at(saved.state)
             self._view.draft = Draft(saved.state, keep_calls=False)
@@ -117,16 +122,16 @@ class LogReader:
     def _take_in(self, records: Iterable[Record]) -> None:
         """Know these records, which follow what is known, and were not written here."""
         unseen, read = self._view.unseen, e.from_json
-        feed, feed_receipt = self.journal.feed, self.journal.feed_receipt
+        journal = self.journal
         seq, last = -1, None
         try:
             for record in records:
                 seq, time, epoch, kind, data, _ = record
                 event = read(kind, data)
                 if type(event) is e.CallSucceeded:  # nearly all of a log that is read is such
-                    feed_receipt(seq, time, epoch, event)
+                    feed_receipt(journal, seq, time, epoch, event)
                 else:
-                    feed(seq, time, epoch, event)
+                    feed(journal, seq, time, epoch, event)
                 unseen.append((seq, time, event))
                 last = record
         except e.Unreadable as error:

@@ -10,15 +10,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field
 
 from holdfast.core import events as e
 from holdfast.core import log
-from holdfast.core.entry import Entry, Place
+from holdfast.core.entry import Place
 from holdfast.core.events import Event, Noted, Value
 from holdfast.core.journal import Journal
+from holdfast.core.journal_feed import feed_answered, feed_own, iterated
 from holdfast.core.log import Blob
 from holdfast.core.policy import Checkpoint
 from holdfast.core.waits import OpenWait, first_ends
@@ -26,7 +27,6 @@ from holdfast.errors import (
     Abandon,
     Diverged,
     HoldfastError,
-    InvalidInput,
     LeaseLost,
     LogDamaged,
     LogRegressed,
@@ -34,24 +34,19 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.log.children import AwaitedChildren
 from holdfast.runtime.log.clock import elapsed
+from holdfast.runtime.log.describe import place_name, recorded_text
 from holdfast.runtime.log.lineage import Lineage
 from holdfast.runtime.log.reader import LogReader
 from holdfast.runtime.log.view import UNWRITTEN, AgentView
 from holdfast.runtime.log.writer import Batch, LogWriter
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow, Store
+from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:  # only runs of async agents have lines
     from holdfast.runtime.lines.lines import Lines
     from holdfast.runtime.lines.turns import Turn
-
-
-def place_name(branch: str, index: int) -> str:
-    """A place in the log, for people."""
-    if index < 0:
-        return "a timeout" + (f" of branch {branch}" if branch else "")
-    return f"call {index + 1}" + (f" of branch {branch}" if branch else "")
 
 
 N = TypeVar("N", bound=Noted)
@@ -74,10 +69,6 @@ class Setting(Struct, frozen=True):
     """How to undo a child run of the agent with this name."""
     end_children: Callable[[str, e.CancelRequested], None] | None = None
     """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
-
-
-TRY_CHILD_US: Final = 5_000_000
-"""How long a child that could not be claimed is left to workers."""
 
 
 class Session:
@@ -110,12 +101,11 @@ class Session:
         self.patience_us = patience_us
         """Waits up to this long stay in the process; longer ones suspend the run."""
         self.journal = Journal()
-        self.woken = row.woken
-        """How often the run had been woken when its children were last looked at."""
         self.waits: dict[Place, OpenWait] = {}
         """What its branches are waiting for, those that have was suspended too."""
         self.suspensions: dict[Place, Suspend] = {}
         """The same for people."""
+        self.children = AwaitedChildren(store, row, self.waits, setting.agents)
         self.lines: Lines | None = None
         """The tasks of an async agent."""
         self.stopped: BaseException | None = None
@@ -126,7 +116,6 @@ class Session:
         """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
         self.torn = False
         self.specs: dict[str, Any] = {}
-        self._tried_children: dict[str, int] = {}
         self.redacting: dict[str, tuple[Any, frozenset[str], Any]] = {}
         """By name: a spec, what the policy redacts in addition, and the spec with both."""
         self.secrets: set[str] = set()
@@ -154,17 +143,17 @@ class Session:
         for record, event in zip(batch.records, events, strict=True):
             seq, time, epoch, _, data, _ = record
             if type(event) is e.CallSucceeded:
-                self.journal.feed_answered(event)
+                feed_answered(self.journal, event)
                 if event.usage is not None:
                     self.view.usage_is_at(event, seq)
             elif isinstance(event, e.CallFailed) and event.retry_at is None:
-                self.journal.feed_answered(event)
+                feed_answered(self.journal, event)
             elif isinstance(event, e.IterationEnded):
-                self.journal.iterated(seq, event)
+                iterated(self.journal, seq, event)
             elif isinstance(event, Noted):
                 self.view.ahead.append((seq, event))  # the code sees it all the while
             else:
-                self.journal.feed_own(seq, time, epoch, event)
+                feed_own(self.journal, seq, time, epoch, event)
             self.view.unseen.append((seq, time, event))
             self.log.unsaved_bytes += len(data)
         if batch.records and batch.head is not None:
@@ -197,40 +186,7 @@ class Session:
                     self.journal.take_signal(ended.source)
             return ends
 
-    def look_at_children(self) -> set[str]:
-        """The child runs among those waited for that have ended. The run's row is read first, so that an
-        end that is not seen here has raised its count of wake-ups by the time it is suspended."""
-        children = [wait.child for wait in self.waits.values() if wait.child]
-        if not children:
-            return set()
-        row = self.store.get(self.run_id)
-        self.woken = self.woken if row is None else row.woken
-        rows = [self.store.get(child) for child in children]
-        return {x.id for x in rows if x is not None and x.status in TERMINAL_STATUSES}
-
-    def children_left_alone(self, since: int) -> set[str]:
-        """The child runs among those waited for that have been due since this time: no worker is there, or
-        none that knows their agents. Each is named once in a while."""
-        now, found = self.store.now(), set()
-        for child in [wait.child for wait in self.waits.values() if wait.child]:
-            row = self.store.get(child)
-            if row is None or row.due_at is None or row.status in UNCLAIMABLE_STATUSES:
-                continue
-            left_alone = row.due_at <= since and row.agent in self.setting.agents
-            if left_alone and now >= self._tried_children.get(child, 0):
-                self._tried_children[child] = now + TRY_CHILD_US
-                found.add(child)
-        return found
-
     # ── what the code notes ──────────────────────────────────────────────────────────────
-
-    def open_since(self) -> int | None:
-        """Since when anything of the run is open, at most; None if its log is not known to its end."""
-        if not self.log.knows_all:
-            return None
-        if self.lines is None:
-            self.view.show(self.read_to)  # its code has unwound: nothing is hidden from it any more
-        return self.view.open_since()
 
     def note(self, event: N, blobs: Sequence[Blob] = ()) -> N:
         """Record a fact with the next commit; or the one that the log contains at this place already."""
@@ -261,11 +217,6 @@ class Session:
             if turn is not None:
                 turn.accepted(self.log.head.seq)
             return turn
-
-    @property
-    def held(self) -> int:
-        """How many facts wait for the next commit."""
-        return len(self.writer.noted)
 
     def announce(self, event: Event) -> None:
         """Record a fact of the run's own life with the next commit."""
@@ -341,12 +292,6 @@ class Session:
         if self.lease_ends <= elapsed():
             raise self.stop(Abandon(LeaseLost(self.run_id, self.epoch, self.epoch + 1)))
 
-    def hash_at(self, seq: int) -> bytes:
-        """The hash of the last event that is known here; InvalidInput if it is another one."""
-        if seq != self.log.head.seq:
-            raise InvalidInput(f"event {seq} is not the last one known, {self.log.head.seq}")
-        return self.log.head.hash
-
     @property
     def read_to(self) -> int:
         """The last event that is known here."""
@@ -381,23 +326,8 @@ class Session:
 
     def not_asked(self, place: Place, attempted: str) -> BaseException:
         """The code does not ask for what is recorded at this place."""
-        return self.diverged(place, self.shown(self.journal.entries[place]), attempted)
-
-    def shown(self, entry: Entry) -> str:
-        """What is recorded at a place, for people."""
-        if entry.iteration is not None:
-            return f"the end of iteration {entry.iteration.iteration}"
-        if entry.is_wait and entry.wait is not None:
-            return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
-        if entry.timeout is not None:
-            return "a timeout (asyncio.timeout) that cancels the task"
-        args = entry.args
-        text = (
-            self.unwrap(args).decode()
-            if args is not None
-            else f"arguments with digest {entry.args_digest}"
-        )
-        return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
+        recorded = recorded_text(self.journal.entries[place], self.unwrap)
+        return self.diverged(place, recorded, attempted)
 
     def stood_in(self, effect: S) -> S:
         """What is executed instead: tests put mocks here, and the log contains no difference."""
