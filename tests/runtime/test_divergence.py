@@ -130,7 +130,7 @@ CORPUS: list[tuple[Callable[[Run], Any], str, str]] = [
     (steps_reordered, 'read({"name":"a"})', 'send({"to":"sam"})'),
     (arguments_changed, 'send({"to":"sam"})', 'send({"to":"mallory"})'),
     (wait_became_a_call, "wait for signal 'go'", 'send({"to":"kim"})'),
-    (call_became_a_wait, "a call of read", "wait for signal 'go'"),
+    (call_became_a_wait, 'read({"name":"a"})', "wait for signal 'go'"),
     (other_wait, "wait for signal 'go'", "wait for timer ''"),
     (other_signal, "wait for signal 'go'", "wait for signal 'stop'"),
     (ends_early, "a call of send", "the end of the agent"),

@@ -14,7 +14,7 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     Rejected,
 )
-from holdfast.runtime.call.commit import commit, park
+from holdfast.runtime.call.commit import catch_up, commit, park
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import intent_of_this_run
 from holdfast.runtime.call.operations import (
@@ -68,7 +68,7 @@ def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow
         entry = session.log.entry(request.branch.path, request.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
-        session.catch_up()
+        yield from catch_up(session)
     decided = entry.approval.digest if entry.approval is not None else request.digest
     shown = (entry.wait.digest, decided, entry.wait.tool_version)
     if shown != (request.digest, request.digest, spec.version):

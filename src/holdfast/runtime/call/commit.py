@@ -37,6 +37,7 @@ from holdfast.runtime.call.operations import (
     Never,
     Park,
     Pause,
+    Read,
     Refused,
     Write,
 )
@@ -164,6 +165,11 @@ def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
     what = {"store": session.store, "run_id": session.run_id, "decide": lambda *_: Act([said])}
     with contextlib.suppress(HoldfastError):
         yield Invoke(session, act, what, inside, False)
+
+
+def catch_up(session: Session) -> Flow[None]:
+    """See what came from outside, if nothing of ours is on its way."""
+    yield Read(session, session.catch_up)
 
 
 def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow[None]:

@@ -27,6 +27,7 @@ from holdfast.runtime.call.operations import (
     Operation,
     Park,
     Pause,
+    Read,
     Refused,
     Replay,
     TimeUp,
@@ -101,6 +102,8 @@ async def drive_async(flow: Flow[T]) -> T:
                     answer = await persist_async(effect, cancelled)
                 case HandOver():
                     await _hand_over(effect)
+                case Read():
+                    answer = await _read_async(effect, cancelled)
                 case _ if cancelled and not _is_held(effect):
                     raise _cut_or_cancelled(cancelled.pop())
                 case _:
@@ -140,7 +143,9 @@ def _current_line() -> Line | None:
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
+def _perform(effect: HandOver | Read | Park | Pause | Begin | Replay) -> Any:
+    if isinstance(effect, Read):
+        return effect.read()
     if isinstance(effect, HandOver):
         if effect.seq is not None:
             effect.session.view.show(effect.seq)
@@ -333,6 +338,23 @@ def _lines(session: Session) -> Lines | None:
 
     lines = session.lines
     return lines if lines is not None and lines.loop is asyncio.get_running_loop() else None
+
+
+async def _read_async(effect: Read, cancelled: list[asyncio.CancelledError]) -> Any:
+    """By the time its caller hears of a cancellation, nothing is being read any more."""
+    import asyncio
+
+    # Not a task: the tasks of an agent are branches of its run.
+    work = asyncio.get_running_loop().run_in_executor(None, effect.read)
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError as cut:
+            if effect.session.is_ending:
+                work.add_done_callback(lambda read: read.cancelled() or read.exception())
+                raise
+            cancelled.append(cut)
+    return work.result()
 
 
 async def _hand_over(effect: HandOver) -> None:

@@ -54,6 +54,13 @@ class Invoke(msgspec.Struct, eq=False):
     """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
 
 
+class Read(msgspec.Struct, eq=False):
+    """Read what others have written, to its end; off the event loop if there is one."""
+
+    session: Session
+    read: Callable[[], Any]
+
+
 class Pause(msgspec.Struct, eq=False):
     """Wait here, in the process."""
 
@@ -107,7 +114,7 @@ class HandOver(msgspec.Struct, eq=False):
     turn: Turn | None
 
 
-Operation = Write | Invoke | Pause | Park | Begin | Replay | HandOver
+Operation = Write | Invoke | Read | Pause | Park | Begin | Replay | HandOver
 
 
 class CodeRequest(msgspec.Struct, eq=False):
