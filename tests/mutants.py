@@ -435,8 +435,8 @@ MUTANTS = (
     ),
     Mutant(
         "a worker goes on with a run that is too old",
-        "runtime/exec/engine.py::Engine._open",
-        "if taken.unchecked:",
+        "runtime/exec/sessions.py::Sessions.open",
+        "if claimed.unchecked:",
         "if False:",
         ("tests/runtime/test_worker.py",),
     ),
@@ -697,7 +697,7 @@ MUTANTS = (
     ),
     Mutant(
         "the calls of earlier iterations cannot be undone",
-        "runtime/exec/undo.py::_learn_calls",
+        "runtime/exec/undo.py::_register_calls",
         "if names <= session.specs.keys() or calls_of is None:",
         "if True:",
         ("tests/runtime/test_undo.py", "-k", "cannot_name"),

@@ -308,7 +308,7 @@ def test_whoever_hears_nothing_looks_less_and_less_often(
     monkeypatch.setattr(hf.store, "_bell", bell)
 
     asked = hf.store.wait_due(
-        [Wanted("quick")], timeout=3600, or_when=lambda: len(pauses.seconds) == 20
+        [Wanted("quick")], timeout=3600, stop_when=lambda: len(pauses.seconds) == 20
     )
     monkeypatch.undo()
 
@@ -333,7 +333,7 @@ def test_a_worker_that_idles_is_woken_by_a_run_that_another_process_starts(
         assert 3 == handle.result(timeout=PATIENCE_SECONDS)
     worker.stop()
     working.join()
-    assert 1 == worker.taken
+    assert 1 == worker.claimed
 
 
 @pytest.mark.postgres
@@ -395,7 +395,7 @@ def test_a_worker_that_sleeps_deeply_still_takes_up_what_another_left_within_two
         working.start()
         eventually(lambda: asked.calls >= 1, "it sleeps")
         with Holdfast(postgres_dsn, options=Options(lease_seconds=lease)) as dying:
-            dying.engine.create(agent_spec(quick), "left", {"n": 5})
+            dying.engine.claims.create(agent_spec(quick), "left", {"n": 5}).wait()
             began = time.monotonic()
 
             assert 5 == dying.result("left", timeout=PATIENCE_SECONDS)

@@ -18,15 +18,11 @@ from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
-    BudgetExceeded,
     CallFailed,
-    DeadlineExceeded,
     Diverged,
     HoldfastError,
-    IterationsExceeded,
     NotFound,
     NotStorable,
-    RunCancelled,
     RunFailed,
     RunWaiting,
     Signal,
@@ -41,7 +37,8 @@ from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import whole
 from holdfast.runtime.declare.specs import AgentSpec
-from holdfast.runtime.exec.undo import compensate, learn_names
+from holdfast.runtime.exec.result import cancelled_error, outcome_error
+from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
@@ -225,7 +222,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
 def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow[None]:
     """Undo what the run did, also calls that its code did not come to in this process."""
     session.waits.clear()
-    learn_names(session, spec.fn)
+    register_names(session, spec.fn)
     because = None
     if signal is not None and signal.reason in REASONS and not session.journal.life.is_undone:
         because = e.UndoStarted(signal.reason, signal.message)
@@ -246,24 +243,6 @@ def _end_children(session: Session, signal: Stop) -> Flow[None]:
         yield Invoke(session, end_children, {}, inside, False, args=args)
     except StoreError as error:
         raise Abandon(error) from error
-
-
-def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
-    """The exception for a run that was cancelled, and by whom."""
-    said = "cancelled" + (f" by {by}" if by else "") + (f": {why}" if why else "")
-    return RunCancelled(run_id, "cancelled", said, reason="cancelled")
-
-
-def outcome_error(
-    run_id: str, reason: str, error_type: str, message: str, root: str = ""
-) -> RunFailed:
-    """The exception for a run that ended without a result."""
-    kind = {
-        "deadline": DeadlineExceeded,
-        "budget": BudgetExceeded,
-        "iterations": IterationsExceeded,
-    }
-    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
 
 
 def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:

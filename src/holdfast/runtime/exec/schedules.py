@@ -105,9 +105,9 @@ def _fire(engine: Engine, spec: AgentSpec, schedule: Schedule) -> int:
     given = values.decode(schedule.input)
     for at in due:
         try:
-            engine.create(
-                spec, run_id_for(schedule.id, at), given, claim=False, priority=schedule.priority
-            )
+            run_id = run_id_for(schedule.id, at)
+            new = engine.claims.create(spec, run_id, given, claim=False, priority=schedule.priority)
+            new.wait()
             created += 1
         except InputConflict as taken:
             _log.warning("schedule %s: %s", schedule.id, taken)

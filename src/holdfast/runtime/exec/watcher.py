@@ -20,10 +20,10 @@ from holdfast.store.base import MICROSECONDS, Store
 
 LOOK_SECONDS: Final = 1.0
 
-_log: Final = logging.getLogger("holdfast.lookout")
+_log: Final = logging.getLogger("holdfast.cancel_watcher")
 
 
-class Lookout:
+class CancelWatcher:
     """Knows the async runs that execute in this process. Its thread sleeps while there are none."""
 
     def __init__(self, store: Store, lease_seconds: float) -> None:
@@ -40,7 +40,7 @@ class Lookout:
             self._awaiting[root.session.run_id] = root
             if self._thread is None or not self._thread.is_alive():  # as after a fork
                 self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-lookout", daemon=True
+                    target=self._serve, name="holdfast-cancel-watcher", daemon=True
                 )
                 self._thread.start()
             self._changed.notify_all()

@@ -116,8 +116,8 @@ class PostgresLimits:
         (at, now), *_ = self._locked("turn", name, params, "forget_turns", "take_turn")
         return at if at > now else None
 
-    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
-        params = {"name": name, "holder": holder, "run_id": run_id, "epoch": epoch, "most": most,
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, limit: int) -> bool:
+        params = {"name": name, "holder": holder, "run_id": run_id, "epoch": epoch, "limit": limit,
                   "now": self._fixed_now()}  # fmt: skip
         return bool(self._locked("seat", name, params, "free_seats", "take_seat"))
 

@@ -228,7 +228,7 @@ class PostgresStore:
         self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
     ) -> RunRow | None:
         self._check_writable()
-        most = -1 if within is None or within.max_running is None else within.max_running
+        max_running = -1 if within is None or within.max_running is None else within.max_running
         params = {
             "id": run_id,
             "worker": worker,
@@ -236,11 +236,11 @@ class PostgresStore:
             "now": self._fixed_now(),
             "token": secrets.randbits(62) + 1,
             "no_progress": list(NO_PROGRESS),
-            "most": most,
+            "max_running": max_running,
         }
 
         def claim(db: Connection, unsure: bool) -> list[tuple[Any, ...]]:
-            if within is None or most < 0:
+            if within is None or max_running < 0:
                 found = db.change(self._q["claim"], params)
                 return found or (db.rows(self._q["claimed_by"], params) if unsure else [])
             if unsure and (found := db.rows(self._q["claimed_by"], params)):
@@ -265,7 +265,7 @@ class PostgresStore:
         lease_us: int,
         limit: int,
         wanted: Sequence[Wanted] | None = None,
-        but: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         self._check_writable()
         asked = self._wanted(wanted)
@@ -279,9 +279,9 @@ class PostgresStore:
             "now": self._fixed_now(),
             "token": secrets.randbits(62) + 1,
             "limit": limit,
-            "but": list(but),
+            "exclude": list(exclude),
             "no_progress": list(NO_PROGRESS),
-            "mosts": [-1 if one.max_running is None else one.max_running for one in asked],
+            "max_running": [-1 if one.max_running is None else one.max_running for one in asked],
             **_columns(asked),
         }
 
@@ -419,7 +419,7 @@ class PostgresStore:
         wanted: Sequence[Wanted] | None = None,
         *,
         timeout: float,
-        or_when: Callable[[], bool] | None = None,
+        stop_when: Callable[[], bool] | None = None,
     ) -> bool:
         """Checks again at each notification and when the next timer ends; and now and then, the longer
         nothing happens the less often. Notes that surely arrive allow for long pauses."""
@@ -429,7 +429,7 @@ class PostgresStore:
             self._listener.start()
             while True:
                 when, now = self._next_to_do(wanted), self.now()
-                if (when is not None and when <= now) or (or_when is not None and or_when()):
+                if (when is not None and when <= now) or (stop_when is not None and stop_when()):
                     return True
                 left = end - time.monotonic()
                 if left <= 0:

@@ -119,14 +119,14 @@ class SQLiteLimits:
             )
         return at if at > now else None
 
-    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, limit: int) -> bool:
         who = {"name": name, "holder": holder}
         with self._transaction() as db:
             db.execute(_Q["free_seats"], {"name": name, "now": self._now()})
             taken, ours = db.execute(_Q["seats"], who).get
             if ours:
                 return True
-            if taken >= most:
+            if taken >= limit:
                 return False
             db.execute(_Q["insert_seat"], {**who, "run_id": run_id, "epoch": epoch})
         return True

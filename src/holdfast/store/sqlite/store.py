@@ -204,7 +204,7 @@ class SQLiteStore:
         lease_us: int,
         limit: int,
         wanted: Sequence[Wanted] | None = None,
-        but: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         if limit <= 0:
             return []
@@ -212,10 +212,10 @@ class SQLiteStore:
         with (
             self._reading() as db
         ):  # without the write lock: an idle worker disturbs no other process
-            if not self._due(db, asked, 1, but):
+            if not self._due(db, asked, 1, exclude):
                 return []
         with self._transaction() as db:
-            keys = [key for _, key in self._due(db, asked, limit, but)]
+            keys = [key for _, key in self._due(db, asked, limit, exclude)]
             found = self._claim(db, keys, worker, lease_us)
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
@@ -226,7 +226,7 @@ class SQLiteStore:
         return check_wanted(wanted)
 
     def _due(
-        self, db: apsw.Connection, wanted: Sequence[Wanted], limit: int, but: Sequence[str]
+        self, db: apsw.Connection, wanted: Sequence[Wanted], limit: int, exclude: Sequence[str]
     ) -> list[tuple[int, int]]:
         """The place in the queue and the key of the first runs that may be taken."""
         now = self.now()
@@ -238,7 +238,7 @@ class SQLiteStore:
                 running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
                 room = free[one.agent] = max(0, min(limit, one.max_running - running))
             params = {"agent": one.agent, "code_version": one.code_version, "now": now, "limit": room,
-                      "but": json.dumps(list(but)) if but else None}  # fmt: skip
+                      "exclude": json.dumps(list(exclude)) if exclude else None}  # fmt: skip
             found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
         chosen: list[tuple[int, int]] = []
         for rank, key, one in sorted(found):
@@ -374,7 +374,7 @@ class SQLiteStore:
         wanted: Sequence[Wanted] | None = None,
         *,
         timeout: float,
-        or_when: Callable[[], bool] | None = None,
+        stop_when: Callable[[], bool] | None = None,
     ) -> bool:
         """Asks again at each change made here, when the next timer ends, and now and then for what
         other processes do; the longer nothing happens, the less often."""
@@ -383,7 +383,7 @@ class SQLiteStore:
         with self._bell.waiting(ANY) as rung:
             while True:
                 when, now = self._next_to_do(wanted), self.now()
-                if (when is not None and when <= now) or (or_when is not None and or_when()):
+                if (when is not None and when <= now) or (stop_when is not None and stop_when()):
                     return True
                 left = end - time.monotonic()
                 if left <= 0:

@@ -108,7 +108,7 @@ FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
 -- Take one run that nobody holds, due or not. The condition and the change are one statement. A log
--- that grew only by signs of life since the last claim has made no progress. `most` says how many runs of its agent
+-- that grew only by signs of life since the last claim has made no progress. `max_running` says how many runs of its agent
 -- may be under way (-1: any number); who gives one has locked the agent's name.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
@@ -120,8 +120,8 @@ SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = 
 FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
 WHERE r.id = %(id)s::text
   AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
-  AND (%(most)s::bigint < 0 OR (SELECT pg_catalog.count(*) FROM holdfast.runs o
-       WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(most)s::bigint)
+  AND (%(max_running)s::bigint < 0 OR (SELECT pg_catalog.count(*) FROM holdfast.runs o
+       WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(max_running)s::bigint)
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
           r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;
 
@@ -132,23 +132,23 @@ FROM (SELECT n FROM pg_catalog.unnest(%s::text[]) AS n ORDER BY n) AS names;
 
 -- name: claim_due
 -- Take runs whose time has come, in the order in which they are served. Those another worker is just
--- taking are passed over, so that workers do not queue up behind each other. `mosts` says how many
+-- taking are passed over, so that workers do not queue up behind each other. `max_running` says how many
 -- runs of an agent may be under way (-1: any number); who gives one has locked the agent's name. (A
 -- priority is at least -10: what is later by ten minutes cannot be due.)
 WITH wanted AS MATERIALIZED (
   SELECT w.agent, w.code_version,
-         CASE WHEN w.most < 0 THEN %(limit)s::bigint ELSE least(%(limit)s::bigint, greatest(0, w.most - (
+         CASE WHEN w.max_running < 0 THEN %(limit)s::bigint ELSE least(%(limit)s::bigint, greatest(0, w.max_running - (
            SELECT pg_catalog.count(*) FROM holdfast.runs r
            WHERE r.agent = w.agent AND r.status = 'running'
              AND r.due_at > (SELECT holdfast.clock(%(now)s::bigint))))) END AS free
-  FROM unnest(%(agents)s::text[], %(versions)s::text[], %(mosts)s::bigint[]) AS w (agent, code_version, most)
+  FROM unnest(%(agents)s::text[], %(versions)s::text[], %(max_running)s::bigint[]) AS w (agent, code_version, max_running)
 ), due AS (
   SELECT d.key, d.rank, w.agent, w.free FROM wanted w CROSS JOIN LATERAL (
     SELECT d.key, d.due_at - d.priority * 60000000 AS rank FROM holdfast.runs d
     WHERE d.agent = w.agent AND d.code_version = w.code_version
       AND d.due_at - d.priority * 60000000 <= (SELECT holdfast.clock(%(now)s::bigint) + 600000000)
       AND d.due_at <= (SELECT holdfast.clock(%(now)s::bigint))
-      AND d.status IN ('pending', 'waiting', 'running') AND d.id <> ALL(%(but)s::text[])
+      AND d.status IN ('pending', 'waiting', 'running') AND d.id <> ALL(%(exclude)s::text[])
     ORDER BY d.due_at - d.priority * 60000000 LIMIT w.free
     FOR NO KEY UPDATE OF d SKIP LOCKED
   ) d
@@ -439,7 +439,7 @@ WITH taken AS MATERIALIZED (
   INSERT INTO holdfast.seats (name, holder, run, epoch)
   SELECT %(name)s::text, %(holder)s::text, r.key, %(epoch)s::bigint
   FROM holdfast.runs r, taken
-  WHERE r.id = %(run_id)s::text AND NOT taken.ours AND taken.n < %(most)s::bigint
+  WHERE r.id = %(run_id)s::text AND NOT taken.ours AND taken.n < %(limit)s::bigint
   RETURNING 1
 )
 SELECT 1 FROM made UNION ALL SELECT 1 FROM taken WHERE ours;

@@ -85,7 +85,7 @@ RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiti
 SELECT due_at - priority * 60000000, key FROM runs
 WHERE agent = :agent AND code_version = :code_version
   AND due_at - priority * 60000000 <= :now + 600000000 AND due_at <= :now
-  AND (:but IS NULL OR id NOT IN (SELECT value FROM json_each(:but)))
+  AND (:exclude IS NULL OR id NOT IN (SELECT value FROM json_each(:exclude)))
 ORDER BY due_at - priority * 60000000 LIMIT :limit;
 
 -- name: running
