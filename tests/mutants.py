@@ -585,7 +585,7 @@ MUTANTS = (
     ),
     Mutant(
         "a store whose file was replaced is written to",
-        "store/sqlite/presence.py::Presence.check_identity",
+        "store/sqlite/connections.py::Presence.check_identity",
         "if (found.st_dev, found.st_ino) != self._main:",
         "if False:",
         ("tests/store/test_sqlite_replaced.py",),

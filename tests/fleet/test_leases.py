@@ -194,15 +194,15 @@ def test_every_start_and_every_fork_has_a_name_of_its_own(tmp_path: Path) -> Non
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.write(write, one.engine.worker.encode())
+            os.write(write, one.engine.claims.worker.encode())
             os._exit(0)
         os.waitpid(pid, 0)
         forked = os.read(read, 1000).decode()
         os.close(read)
         os.close(write)
 
-        assert 3 == len({one.engine.worker, two.engine.worker, forked})
-        assert one.engine.worker == one.engine.worker
+        assert 3 == len({one.engine.claims.worker, two.engine.claims.worker, forked})
+        assert one.engine.claims.worker == one.engine.claims.worker
 
 
 BEGUN: list[str] = []

@@ -270,7 +270,7 @@ def test_a_plain_step_wakes_those_who_wait_for_its_run_and_no_idle_worker(hf: An
     store = hf.store
     records = sealed(origin("r"), 3)
     store.create(Creation(NewRun("r", "quick", "digest"), records[:1])).wait()
-    with store._bell.waiting(ANY) as due, store._bell.waiting("r") as grown:
+    with store._wakeups.waiting(ANY) as due, store._wakeups.waiting("r") as grown:
         store.append(Append("r", 0, records[1:2]))
         by_a_step = (due.is_set(), grown.is_set())
         store.append(Append("r", 1, records[2:], change=RowChange(wake=True)))
@@ -304,8 +304,8 @@ def test_whoever_hears_nothing_looks_less_and_less_often(
         monkeypatch.setattr(
             hf.store, "_listener", SimpleNamespace(start=int, stop=int, hears=False)
         )
-    bell = SimpleNamespace(waiting=lambda _: contextlib.nullcontext(pauses))
-    monkeypatch.setattr(hf.store, "_bell", bell)
+    wakeups = hf.store._wakeups  # type: ignore[attr-defined]
+    monkeypatch.setattr(wakeups, "waiting", lambda _: contextlib.nullcontext(pauses))
 
     asked = hf.store.wait_due(
         [Wanted("quick")], timeout=3600, stop_when=lambda: len(pauses.seconds) == 20

@@ -221,7 +221,7 @@ def test_a_lease_whose_owner_is_gone_is_released_and_not_renewed(url: str) -> No
         owner = threading.Thread(target=lambda: None)
         owner.start()
         owner.join()
-        engine.sessions.open(claimed, owner)
+        engine._open(claimed, owner)
         assert [s.run_id for s in engine.leases.sessions()] == ["r"]
 
         engine.leases.renew()

@@ -21,6 +21,8 @@ import msgspec
 
 from holdfast.core.log import Record
 from holdfast.errors import StoreUnavailable
+from holdfast.store.base import Append
+from holdfast.store.checks import check_append
 
 if TYPE_CHECKING:
     import asyncio
@@ -330,6 +332,29 @@ class GroupCommit(Generic[W]):
                 self._lead(None)
             elif closed:
                 return
+
+
+class AppendGroup(GroupCommit[Append]):
+    """Group commit of appends. Each is checked before it is queued: a value that the database refuses would fail
+    the others in its batch."""
+
+    def append(self, work: Append) -> None:
+        check_append(work)
+        super().append(work)
+
+    def submit(self, work: Append) -> Ticket[Append]:
+        records, run_id = work.records, work.run_id
+        if (  # all but the usual case: one record in its place, and nothing else
+            len(records) != 1
+            or records[0][0] != work.after + 1
+            or work.change is not None
+            or work.claims_key
+            or (work.epoch is not None and work.epoch < 0)
+            or not run_id.isascii()
+            or "\0" in run_id
+        ):
+            check_append(work)
+        return super().submit(work)
 
 
 def _wake(tickets: list[Ticket[Any]]) -> None:

@@ -182,6 +182,25 @@ class Claims:
             raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
         return ClaimedRun(claimed, spec, requested_at)
 
+    def claim_due(
+        self,
+        agents: Mapping[str, AgentSpec],
+        wanted: Sequence[Wanted],
+        *,
+        limit: int,
+        exclude: Sequence[str],
+    ) -> list[ClaimedRun]:
+        """Claim up to `limit` runs of these agents that are due, but none of `exclude`."""
+        requested_at = elapsed()
+        rows = self.store.claim_due(
+            worker=self.worker,
+            lease_us=self.lease_us,
+            limit=limit,
+            wanted=wanted,
+            exclude=exclude,
+        )
+        return [ClaimedRun(row, agents[row.agent], requested_at, unchecked=True) for row in rows]
+
     def claim_within_limits(self, row: RunRow, spec: AgentSpec) -> ClaimedRun | None:
         """Claim a run as a worker would: if there is room for it. None if that is impossible."""
         within = Wanted(spec.name, spec.version, spec.max_running)

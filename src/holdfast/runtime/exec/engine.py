@@ -71,17 +71,10 @@ class Engine:
         self.leases = LeaseKeeper(store, self.options.lease_seconds, self.snapshots.save_due)
         self.claims = Claims(store, self.leases.lease_us, self.threads)
         self.agents = self.claims.agents
-        self.sessions = Sessions(
-            store, self.leases, self.snapshots, self._session, self.options.quarantine_after
-        )
+        self.sessions = Sessions(store, self.leases, self.snapshots, self.options.quarantine_after)
         self.children = Children(self, self.leases)
         self.cancel_watcher = CancelWatcher(store, self.options.lease_seconds)
         self.logs = LogWatcher(store, self.threads)
-
-    @property
-    def worker(self) -> str:
-        """The name in which this process claims runs."""
-        return self.claims.worker
 
     def close(self) -> None:
         self.snapshots.close()
@@ -108,7 +101,7 @@ class Engine:
         if claimed.unwanted is not None and claimed.unwanted.is_set():
             self.claims.release(claimed)
             raise run_waiting(claimed.row.id, WaitingFor("worker", reason=CALLER_GONE))
-        session, root = self.sessions.open(claimed, threading.current_thread())
+        session, root = self._open(claimed, threading.current_thread())
         if claimed.unwanted is not None and claimed.unwanted.is_set():
             self.sessions.stop([claimed.row.id], CALLER_GONE)
         died = False
@@ -133,7 +126,7 @@ class Engine:
         owner = asyncio.current_task()
         assert owner is not None
         if claimed.head is not None and claimed.above is None:
-            session, root = self.sessions.open(claimed, owner)
+            session, root = self._open(claimed, owner)
         else:
             session, root = await self._open_in_thread(claimed, owner)
         self.cancel_watcher.add(root)
@@ -156,7 +149,7 @@ class Engine:
 
     async def _open_in_thread(self, claimed: ClaimedRun, owner: Owner) -> tuple[Session, Branch]:
         """Open the run in a thread. If the caller is cancelled meanwhile, it is closed again."""
-        open_ = partial(self.sessions.open, claimed, owner)
+        open_ = partial(self._open, claimed, owner)
         return await self.uninterrupted(open_, lambda opened: self.sessions.close(opened[0]))
 
     async def _execute_in_thread(self, claimed: ClaimedRun) -> Any:
@@ -174,7 +167,7 @@ class Engine:
             self.sessions.stop([claimed.row.id], CALLER_GONE)
             raise
 
-    def _session(self, claimed: ClaimedRun) -> Session:
+    def _open(self, claimed: ClaimedRun, owner: Owner) -> tuple[Session, Branch]:
         spec, options = claimed.spec, self.options
         setting = Setting(
             stages=spec.stages,
@@ -186,16 +179,18 @@ class Engine:
             undo_of_child=self.children.undo_of,
             end_children=self.children.end,
         )
-        return Session(
+        session = Session(
             self.store,
             claimed.row,
-            worker=self.worker,
+            worker=claimed.row.owner,
             setting=setting,
             boundary=options.boundary,
             stand_in=options.stand_in,
             sleep=options.sleep,
             patience_us=microseconds(options.patience_seconds, "patience_seconds"),
         )
+        self.sessions.open(session, claimed, owner)
+        return session, Branch(session)
 
 
 def _read_exception(work: asyncio.Future[Any]) -> None:

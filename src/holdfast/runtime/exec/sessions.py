@@ -7,7 +7,7 @@ Before a run is executed its log is read and verified, and a run that must not b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.core import events as e
 from holdfast.errors import Abandon, HoldfastError, LogDamaged, Signal, StoreError
@@ -19,7 +19,6 @@ from holdfast.runtime.exec import quarantine
 from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.reader_snapshots import ReaderSnapshots
 from holdfast.runtime.log import lineage
-from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lease import LeaseKeeper, Owner
 from holdfast.runtime.log.session import Session
 from holdfast.store import cancel
@@ -36,15 +35,14 @@ class Sessions:
         store: Store,
         leases: LeaseKeeper,
         snapshots: ReaderSnapshots,
-        make: Callable[[ClaimedRun], Session],
         quarantine_after: int,
     ) -> None:
-        self._store, self._leases, self._snapshots, self._make = store, leases, snapshots, make
+        self._store, self._leases, self._snapshots = store, leases, snapshots
         self._quarantine_after = quarantine_after
 
-    def open(self, claimed: ClaimedRun, owner: Owner) -> tuple[Session, Branch]:
-        """The run in memory, ready to be executed by `owner`. If it must not be executed, it is released."""
-        session, spec, row = self._make(claimed), claimed.spec, claimed.row
+    def open(self, session: Session, claimed: ClaimedRun, owner: Owner) -> None:
+        """Make the session ready to be executed by `owner`. If the run must not be executed, it is released."""
+        spec, row = claimed.spec, claimed.row
         self._leases.hold(session, claimed.requested_at, owner)
         try:
             if claimed.head is not None and claimed.records is not None:
@@ -62,7 +60,6 @@ class Sessions:
         except BaseException:  # also an interrupt: a run that does not execute has no lease
             self.close(session)
             raise
-        return session, Branch(session)
 
     def close(self, session: Session, *, died: bool = False) -> None:
         """Release the run, unless its last event has ended its lease."""

@@ -156,18 +156,13 @@ class Worker:
             self._report_unknown(wanted)
             self._wait_for_more(wanted)
             return True
-        requested_at = elapsed()
         self._idle = False
-        rows = self._engine.store.claim_due(
-            worker=self._engine.worker,
-            lease_us=self._engine.leases.lease_us,
-            limit=room,
-            wanted=wanted,
-            exclude=list(self._busy),
+        runs = self._engine.claims.claim_due(
+            self._known(), wanted, limit=room, exclude=list(self._busy)
         )
-        if rows:
+        if runs:
             self._crowded = CROWDED_SECONDS[0]
-            self._begin(rows, requested_at)
+            self._begin(runs)
             return True
         self._failures = 0
         self._report_unknown(wanted)
@@ -254,13 +249,12 @@ class Worker:
 
     # ── executing ────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, rows: list[RunRow], requested_at: float) -> None:
-        known = self._known()
+    def _begin(self, runs: list[ClaimedRun]) -> None:
         with self._changed:
-            self._busy.update({row.id: row for row in rows})
-        self.claimed += len(rows)
-        for row in rows:
-            self._executor.submit(ClaimedRun(row, known[row.agent], requested_at, unchecked=True))
+            self._busy.update({run.row.id: run.row for run in runs})
+        self.claimed += len(runs)
+        for run in runs:
+            self._executor.submit(run)
 
     def _execute(self, claimed: ClaimedRun) -> None:
         began, outcome = elapsed(), None

@@ -42,7 +42,7 @@ from holdfast.store.tool_transaction import (
     not_the_tools,
     without_receipt,
 )
-from holdfast.store.wakeups import Bell
+from holdfast.store.wakeups import Wakeups
 
 REFUSALS_MAX: Final = 100
 
@@ -67,14 +67,14 @@ class Appends:
         route: Route,
         queries: dict[str, str],
         *,
-        bell: Bell,
+        wakeups: Wakeups,
         channel: str,
         fixed_now: Callable[[], int | None],
         history: History,
     ) -> None:
         self._route = route
         self._q = queries
-        self._bell = bell
+        self._wakeups = wakeups
         self._append = queries["append"].encode()
         self._channel = Text(channel.encode())
         self._fixed_now = fixed_now
@@ -97,7 +97,7 @@ class Appends:
         for work, error in zip(batch, outcome, strict=True):
             if error is None:
                 self._history.remember(work.run_id, work.records, work.epoch)
-        self._bell.ring_for(batch)
+        self._wakeups.notify_appended(batch)
         return outcome
 
     def _write(self, works: Sequence[Append]) -> Sequence[Exception | None]:
@@ -326,7 +326,7 @@ class _OpenAppend(ToolTransaction):
         with self._link.timed():
             self._appends._finish(self._db, work)
         self._appends._history.remember(work.run_id, work.records, work.epoch)
-        self._appends._bell.ring_for([work])
+        self._appends._wakeups.notify_appended([work])
 
 
 def _ends_transaction(statement: str) -> bool:

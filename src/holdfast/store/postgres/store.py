@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.core.log import Record
@@ -37,13 +36,12 @@ from holdfast.store.base import (
     Wanted,
 )
 from holdfast.store.checks import (
-    check_append,
     check_filter,
     check_new_run,
     check_text,
     check_wanted,
 )
-from holdfast.store.group import GroupCommit, Ticket
+from holdfast.store.group import AppendGroup, GroupCommit, Ticket
 from holdfast.store.passwords import without_password
 from holdfast.store.postgres.appends import Appends
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
@@ -53,7 +51,7 @@ from holdfast.store.postgres.migrate import Schema
 from holdfast.store.postgres.schedules import PostgresAgents, PostgresLimits, PostgresSchedules
 from holdfast.store.postgres.snapshots import PostgresSnapshots
 from holdfast.store.postgres.timeline import History
-from holdfast.store.wakeups import ANY, Bell
+from holdfast.store.wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -127,17 +125,17 @@ class PostgresStore:
         self._route = Route(self._dsn, **self._options)
         self._history = History(self._q)
         self._route.met = self._history.meet
-        self._bell = Bell()
+        self._wakeups = Wakeups()
         self._pool = Pool(self._route, self._pool_size)
-        self._listener = Listener(self._route.connect, self._channel, self._bell, self._say)
+        self._listener = Listener(self._route.connect, self._channel, self._wakeups, self._say)
         self._appends = Appends(
-            self._route, self._q, bell=self._bell, channel=self._channel, fixed_now=self._fixed_now,
+            self._route, self._q, wakeups=self._wakeups, channel=self._channel, fixed_now=self._fixed_now,
             history=self._history,
         )  # fmt: skip
         self._leases = Link(self._route, answer_seconds_max=RENEWAL_SECONDS_MAX)
-        self._group = GroupCommit(self._appends.commit)
+        self._group = AppendGroup(self._appends.commit)
         self._creating = Creating(
-            self._pool, self._q, self._appends, bell=self._bell, channel=self._channel,
+            self._pool, self._q, self._appends, wakeups=self._wakeups, channel=self._channel,
             fixed_now=self._fixed_now, history=self._history,
         )  # fmt: skip
         self._creations = GroupCommit(self._creating.commit)
@@ -207,12 +205,10 @@ class PostgresStore:
         return self._creations.submit(creation)
 
     def append(self, work: Append) -> None:
-        check_append(work)
         self._check_writable()
         self._group.append(work)
 
     def submit(self, work: Append) -> Ticket[Append]:
-        check_append(work)
         self._check_writable()
         return self._group.submit(work)
 
@@ -345,7 +341,7 @@ class PostgresStore:
             return bool(freed or (unsure and db.rows(self._q["released"], params)))
 
         freed = self._pool.run(release)
-        self._bell.ring(run_id)
+        self._wakeups.notify(run_id)
         return freed
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
@@ -412,7 +408,7 @@ class PostgresStore:
 
         self._listener.start()
         pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
-        return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)
+        return self._wakeups.wait_until(grown, run_id, timeout, pauses=pauses)
 
     def wait_due(
         self,
@@ -421,28 +417,16 @@ class PostgresStore:
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
     ) -> bool:
-        """Checks again at each notification and when the next timer ends; and now and then, the longer
-        nothing happens the less often. Notes that surely arrive allow for long pauses."""
-        end = time.monotonic() + timeout
-        pause = POLL_SECONDS_MIN
-        with self._bell.waiting(ANY) as rung:
-            self._listener.start()
-            while True:
-                when, now = self._next_to_do(wanted), self.now()
-                if (when is not None and when <= now) or (stop_when is not None and stop_when()):
-                    return True
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                if when is not None:
-                    left = min(left, (when - now) / MICROSECONDS)
-                if self._listener.hears:
-                    pause = IDLE_SECONDS_MAX
-                if not rung.wait(min(pause * random.uniform(0.8, 1.2), left)):  # noqa: S311 (only to spread)
-                    if time.monotonic() >= end:
-                        return False  # a caller that keeps waiting checks at once: once, not twice
-                    pause = min(pause * 1.5, DEAF_SECONDS_MAX)
-                rung.clear()
+        """Notifications that surely arrive allow for long pauses."""
+
+        def pauses() -> tuple[float, float]:
+            if self._listener.hears:
+                return IDLE_SECONDS_MAX, IDLE_SECONDS_MAX
+            return POLL_SECONDS_MIN, DEAF_SECONDS_MAX
+
+        self._listener.start()
+        next_due = partial(self._next_to_do, wanted)
+        return self._wakeups.wait_due(next_due, self.now, stop_when, timeout, pauses=pauses)
 
     def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
         if wanted is None:
@@ -451,7 +435,7 @@ class PostgresStore:
         return due
 
     def nudge(self) -> None:
-        self._bell.ring_all()
+        self._wakeups.notify_all()
 
     # ── self-examination ─────────────────────────────────────────────────────────────────
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -24,18 +26,19 @@ from holdfast.store import sql
 from holdfast.store.base import Append, RowChange
 from holdfast.store.fence import Standing, refusals
 from holdfast.store.sqlite.connections import Connections
-from holdfast.store.sqlite.file import Reserve
+from holdfast.store.sqlite.file import in_our_words
 from holdfast.store.tool_transaction import (
     ToolTransaction,
     cannot_commit,
     not_the_tools,
     without_receipt,
 )
-from holdfast.store.wakeups import Bell
+from holdfast.store.wakeups import Wakeups
 
 _Q: Final = sql.queries("sqlite")
 _INSERT_ONE: Final = _Q["insert_event"]
 _INSERTED_MAX: Final = 250
+RESERVE_BYTES: Final = 4 * 1024 * 1024
 _TOOLS_OWN_ERRORS: Final = (
     apsw.SQLError,
     apsw.ConstraintError,
@@ -45,13 +48,57 @@ _TOOLS_OWN_ERRORS: Final = (
 )
 
 
+class Reserve:
+    """Space held back next to the database, so that a receipt can be written when the disk is full."""
+
+    def __init__(self, path: Path, *, active: bool) -> None:
+        self._path, self._active = path, active
+        self._fd = -1
+
+    def hold(self) -> None:
+        """Have the reserve, or StorageFull: no effect starts whose receipt might find no room."""
+        if not self._active:
+            return
+        if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile
+            found = os.fstat(self._fd)
+            if found.st_nlink > 0 and found.st_size >= RESERVE_BYTES:
+                return
+        self.close()
+        try:
+            self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            os.posix_fallocate(self._fd, 0, RESERVE_BYTES)
+        except OSError as error:
+            raise in_our_words(
+                f"{self._path.parent}: no space for the {RESERVE_BYTES // 1024} KiB reserved for receipts",
+                error,
+            ) from None
+
+    def give_up(self) -> None:
+        """Free the reserve for a receipt: cut short, not removed, because others have it open."""
+        with contextlib.suppress(OSError):
+            if self._active:
+                os.truncate(self._path, 0)
+
+    def close(self) -> None:
+        """Let go of the file; the space stays held back by its name."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class Appends:
     """Writes batches of appends, and the receipts of tools that take `tx`."""
 
     def __init__(
-        self, connections: Connections, reserve: Reserve, *, bell: Bell, now: Callable[[], int]
+        self,
+        connections: Connections,
+        reserve: Reserve,
+        *,
+        wakeups: Wakeups,
+        now: Callable[[], int],
     ) -> None:
-        self._connections, self._reserve, self._bell, self._now = connections, reserve, bell, now
+        self._connections, self._reserve = connections, reserve
+        self._wakeups, self._now = wakeups, now
         self._ends: dict[str, Standing] = {}
         self._ends_known_at = 0
 
@@ -70,7 +117,8 @@ class Appends:
                 else StorageFull(f"{self._connections.path}: the disk is full; nothing was written")
                 for work, error in zip(batch, self._write_urgent(batch), strict=True)
             ]
-        self._bell.ring_for(batch)
+        if self._wakeups.waiters:  # asked here: usually there are none
+            self._wakeups.notify_appended(batch)
         return refused
 
     def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
@@ -201,7 +249,7 @@ class Appends:
             raise refused[0]
         self._write_accepted(db, [work], [None], standing)
         self._connections.commit(db)
-        self._bell.ring_for([work])
+        self._wakeups.notify_appended([work])
 
 
 class _OpenAppend(ToolTransaction):

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import apsw
 
@@ -25,7 +24,6 @@ from holdfast.core.log import Record
 from holdfast.errors import StoreDamaged, UnsafeStore
 from holdfast.store import sql
 from holdfast.store.base import (
-    MICROSECONDS,
     NO_PROGRESS,
     STATUSES,
     Append,
@@ -39,27 +37,21 @@ from holdfast.store.base import (
     system_clock,
 )
 from holdfast.store.checks import (
-    check_append,
     check_filter,
     check_new_run,
     check_text,
     check_wanted,
 )
-from holdfast.store.group import GroupCommit, Ticket
-from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
+from holdfast.store.group import AppendGroup, GroupCommit, Ticket
+from holdfast.store.sqlite.appends import Appends, Reserve, insert_blobs, insert_events
 from holdfast.store.sqlite.connections import Connections
-from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
+from holdfast.store.sqlite.file import DAMAGED, examine
 from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
 from holdfast.store.sqlite.snapshots import SQLiteSnapshots
-from holdfast.store.wakeups import ANY, Bell
+from holdfast.store.wakeups import Wakeups
 
-if TYPE_CHECKING:
-    pass
-
-POLL_SECONDS_MIN: Final = 0.005
-POLL_SECONDS_MAX: Final = 0.25
-
-Rows = list[tuple[Any, ...]]
+POLL_SECONDS: Final = (0.005, 0.25)
+"""How often is looked for what other processes do: the shortest pause and the longest."""
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
@@ -92,6 +84,7 @@ class SQLiteStore:
         self._connections = Connections(self.path, synchronous, in_child=self._set_out)
         self._transaction = self._connections.transaction
         self._reading = self._connections.reading
+        self._rows = self._connections.rows
         has_room = not (self._connections.in_memory or self._connections.readonly)
         self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
         self.agents = SQLiteAgents(self._transaction, self._reading)
@@ -102,9 +95,11 @@ class SQLiteStore:
 
     def _set_out(self) -> None:
         """The queues, and those who wait: they belong to one process."""
-        self._bell = Bell()
-        self._appends = Appends(self._connections, self._reserve, bell=self._bell, now=self.now)
-        self._group = GroupCommit(self._appends.commit)
+        self._wakeups = Wakeups()
+        self._appends = Appends(
+            self._connections, self._reserve, wakeups=self._wakeups, now=self.now
+        )
+        self._group = AppendGroup(self._appends.commit)
         self._creations = GroupCommit(self._create_batch)
 
     def close(self) -> None:
@@ -120,17 +115,15 @@ class SQLiteStore:
         return self._creations.submit(creation)
 
     def append(self, work: Append) -> None:
-        check_append(work)
         self._group.append(work)
 
     def submit(self, work: Append) -> Ticket[Append]:
-        check_append(work)
         return self._group.submit(work)
 
     def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         with self._transaction() as db:
             made = [self._create(db, creation) for creation in batch]
-        self._bell.ring_all()
+        self._wakeups.notify_all()
         return [creation.settle(*came) for creation, came in zip(batch, made, strict=True)]
 
     def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
@@ -183,15 +176,24 @@ class SQLiteStore:
                 if db.execute(_Q["running"], params).get >= within.max_running:
                     return None
             key = db.execute(_Q["run_key"], (run_id,)).get
-            found = self._claim(db, [key], worker, lease_us)
+            found = self._claim(db, [key], worker, self.now(), lease_us)
         return found[0] if found else None
 
     def _claim(
-        self, db: apsw.Connection, keys: Sequence[int | None], worker: str, lease_us: int
+        self,
+        db: apsw.Connection,
+        keys: Sequence[int | None],
+        worker: str,
+        now: int,
+        lease_us: int,
     ) -> list[RunRow]:
-        now = self.now()
-        params = {"keys": json.dumps(keys), "worker": worker, "now": now, "until": now + lease_us,
-                  "no_progress": _NO_PROGRESS}  # fmt: skip
+        params = {
+            "keys": json.dumps(keys),
+            "worker": worker,
+            "now": now,
+            "until": now + lease_us,
+            "no_progress": _NO_PROGRESS,
+        }
         found = [self._row(row) for row in db.execute(_Q["claim"], params)]
         for row in found:
             self._appends.forget(row.id)  # its epoch has grown
@@ -212,11 +214,12 @@ class SQLiteStore:
         with (
             self._reading() as db
         ):  # without the write lock: an idle worker disturbs no other process
-            if not self._due(db, asked, 1, exclude):
+            if not self._due(db, asked, self.now(), 1, exclude):
                 return []
         with self._transaction() as db:
-            keys = [key for _, key in self._due(db, asked, limit, exclude)]
-            found = self._claim(db, keys, worker, lease_us)
+            now = self.now()
+            keys = [key for _, key in self._due(db, asked, now, limit, exclude)]
+            found = self._claim(db, keys, worker, now, lease_us)
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
 
@@ -226,10 +229,14 @@ class SQLiteStore:
         return check_wanted(wanted)
 
     def _due(
-        self, db: apsw.Connection, wanted: Sequence[Wanted], limit: int, exclude: Sequence[str]
+        self,
+        db: apsw.Connection,
+        wanted: Sequence[Wanted],
+        now: int,
+        limit: int,
+        exclude: Sequence[str],
     ) -> list[tuple[int, int]]:
-        """The place in the queue and the key of the first runs that may be taken."""
-        now = self.now()
+        """The place in the queue and the key of the first runs that may be claimed."""
         found: list[tuple[int, int, Wanted]] = []
         free: dict[str, int] = {}
         for one in wanted:
@@ -237,8 +244,13 @@ class SQLiteStore:
             if one.max_running is not None:
                 running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
                 room = free[one.agent] = max(0, min(limit, one.max_running - running))
-            params = {"agent": one.agent, "code_version": one.code_version, "now": now, "limit": room,
-                      "exclude": json.dumps(list(exclude)) if exclude else None}  # fmt: skip
+            params = {
+                "agent": one.agent,
+                "code_version": one.code_version,
+                "now": now,
+                "limit": room,
+                "exclude": json.dumps(list(exclude)) if exclude else None,
+            }
             found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
         chosen: list[tuple[int, int]] = []
         for rank, key, one in sorted(found):
@@ -263,56 +275,49 @@ class SQLiteStore:
         params = {"id": run_id, "epoch": epoch, "now": self.now(), "forgiven": int(not died)}
         with self._transaction() as db:
             freed = db.execute(_Q["release"], params).get
-        self._bell.ring(run_id)
+        self._wakeups.notify(run_id)
         return freed is not None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
 
     def get(self, run_id: str) -> RunRow | None:
         check_text("run id", run_id)
-        with self._reading() as db:
-            found: Rows = db.execute(_Q["run"], (run_id,)).fetchall()
+        found = self._rows(_Q["run"], (run_id,))
         return self._row(found[0]) if found else None
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
-        with self._reading() as db:
-            found: Rows = db.execute(
-                _Q["read"], (run_id, after, -1 if limit is None else limit)
-            ).fetchall()
+        found = self._rows(_Q["read"], (run_id, after, -1 if limit is None else limit))
         # A damaged name may no longer be text; its hash detects it, as for other damage.
         # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
         new, known = tuple.__new__, _KINDS
         return [
             new(Record, (seq, time, epoch, known.get(kind) or _text(kind), data, hash_))
             for seq, time, epoch, kind, data, hash_ in found
-        ]  # fmt: skip
+        ]
 
     def head(self, run_id: str) -> int:
-        with self._reading() as db:
-            seq: int = db.execute(_Q["head"], (run_id,)).get
-        return seq
+        return self._number("head", run_id)
 
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
-        with self._reading() as db:
-            found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
+        found = self._rows(_Q["heads"], (json.dumps(list(run_ids)),))
         for row in found:
             if not _reads_as(row, (str, int)):
                 raise StoreDamaged(f"{self.path}: the end of a log cannot be decoded. {DAMAGED}")
         return dict(found)
 
     def last_restart(self, run_id: str) -> int:
-        with self._reading() as db:
-            seq: int = db.execute(_Q["last_restart"], (run_id,)).get
-        return seq
+        return self._number("last_restart", run_id)
+
+    def _number(self, query: str, run_id: str) -> int:
+        number: int = self._rows(_Q[query], (run_id,))[0][0]
+        return number
 
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
         check_filter(which)
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
-        with self._reading() as db:
-            found: Rows = db.execute(_Q[sql.listing(which)], params).fetchall()
-        return [self._row(row) for row in found]
+        return [self._row(row) for row in self._rows(_Q[sql.listing(which)], params)]
 
     @staticmethod
     def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
@@ -334,21 +339,18 @@ class SQLiteStore:
         return min(times if scheduled is None else [*times, scheduled], default=None)
 
     def kinds(self) -> list[Kind]:
-        with self._reading() as db:
-            return [Kind(*row) for row in db.execute(_Q["kinds"])]
+        return [Kind(*row) for row in self._rows(_Q["kinds"])]
 
     def find_key(self, key: str) -> tuple[str, int] | None:
         check_text("idempotency key", key)
-        with self._reading() as db:
-            found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
+        found = self._rows(_Q["find_key"], (key,))
         if found and not _reads_as(found[0], (str, int)):
             raise StoreDamaged(f"{self.path}: the row of key {key!r} cannot be decoded. {DAMAGED}")
         return (found[0][0], found[0][1]) if found else None
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
-        with self._reading() as db:
-            data: bytes | None = db.execute(_Q["blob"], (run_id, hash)).get
-        return data
+        found = self._rows(_Q["blob"], (run_id, hash))
+        return found[0][0] if found else None
 
     # ── deletion, waiting ─────────────────────────────────────────────────────
 
@@ -366,8 +368,7 @@ class SQLiteStore:
         def grown() -> bool:
             return self.head(run_id) > after
 
-        pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
-        return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)
+        return self._wakeups.wait_until(grown, run_id, timeout, pauses=POLL_SECONDS)
 
     def wait_due(
         self,
@@ -376,26 +377,16 @@ class SQLiteStore:
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
     ) -> bool:
-        """Asks again at each change made here, when the next timer ends, and now and then for what
-        other processes do; the longer nothing happens, the less often."""
-        end = time.monotonic() + timeout
-        pause = POLL_SECONDS_MIN
-        with self._bell.waiting(ANY) as rung:
-            while True:
-                when, now = self._next_to_do(wanted), self.now()
-                if (when is not None and when <= now) or (stop_when is not None and stop_when()):
-                    return True
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                if when is not None:
-                    left = min(left, (when - now) / MICROSECONDS)
-                rung.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
-                rung.clear()
-                pause = min(pause * 1.5, POLL_SECONDS_MAX)
+        return self._wakeups.wait_due(
+            partial(self._next_to_do, wanted),
+            self.now,
+            stop_when,
+            timeout,
+            pauses=lambda: POLL_SECONDS,
+        )
 
     def nudge(self) -> None:
-        self._bell.ring_all()
+        self._wakeups.notify_all()
 
     # ── self-examination ─────────────────────────────────────────────────────────────────
 
