@@ -365,8 +365,15 @@ class AsyncHoldfast:
     ) -> Schedule:
         """Have workers start a run at each time that `cron` names; see `Holdfast.schedule`."""
         return await self._write(
-            Holdfast.schedule, agent, cron=cron, tz=tz, input=input, id=id, priority=priority, catch_up=catch_up
-        )  # fmt: skip
+            Holdfast.schedule,
+            agent,
+            cron=cron,
+            tz=tz,
+            input=input,
+            id=id,
+            priority=priority,
+            catch_up=catch_up,
+        )
 
     async def schedules(self) -> list[Schedule]:
         """All schedules, by id."""

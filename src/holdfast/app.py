@@ -308,9 +308,15 @@ class Holdfast:
         from holdfast.runtime.exec.schedules import define
 
         return define(
-            self.store, spec, cron, zone=tz, input=input or {}, priority=priority, catch_up=catch_up,
+            self.store,
+            spec,
+            cron,
+            zone=tz,
+            input=input or {},
+            priority=priority,
+            catch_up=catch_up,
             schedule_id=id if id is not None else spec.name,
-        )  # fmt: skip
+        )
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by id."""

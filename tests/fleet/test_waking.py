@@ -164,7 +164,7 @@ def test_a_worker_takes_timers_that_are_due_at_once_in_order_and_as_many_as_it_h
 
         def claiming(**kwargs: Any) -> list[RunRow]:
             rows = claim_due(**kwargs)
-            asked.append((len(kwargs["but"]), kwargs["limit"], [row.id for row in rows]))
+            asked.append((len(kwargs["exclude"]), kwargs["limit"], [row.id for row in rows]))
             return rows
 
         monkeypatch.setattr(hf.store, "claim_due", claiming)

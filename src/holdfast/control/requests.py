@@ -112,8 +112,15 @@ def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
 
 
 def answer(
-    store: Store, run_id: str, value: Any, request: str = "", *, key: str = "", by: str = "", why: str = ""
-) -> bool:  # fmt: skip
+    store: Store,
+    run_id: str,
+    value: Any,
+    request: str = "",
+    *,
+    key: str = "",
+    by: str = "",
+    why: str = "",
+) -> bool:
     """Answer the question that the run asks.
 
     A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:

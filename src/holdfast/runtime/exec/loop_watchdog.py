@@ -94,10 +94,18 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     _log.warning(
         "the event loop has been blocked for %.3g s by %s of run %s%s. Runs affected: %d; "
         "await slow work, or run it in a thread (asyncio.to_thread in an async step)",
-        seconds, call or "code", within or run_id or "(unknown)", where, len(roots) - 1,
-        extra={"run_id": within or run_id, "call": call, "blocked_seconds": seconds,
-               "stack": "" if frame is None else "".join(traceback.format_stack(frame))},
-    )  # fmt: skip
+        seconds,
+        call or "code",
+        within or run_id or "(unknown)",
+        where,
+        len(roots) - 1,
+        extra={
+            "run_id": within or run_id,
+            "call": call,
+            "blocked_seconds": seconds,
+            "stack": "" if frame is None else "".join(traceback.format_stack(frame)),
+        },
+    )
 
 
 def _is_of(task: asyncio.Task[object] | None, lines: Lines | None) -> bool:

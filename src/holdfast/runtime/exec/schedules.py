@@ -74,9 +74,16 @@ def define(
     data, _ = spec.encode_input((), input)
     now = store.now()
     made = Schedule(
-        schedule_id, spec.name, " ".join(expression.split()), zone, data, check_priority(priority),
-        catch_up, now, cron.next_after(parsed, where, now),
-    )  # fmt: skip
+        schedule_id,
+        spec.name,
+        " ".join(expression.split()),
+        zone,
+        data,
+        check_priority(priority),
+        catch_up,
+        now,
+        cron.next_after(parsed, where, now),
+    )
     for found in store.schedules.all():
         if found.id == made.id and found[1:7] == made[1:7]:
             return found
