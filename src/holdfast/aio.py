@@ -206,7 +206,7 @@ class AsyncHoldfast:
     async def _write(
         self, method: Callable[Concatenate[Holdfast, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a method in a thread. A caller that is cancelled hears of that when it is done, or not."""
+        """Call a method in a thread. A caller that is cancelled gets the cancellation when the call has ended."""
         app = await self._opened()
         return await app.engine.uninterrupted(partial(method, app, *args, **kwargs))
 
@@ -330,7 +330,7 @@ class AsyncHoldfast:
         """A worker for these agents, or for all that this object knows: `await hf.worker()`, or `async with hf.worker():`.
 
         Async agents execute on the caller's event loop, plain ones in threads. With `own_loop`, async agents get an event
-        loop in a thread of the worker, so that code of theirs that blocks does not hold up the caller. `report` is called
+        loop in a thread of the worker, so that code of theirs that blocks does not delay the caller. `report` is called
         in any of these threads. See `Holdfast.worker` for the rest.
         """
         given = None if agents is None else list(agents)

@@ -196,7 +196,7 @@ def test_postgresql_scans_no_big_table_in_any_statement(
 
 
 AFTER_TROUBLE = {
-    "append", "claimed_by", "released", "stored_hashes", "standing", "raise_epochs", "set_aside",
+    "append", "claimed_by", "released", "stored_hashes", "positions", "raise_epochs", "set_aside",
 }  # fmt: skip
 """By run id, asked when an answer was lost or the server went back in time; and the append itself, which is
 a function: the scans that were counted tell of it."""

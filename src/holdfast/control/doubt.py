@@ -61,7 +61,7 @@ def resolve(
         change = None if row.status in TERMINAL_STATUSES else WAKE
         return Act([event], change, [blob] if blob is not None and how == "done" else [])
 
-    # A tool may have several calls in doubt, and then it is to be said which: so its name ends no search.
+    # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)
     reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
     act(store, run_id, decide, reads)

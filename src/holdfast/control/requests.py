@@ -157,9 +157,9 @@ def _is_given(store: Store, run_id: str, key: str, value: e.Value) -> bool:
 
 def _pending(state: RunState, kind: str, request: str) -> Waiting:
     """The one request of this kind that is open (or the one that `request` names)."""
-    asked = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
-    open_ones = [w for w in asked if not w.decided]
-    if asked and not open_ones:
+    requests = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
+    open_ones = [w for w in requests if not w.decided]
+    if requests and not open_ones:
         raise AlreadyDecided(f"run {state.id!r}: already decided" + _last_decision(state))
     if not open_ones:
         other = f"; it is waiting for {state.waiting_for}" if state.waiting_for else ""
@@ -177,5 +177,5 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
 
 
 def _last_decision(state: RunState) -> str:
-    said = [line.text for line in state.lines if line.level in ("approval", "answer")]
-    return f": {said[-1]}" if said else ""
+    decisions = [line.text for line in state.lines if line.level in ("approval", "answer")]
+    return f": {decisions[-1]}" if decisions else ""

@@ -3,7 +3,7 @@
 Databases differ in what they take, and a value that one of them chokes on would fail every other
 append in its batch. So all stores refuse the same things.
 
-Not here: what a run's log refuses because of how it stands (`fence.py`).
+Not here: what a run's log refuses because of its state (`fence.py`).
 """
 
 from __future__ import annotations

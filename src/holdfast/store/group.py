@@ -1,6 +1,6 @@
 """Group commit: appends of many runs share one transaction, one fsync, one round trip.
 
-There is no delay and no timer. The first caller finds that no commit is running and commits
+Nothing is delayed, and no timer is used. The first caller finds that no commit is running and commits
 at once, on its own thread. Those who arrive meanwhile form the next batch, which one of them commits
 for all. Callers on an event loop cannot do that work themselves; a thread of ours does it for them,
 started at the end of the loop's turn so that everything appended in that turn goes together.
@@ -85,7 +85,7 @@ class Ticket(msgspec.Struct, Generic[W], eq=False):
 
 @cache
 def _durable() -> type[asyncio.Future[None]]:
-    """The future of an append. A task that is cancelled while it awaits one hears of that when the append
+    """The future of an append. A task that is cancelled while it awaits one is cancelled when the append
     has come to its end: what is on its way to the log cannot be called back."""
     import asyncio  # here, as commands that only look have no use for it
 

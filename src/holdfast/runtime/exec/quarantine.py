@@ -57,6 +57,8 @@ def check_poison(session: Session, row: RunRow, claims_max: int) -> None:
 
 def check_resumable(session: Session, row: RunRow, spec: AgentSpec) -> None:
     """A run that is too old is not resumed without a person's consent."""
+    if spec.checkpoint.max_age is None or row.epoch <= 1:
+        return
     try:
         check_claimed(session.store, row, spec, ends(session))
     except NotResumable as refused:

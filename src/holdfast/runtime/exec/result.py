@@ -18,7 +18,7 @@ from holdfast.errors import (
 from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.store.tail import newest_first
+from holdfast.store.pages import newest_first
 
 
 def result_of(store: Store, row: RunRow, spec: AgentSpec | None = None) -> Any:

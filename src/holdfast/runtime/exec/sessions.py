@@ -103,7 +103,7 @@ class Sessions:
         return [s for s in live if s.run_id in ids or s.run_id.startswith(below)]
 
     def _load(self, session: Session, spec: AgentSpec) -> None:
-        """Read the log. A run whose log does not verify is set aside; others are not held up."""
+        """Read the log. A run whose log does not verify is set aside; others are not delayed."""
         try:
             is_loop = spec.body is not None
             session.log.load(checkpoints.restore(self._store, session.run_id) if is_loop else None)

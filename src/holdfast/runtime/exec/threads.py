@@ -1,10 +1,10 @@
 """Threads for blocking calls that are awaited: as many as there are calls at the moment.
 
 The default executor of an event loop has a fixed number of threads (6 on two cores), which the whole process shares. A few
-agents or waits in it would hold up everything else that is awaited, the user's own code too. Here a call never waits
+agents or waits in it would delay everything else that is awaited, the user's own code too. Here a call never waits
 for another one: an idle thread takes it, or a new one. Threads that are idle for a while end.
 
-They are daemons: a call that never returns must not keep a process alive that was told to end.
+They are daemons: a call that never returns must not keep a process alive that is to end.
 """
 
 from __future__ import annotations

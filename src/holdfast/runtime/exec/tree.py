@@ -57,7 +57,7 @@ class Tree:
         return None
 
     def ended(self, error: HoldfastError) -> None:
-        """A descendant was executed and raised this. It is in its log; only a store that fails is told."""
+        """A descendant was executed and raised this. It is in its log; only the failure of a store is raised."""
         if isinstance(error, StoreError) and not isinstance(error, LeaseLost):
             raise error
 

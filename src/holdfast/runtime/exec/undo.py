@@ -85,8 +85,8 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
         needed = not ended or any(c.undoable and not c.undone for c in state.calls)
         if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
             return Act()
-        asked = e.UndoRequested(why="its parent is undone")
-        return Act([asked], RowChange("pending", store.now()))
+        request = e.UndoRequested(why="its parent is undone")
+        return Act([request], RowChange("pending", store.now()))
 
     with contextlib.suppress(NoSuchRun):
         act(store, run_id, decide, reads)

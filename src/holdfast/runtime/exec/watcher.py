@@ -2,7 +2,7 @@
 
 A run that executes notices such things at its next call; one that awaits is cancelled at whatever it
 awaits. A child that is due and that no worker executes is executed by its parent, if that is in memory. And does the loop that they are on still turn (`loop_watchdog.py`)? The looking is done by a thread of its
-own, over the connections that everybody uses: when those are busy, a cancellation is noticed later, and no
+own, over the connections that all threads use: when those are busy, a cancellation is noticed later, and no
 lease is lost (`lease.py` has its own thread).
 """
 

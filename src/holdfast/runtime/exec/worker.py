@@ -182,7 +182,7 @@ class Worker:
             self._registered = known
 
     def _wait_for_more(self, wanted: list[Wanted]) -> None:
-        # There is no wake-up when another worker claims a run, nor when it dies: look within half a lease.
+        # No wake-up comes when another worker claims a run, or when it dies: look within half a lease.
         timeout = min(IDLE_SECONDS, self._engine.options.lease_seconds / 2)
         due = self._engine.store.wait_due(wanted, timeout=timeout, stop_when=lambda: self._stopping)
         self._idle = not due

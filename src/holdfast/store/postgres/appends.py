@@ -32,7 +32,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store.base import Append
-from holdfast.store.fence import Standing, refusals
+from holdfast.store.fence import LogPosition, refusals
 from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.postgres.connections import Connection, Link, Route, is_about_one
 from holdfast.store.postgres.timeline import History
@@ -213,14 +213,14 @@ class Appends:
 
     def _refused(self, db: Connection, works: Sequence[Append]) -> list[Exception | None]:
         """Why appends did not fit; None for those that would have."""
-        found = db.rows(self._q["standing"], ([work.run_id for work in works],))
-        standing = {run_id: Standing(*at) for run_id, *at in found}
+        found = db.rows(self._q["positions"], ([work.run_id for work in works],))
+        positions = {run_id: LogPosition(*at) for run_id, *at in found}
 
         def taken(work: Append) -> KeyTaken | None:
             holder = db.rows(self._q["find_key"], (work.claims_key,))
             return KeyTaken(work.claims_key, *holder[0]) if holder else None
 
-        refused, _ = refusals(works, standing, taken)
+        refused, _ = refusals(works, positions, taken)
         return [
             self._history.lost.get(work.run_id, error) if isinstance(error, LeaseLost) else error
             for work, error in zip(works, refused, strict=True)
@@ -242,10 +242,10 @@ class Appends:
         """See `base.Store.open_append`."""
         # The run's row is not locked while the tool works: its lease must be renewed meanwhile. The
         # fence is looked at now, so as not to work without effect, and checked in the commit.
-        standing = link.run(lambda db, _: self._begin_for_tool(db, run_id))
+        positions = link.run(lambda db, _: self._begin_for_tool(db, run_id))
         with link.held() as db:
-            after = standing[run_id].head if standing else -1
-            refused, _ = refusals([Append(run_id, after, (), epoch)], standing)
+            after = positions[run_id].head if positions else -1
+            refused, _ = refusals([Append(run_id, after, (), epoch)], positions)
             if refused[0] is not None:
                 raise refused[0]
             opened = _OpenAppend(self, link, db)
@@ -253,11 +253,11 @@ class Appends:
             if not opened.done:
                 raise without_receipt()
 
-    def _begin_for_tool(self, db: Connection, run_id: str) -> dict[str, Standing]:
+    def _begin_for_tool(self, db: Connection, run_id: str) -> dict[str, LogPosition]:
         with db.pipeline():
             db.begin(idle_seconds_max=0)
-            found = db.execute(self._q["standing"], ([run_id],), binary=True)
-        return {name: Standing(*at) for name, *at in found.fetchall()}
+            found = db.execute(self._q["positions"], ([run_id],), binary=True)
+        return {name: LogPosition(*at) for name, *at in found.fetchall()}
 
     def _finish(self, db: Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or leave nothing of it."""

@@ -82,8 +82,8 @@ class Creating:
         run_id = creation.run.id
         row = RunRow(*db.rows(self._q["run"], (run_id,))[0])
         ours = unsure and row.owner == creation.worker
-        asked = Append(run_id, -1, creation.records)
-        return row, ours and self._appends.are_stored(db, [asked])[0]
+        expected = Append(run_id, -1, creation.records)
+        return row, ours and self._appends.are_stored(db, [expected])[0]
 
     def _new_row(self, creation: Creation) -> dict[str, Any]:
         run, worker, blobs = creation.run, creation.worker, creation.blobs

@@ -128,7 +128,7 @@ class Leases:
                 "epochs": [epoch for _, epoch in held],
                 **times,
             }
-            with self._route.clock.asking() as set_clock:
+            with self._route.clock.reading() as set_clock:
                 found = db.change(self._q["renew"], params)
                 if found and times["now"] is None:
                     set_clock(found[0][1])

@@ -32,12 +32,12 @@ class Listener:
         connect: Callable[[], Connection],
         channel: str,
         wakeups: Wakeups,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._connect = connect
         self._channel = channel
         self._wakeups = wakeups
-        self._say = say
+        self._notify = notify
         self.hears = False
         """Whether notes arrive: not before one of our own, sent on another connection, has come back."""
         self._mutex = threading.Lock()
@@ -79,7 +79,7 @@ class Listener:
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             self._wakeups.notify_all()  # for what happened while we did not listen
             proof = f"hears {secrets.token_hex(8)}"
-            self._say(proof)
+            self._notify(proof)
             for note in connection.notifies():
                 if note.payload == proof:
                     self.hears = True

@@ -99,11 +99,11 @@ class PostgresStore:
         self._closed = False
         self.agents = PostgresAgents(self._run, self._q)
         self.schedules = PostgresSchedules(
-            self._run, self._q, self._fixed_now, lambda: self._say("schedules")
+            self._run, self._q, self._fixed_now, lambda: self._notify("schedules")
         )
         self.limits = PostgresLimits(self._run, self._q, self._fixed_now, schema)
         self.snapshots = PostgresSnapshots(self._run, self._q, self.now)
-        self._set_out()
+        self._open_queues()
         self.url = without_password(dsn)
         try:
             self._readonly = self._pool.run(self._prepare)
@@ -111,7 +111,7 @@ class PostgresStore:
             self.close()
             raise
 
-    def _set_out(self) -> None:
+    def _open_queues(self) -> None:
         """Everything that belongs to one process."""
         self._pid = os.getpid()
         self._route = Route(self._dsn, **self._options)
@@ -119,7 +119,7 @@ class PostgresStore:
         self._route.met = self._history.meet
         self._wakeups = Wakeups()
         self._pool = Pool(self._route, self._pool_size)
-        self._listener = Listener(self._route.connect, self._channel, self._wakeups, self._say)
+        self._listener = Listener(self._route.connect, self._channel, self._wakeups, self._notify)
         self._appends = Appends(
             self._route,
             self._q,
@@ -150,8 +150,8 @@ class PostgresStore:
         )
         self._creations = GroupCommit(self._creating.commit)
 
-    def _say(self, note: str) -> None:
-        """Send a note to all who listen, on a connection that does not listen itself."""
+    def _notify(self, note: str) -> None:
+        """Notify all who listen, on a connection that does not listen itself."""
         self._pool.run(lambda db, _: db.rows(self._q["notify"], (self._channel, note)))
 
     def _run(self, work: Callable[[Connection, bool], T], *, write: bool = True) -> T:
@@ -179,7 +179,7 @@ class PostgresStore:
             self._group,
             self._creations,
         ]
-        self._set_out()
+        self._open_queues()
         self._pool.run(lambda db, _: db.rows("SELECT 1"))  # sets the clock
 
     def now(self) -> int:
@@ -246,10 +246,10 @@ class PostgresStore:
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         self._check_writable()
-        asked = self._wanted(wanted)
-        if limit <= 0 or not asked:
+        checked = self._wanted(wanted)
+        if limit <= 0 or not checked:
             return []
-        return self._leases.claim_due(worker, lease_us, limit, asked, exclude)
+        return self._leases.claim_due(worker, lease_us, limit, checked, exclude)
 
     def _wanted(self, wanted: Sequence[Wanted] | None) -> Sequence[Wanted]:
         if wanted is None:

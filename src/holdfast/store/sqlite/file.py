@@ -41,9 +41,9 @@ NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0) -> StoreError:
     """The error of SQLite or of the system, with its `errno` where known, as one of ours."""
     if isinstance(error, OSError):
-        said, number = f"{where}: {error.strerror}.", error.errno
+        message, number = f"{where}: {error.strerror}.", error.errno
     else:
-        said = f"{where}: {error}."
+        message = f"{where}: {error}."
         # An errno is only believed where SQLite failed to write: after an fsync nothing is known.
         if getattr(error, "extendedresult", 0) not in (
             apsw.SQLITE_IOERR_WRITE,
@@ -51,18 +51,18 @@ def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0
         ):
             number = None
     if isinstance(error, apsw.FullError) or number in NO_SPACE:
-        return StorageFull(f"{said} Nothing was written; free some space and resume the run")
+        return StorageFull(f"{message} Nothing was written; free some space and resume the run")
     if isinstance(error, apsw.ReadOnlyError) or number in NOT_WRITABLE:
-        return ReadOnlyStore(f"{said} Nothing was written")
+        return ReadOnlyStore(f"{message} Nothing was written")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreUnavailable(
-            f"{said} Another process held the write lock for {BUSY_MS / 1000:g} s"
+            f"{message} Another process held the write lock for {BUSY_MS / 1000:g} s"
         )
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return StoreDamaged(f"{said} {DAMAGED}")
+        return StoreDamaged(f"{message} {DAMAGED}")
     if isinstance(error, apsw.SQLError):  # our statements fit the schema that was checked at open
-        return StoreDamaged(f"{said} {DAMAGED}, or another version of Holdfast has changed it")
-    return StoreUnavailable(said)
+        return StoreDamaged(f"{message} {DAMAGED}, or another version of Holdfast has changed it")
+    return StoreUnavailable(message)
 
 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────
@@ -290,10 +290,10 @@ def examine(db: apsw.Connection, path: str) -> list[Finding]:
 def _integrity_problem(db: apsw.Connection) -> str:
     """The first thing that SQLite finds wrong with the file, or nothing."""
     try:
-        (said,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
+        (message,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
     except apsw.Error as error:
         return str(error)
-    return "" if said == "ok" else str(said)
+    return "" if message == "ok" else str(message)
 
 
 def refuse_emptied(path: str) -> None:

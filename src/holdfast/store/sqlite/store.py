@@ -43,7 +43,7 @@ from holdfast.store.checks import (
     check_wanted,
 )
 from holdfast.store.group import AppendGroup, GroupCommit, Ticket
-from holdfast.store.sqlite.appends import Appends, Reserve, insert_blobs, insert_events
+from holdfast.store.sqlite.appends import Appends, Reserve, insert_run
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import DAMAGED, examine
 from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
@@ -81,19 +81,19 @@ class SQLiteStore:
         self.path = str(path)
         self.url = f"sqlite:///{self.path}"
         self.now = clock
-        self._connections = Connections(self.path, synchronous, in_child=self._set_out)
+        self._connections = Connections(self.path, synchronous, in_child=self._open_queues)
         self._transaction = self._connections.transaction
         self._reading = self._connections.reading
         self._rows = self._connections.rows
         has_room = not (self._connections.in_memory or self._connections.readonly)
         self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
-        self.agents = SQLiteAgents(self._transaction, self._reading)
-        self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
-        self.limits = SQLiteLimits(self._transaction, clock)
-        self.snapshots = SQLiteSnapshots(self._transaction, self._reading, clock)
-        self._set_out()
+        self.agents = SQLiteAgents(self._connections)
+        self.schedules = SQLiteSchedules(self._connections, self.nudge, clock)
+        self.limits = SQLiteLimits(self._connections, clock)
+        self.snapshots = SQLiteSnapshots(self._connections, clock)
+        self._open_queues()
 
-    def _set_out(self) -> None:
+    def _open_queues(self) -> None:
         """The queues, and those who wait: they belong to one process."""
         self._wakeups = Wakeups()
         self._appends = Appends(
@@ -124,34 +124,11 @@ class SQLiteStore:
         with self._transaction() as db:
             made = [self._create(db, creation) for creation in batch]
         self._wakeups.notify_all()
-        return [creation.settle(*came) for creation, came in zip(batch, made, strict=True)]
+        return [creation.settle(*outcome) for creation, outcome in zip(batch, made, strict=True)]
 
     def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
-        run, worker, now = creation.run, creation.worker, self.now()
-        key = db.execute(
-            _Q["create_run"],
-            {
-                "id": run.id,
-                "agent": run.agent,
-                "status": "running" if worker else "pending",
-                "now": now,
-                "epoch": 1 if worker else 0,
-                "owner": worker,
-                "due_at": now + creation.lease_us if worker else now,
-                "claims": 1 if worker else 0,
-                "claimed_seq": len(creation.records) - 1 if worker else -1,
-                "input_digest": run.input_digest,
-                "code_version": run.code_version,
-                "parent": run.parent,
-                "priority": run.priority,
-            },
-        ).get
-        if key is not None:
-            insert_events(db, [(key, *record) for record in creation.records])
-            insert_blobs(db, key, creation.blobs)
-            for name, seq in creation.keys:
-                db.execute(_Q["insert_key"], (name, key, seq))
-        return self._row(db.execute(_Q["run"], (run.id,)).get), key is not None
+        is_new = insert_run(db, creation, self.now())
+        return self._row(db.execute(_Q["run"], (creation.run.id,)).get), is_new
 
     def _row(self, found: tuple[Any, ...]) -> RunRow:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
@@ -210,15 +187,15 @@ class SQLiteStore:
     ) -> list[RunRow]:
         if limit <= 0:
             return []
-        asked = self._wanted(wanted)
+        checked = self._wanted(wanted)
         with (
             self._reading() as db
         ):  # without the write lock: an idle worker disturbs no other process
-            if not self._due(db, asked, self.now(), 1, exclude):
+            if not _due(db, checked, self.now(), 1, exclude):
                 return []
         with self._transaction() as db:
             now = self.now()
-            keys = [key for _, key in self._due(db, asked, now, limit, exclude)]
+            keys = [key for _, key in _due(db, checked, now, limit, exclude)]
             found = self._claim(db, keys, worker, now, lease_us)
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
@@ -227,39 +204,6 @@ class SQLiteStore:
         if wanted is None:
             return [Wanted(kind.agent, kind.code_version) for kind in self.kinds()]
         return check_wanted(wanted)
-
-    def _due(
-        self,
-        db: apsw.Connection,
-        wanted: Sequence[Wanted],
-        now: int,
-        limit: int,
-        exclude: Sequence[str],
-    ) -> list[tuple[int, int]]:
-        """The place in the queue and the key of the first runs that may be claimed."""
-        found: list[tuple[int, int, Wanted]] = []
-        free: dict[str, int] = {}
-        for one in wanted:
-            room = limit
-            if one.max_running is not None:
-                running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
-                room = free[one.agent] = max(0, min(limit, one.max_running - running))
-            params = {
-                "agent": one.agent,
-                "code_version": one.code_version,
-                "now": now,
-                "limit": room,
-                "exclude": json.dumps(list(exclude)) if exclude else None,
-            }
-            found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
-        chosen: list[tuple[int, int]] = []
-        for rank, key, one in sorted(found):
-            if one.max_running is not None:
-                free[one.agent] -= 1
-                if free[one.agent] < 0:
-                    continue
-            chosen.append((rank, key))
-        return chosen[:limit]
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         now = self.now()
@@ -319,22 +263,13 @@ class SQLiteStore:
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         return [self._row(row) for row in self._rows(_Q[sql.listing(which)], params)]
 
-    @staticmethod
-    def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
-        """For each kind of run the next time at which one is due, if any."""
-        times = [
-            db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
-            for one in check_wanted(wanted)
-        ]
-        return [due for due in times if due is not None]
-
     def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
         """When the next of these runs is due, or the next schedule of their agents."""
         if wanted is None:
             return min((kind.due_at for kind in self.kinds()), default=None)
         agents = json.dumps([one.agent for one in wanted])
         with self._reading() as db:
-            times = self._due_times(db, wanted)
+            times = _due_times(db, wanted)
             scheduled: int | None = db.execute(_Q["next_schedule"], {"agents": agents}).get
         return min(times if scheduled is None else [*times, scheduled], default=None)
 
@@ -394,6 +329,48 @@ class SQLiteStore:
         with self._connections.write:
             found = examine(self._connections.db, self._connections.file)
         return [Finding("store", self.url, True), *found]
+
+
+def _due(
+    db: apsw.Connection,
+    wanted: Sequence[Wanted],
+    now: int,
+    limit: int,
+    exclude: Sequence[str],
+) -> list[tuple[int, int]]:
+    """The place in the queue and the key of the first runs that may be claimed."""
+    found: list[tuple[int, int, Wanted]] = []
+    free: dict[str, int] = {}
+    for one in wanted:
+        room = limit
+        if one.max_running is not None:
+            running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
+            room = free[one.agent] = max(0, min(limit, one.max_running - running))
+        params = {
+            "agent": one.agent,
+            "code_version": one.code_version,
+            "now": now,
+            "limit": room,
+            "exclude": json.dumps(list(exclude)) if exclude else None,
+        }
+        found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
+    chosen: list[tuple[int, int]] = []
+    for rank, key, one in sorted(found):
+        if one.max_running is not None:
+            free[one.agent] -= 1
+            if free[one.agent] < 0:
+                continue
+        chosen.append((rank, key))
+    return chosen[:limit]
+
+
+def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
+    """For each kind of run the next time at which one is due, if any."""
+    times = [
+        db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
+        for one in check_wanted(wanted)
+    ]
+    return [due for due in times if due is not None]
 
 
 def _reads_as(found: tuple[Any, ...], types: tuple[Any, ...]) -> bool:
