@@ -33,8 +33,7 @@ from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.exec.actions import Actions
 from holdfast.runtime.exec.dry_run import Replayed
 from holdfast.runtime.exec.engine import Engine, Options
-from holdfast.runtime.exec.threads import in_thread
-from holdfast.runtime.exec.uninterrupted import uninterrupted, until_done
+from holdfast.runtime.exec.threads import in_thread, uninterrupted, until_done
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 

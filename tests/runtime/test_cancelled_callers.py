@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Run, RunWaiting, agent, step
-from holdfast.runtime.exec.uninterrupted import uninterrupted
+from holdfast.runtime.exec.threads import uninterrupted
 from support.waiting import PATIENCE_SECONDS, eventually
 
 TURNS = 40

@@ -16,8 +16,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from holdfast.runtime.exec.claims import ClaimedRun, Claims, PendingRun
-from holdfast.runtime.exec.threads import Threads
-from holdfast.runtime.exec.uninterrupted import uninterrupted
+from holdfast.runtime.exec.threads import Threads, uninterrupted
 from holdfast.runtime.log.log_watcher import LogWatcher
 from holdfast.store.base import Store
 

@@ -22,8 +22,7 @@ from holdfast.core.policy import NO_LIMITS, Limits
 from holdfast.errors import NotFound, RunWaiting, StoreError
 from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.runtime.exec import quarantine
-from holdfast.runtime.exec.threads import Threads
-from holdfast.runtime.exec.uninterrupted import uninterrupted
+from holdfast.runtime.exec.threads import Threads, uninterrupted
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.session import Session

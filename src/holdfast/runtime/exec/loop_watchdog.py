@@ -4,7 +4,7 @@ Nothing is lost by it (`lease.py` has its own thread), but no other run on that 
 the reason would be invisible. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
-Not here: who looks, and when (`watcher.py`).
+Not here: who looks, and when (`cancel_watcher.py`).
 """
 
 from __future__ import annotations
