@@ -435,8 +435,8 @@ MUTANTS = (
     ),
     Mutant(
         "a worker goes on with a run that is too old",
-        "runtime/exec/engine.py::Engine._open",
-        "if taken.unchecked:",
+        "runtime/exec/sessions.py::Sessions.open",
+        "if claimed.unchecked:",
         "if False:",
         ("tests/runtime/test_worker.py",),
     ),
@@ -585,7 +585,7 @@ MUTANTS = (
     ),
     Mutant(
         "a store whose file was replaced is written to",
-        "store/sqlite/presence.py::Presence.check_identity",
+        "store/sqlite/connections.py::Presence.check_identity",
         "if (found.st_dev, found.st_ino) != self._main:",
         "if False:",
         ("tests/store/test_sqlite_replaced.py",),
@@ -697,7 +697,7 @@ MUTANTS = (
     ),
     Mutant(
         "the calls of earlier iterations cannot be undone",
-        "runtime/exec/undo.py::_learn_calls",
+        "runtime/exec/undo.py::_register_calls",
         "if names <= session.specs.keys() or calls_of is None:",
         "if True:",
         ("tests/runtime/test_undo.py", "-k", "cannot_name"),

@@ -193,10 +193,10 @@ def _execute(
     )
     try:
         for known in agents.values():
-            engine.learn(known)
+            engine.claims.register(known)
         (row,) = copy.runs(limit=1)
         with suppress(_StepOver, RunFailed, RunWaiting):
-            engine.execute(engine.take(row, spec))
+            engine.execute(engine.claims.claim(row, spec))
     finally:
         engine.close()
 

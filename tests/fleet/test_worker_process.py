@@ -96,7 +96,7 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
-    assert "given back" in told
+    assert "released" in told
     row = hf.store.get("r")
     assert row is not None
     assert ("pending", "") == (row.status, row.owner)
@@ -178,7 +178,7 @@ def test_a_worker_takes_up_what_another_left_within_two_leases(
     fleet.start("--lease", str(lease))
     hf.start(fleet_agents.doubling, n=1).result(timeout=PATIENCE_SECONDS)
     with Holdfast(fleet.url, options=Options(lease_seconds=lease)) as dying:
-        dying.engine.create(agent_spec(fleet_agents.doubling), "left", {"n": 2})
+        dying.engine.claims.create(agent_spec(fleet_agents.doubling), "left", {"n": 2}).wait()
     began = time.monotonic()
 
     assert 4 == hf.handle("left").result(timeout=PATIENCE_SECONDS)

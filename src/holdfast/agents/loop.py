@@ -35,7 +35,7 @@ from holdfast.runtime.call.task_factory import whole
 from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
 from holdfast.runtime.declare.params import Params
 from holdfast.runtime.declare.specs import AgentSpec, Strategy, agent_spec_of, declared
-from holdfast.runtime.exec.undo import learn_names
+from holdfast.runtime.exec.undo import register_names
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 
@@ -156,7 +156,7 @@ class _Loop:
     def flow(self, kwargs: dict[str, Any]) -> Flow[Any]:
         """Apply the function until the state is done; the last state."""
         session, root = self.session, self.root
-        learn_names(session, self.spec.fn)
+        register_names(session, self.spec.fn)
         root.index = session.view.draft.iteration_index + 1
         goal = kwargs.pop("goal")
         state = self._kept()

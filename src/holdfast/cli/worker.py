@@ -191,8 +191,8 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
         Watch(hands, told, once=once).until_done()
     say(
         as_json,
-        {"executed": hands.taken},
-        f"executed {hands.taken} {'run' if hands.taken == 1 else 'runs'}",
+        {"executed": hands.claimed},
+        f"executed {hands.claimed} {'run' if hands.claimed == 1 else 'runs'}",
     )
     if hands.under_way:  # a call that does not return: its thread would keep this process alive
         sys.stdout.flush()

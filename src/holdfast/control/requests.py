@@ -112,8 +112,15 @@ def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
 
 
 def answer(
-    store: Store, run_id: str, value: Any, request: str = "", *, key: str = "", by: str = "", why: str = ""
-) -> bool:  # fmt: skip
+    store: Store,
+    run_id: str,
+    value: Any,
+    request: str = "",
+    *,
+    key: str = "",
+    by: str = "",
+    why: str = "",
+) -> bool:
     """Answer the question that the run asks.
 
     A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:
@@ -150,9 +157,9 @@ def _is_given(store: Store, run_id: str, key: str, value: e.Value) -> bool:
 
 def _pending(state: RunState, kind: str, request: str) -> Waiting:
     """The one request of this kind that is open (or the one that `request` names)."""
-    asked = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
-    open_ones = [w for w in asked if not w.decided]
-    if asked and not open_ones:
+    requests = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
+    open_ones = [w for w in requests if not w.decided]
+    if requests and not open_ones:
         raise AlreadyDecided(f"run {state.id!r}: already decided" + _last_decision(state))
     if not open_ones:
         other = f"; it is waiting for {state.waiting_for}" if state.waiting_for else ""
@@ -170,5 +177,5 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
 
 
 def _last_decision(state: RunState) -> str:
-    said = [line.text for line in state.lines if line.level in ("approval", "answer")]
-    return f": {said[-1]}" if said else ""
+    decisions = [line.text for line in state.lines if line.level in ("approval", "answer")]
+    return f": {decisions[-1]}" if decisions else ""

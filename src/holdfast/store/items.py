@@ -15,7 +15,7 @@ from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.tail import newest_first
+from holdfast.store.pages import newest_first
 
 
 def find(store: Store, run_id: str, collection: str, key: str) -> tuple[Record, ItemPut] | None:

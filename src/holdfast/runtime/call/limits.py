@@ -51,7 +51,7 @@ def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
 
     def take_seat() -> bool:
         return session.store.limits.take_seat(
-            spec.name, holder, run_id=session.run_id, epoch=session.epoch, most=most
+            spec.name, holder, run_id=session.run_id, epoch=session.epoch, limit=most
         )
 
     while not (yield from _ask(request, take_seat)):

@@ -57,9 +57,13 @@ def calls_by_replay(store: Store, row: RunRow, spec: AgentSpec) -> dict[str, Cal
 
 def _session(store: Store, row: RunRow, spec: AgentSpec) -> Session:
     session = Session(
-        store, row, worker="replay",
-        setting=Setting(stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child),
-    )  # fmt: skip
+        store,
+        row,
+        worker="replay",
+        setting=Setting(
+            stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child
+        ),
+    )
     session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
     session.log.load()

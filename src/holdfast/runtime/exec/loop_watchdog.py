@@ -4,7 +4,7 @@ Nothing is lost by it (`lease.py` has its own thread), but no other run on that 
 the reason would be invisible. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
-Not here: who looks, and when (`watcher.py`).
+Not here: who looks, and when (`cancel_watcher.py`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class _Question:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.asked_at = elapsed()
         self.answered = False
-        self.told = False
+        self.warned = False
         with contextlib.suppress(RuntimeError):  # it is closed, and its runs are as good as removed
             loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         self.answered = True
-        if self.told:
+        if self.warned:
             seconds = elapsed() - self.asked_at
             extra = {"blocked_seconds": seconds}
             _log.warning("the event loop continues after %.3g s", seconds, extra=extra)
@@ -59,7 +59,7 @@ class Stalls:
     """Which loops answer. Used by one thread."""
 
     def __init__(self, lease_seconds: float) -> None:
-        self._most_seconds = lease_seconds * STALLED_SHARE
+        self._max_seconds = lease_seconds * STALLED_SHARE
         self._questions: dict[asyncio.AbstractEventLoop, _Question] = {}
 
     def look(self, roots: Collection[Branch]) -> None:
@@ -71,15 +71,15 @@ class Stalls:
         for loop in [loop for loop in self._questions if loop not in by_loop]:
             del self._questions[loop]
         for loop, here in by_loop.items():
-            asked = self._questions.get(loop)
-            if asked is None or asked.answered:
+            question = self._questions.get(loop)
+            if question is None or question.answered:
                 self._questions[loop] = _Question(loop)
-            elif not asked.told and elapsed() - asked.asked_at > self._most_seconds:
-                asked.told = True
-                _warn(asked, here)
+            elif not question.warned and elapsed() - question.asked_at > self._max_seconds:
+                question.warned = True
+                _warn(question, here)
 
 
-def _warn(asked: _Question, roots: Collection[Branch]) -> None:
+def _warn(question: _Question, roots: Collection[Branch]) -> None:
     """What is in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
     import asyncio
@@ -89,15 +89,23 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     task = asyncio.current_task(lines.loop)
     run_id = next((root.session.run_id for root in roots if _is_of(task, root.session.lines)), "")
     call, within = _call_under_way(frame)
-    seconds = elapsed() - asked.asked_at
+    seconds = elapsed() - question.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
     _log.warning(
         "the event loop has been blocked for %.3g s by %s of run %s%s. Runs affected: %d; "
         "await slow work, or run it in a thread (asyncio.to_thread in an async step)",
-        seconds, call or "code", within or run_id or "(unknown)", where, len(roots) - 1,
-        extra={"run_id": within or run_id, "call": call, "blocked_seconds": seconds,
-               "stack": "" if frame is None else "".join(traceback.format_stack(frame))},
-    )  # fmt: skip
+        seconds,
+        call or "code",
+        within or run_id or "(unknown)",
+        where,
+        len(roots) - 1,
+        extra={
+            "run_id": within or run_id,
+            "call": call,
+            "blocked_seconds": seconds,
+            "stack": "" if frame is None else "".join(traceback.format_stack(frame)),
+        },
+    )
 
 
 def _is_of(task: asyncio.Task[object] | None, lines: Lines | None) -> bool:

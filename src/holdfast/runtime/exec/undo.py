@@ -52,14 +52,14 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[N
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
     if done and because is not None:
         session.announce(because)
-    yield from _learn_calls(session, {c.name for c in done if not c.child})
+    yield from _register_calls(session, {c.name for c in done if not c.child})
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec, args = _undo_call(session, finished)
         yield from call(branch, spec, args, undoes=finished.step)
 
 
-def _learn_calls(session: Session, names: set[str]) -> Flow[None]:
-    """Know how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
+def _register_calls(session: Session, names: set[str]) -> Flow[None]:
+    """Find out how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
     shows what was called there."""
     calls_of = session.setting.calls_of
     if names <= session.specs.keys() or calls_of is None:
@@ -86,8 +86,8 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
         needed = not ended or any(c.undoable and not c.undone for c in state.calls)
         if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
             return Act()
-        asked = e.UndoRequested(why="its parent is undone")
-        return Act([asked], RowChange("pending", store.now()))
+        request = e.UndoRequested(why="its parent is undone")
+        return Act([request], RowChange("pending", store.now()))
 
     with contextlib.suppress(NoSuchRun):
         act(store, run_id, decide, reads)
@@ -153,8 +153,8 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
     return {p.name: known[p.name] for p in wanted if p.name in known}
 
 
-def learn_names(session: Session, fn: Callable[..., Any]) -> None:
-    """Know the tools and agents that an agent's code can name: a call that it does not come to in this
+def register_names(session: Session, fn: Callable[..., Any]) -> None:
+    """Register the tools and agents that an agent's code can name: a call that it does not come to in this
     process can still be undone."""
     inner = inspect.unwrap(fn)
     names = dict(getattr(inner, "__globals__", {}))
