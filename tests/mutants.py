@@ -769,7 +769,7 @@ MUTANTS = (
     ),
     Mutant(
         "a constraint behind a NewType is not seen",
-        "core/values.py::_parts",
+        "core/values/declared_types.py::_types_inside",
         '("__supertype__", "__value__")',
         '("__value__",)',
         ("tests/runtime/test_annotations.py",),

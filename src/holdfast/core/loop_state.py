@@ -97,7 +97,7 @@ def _begins_with(new: Any, old: Any) -> bool:
 
 def encode(ops: Ops) -> bytes:
     """A delta as it is kept."""
-    return values.encode_parts(ops)
+    return values.encode_struct(ops)
 
 
 def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
@@ -154,7 +154,7 @@ def _operated(
     shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
     shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
-    known = values.decode(values.encode_parts(shown))
+    known = values.decode(values.encode_struct(shown))
     kept = ("phase", "iteration", "session", "created_at", "updated_at")
     patched = jsonpatch.apply({**known, **added}, ops)
     new = msgspec.convert(patched, type(state))

@@ -42,7 +42,7 @@ def encoded(request: CallRequest, raw: Any) -> tuple[Any, Value, Sequence[Blob],
         if spec.redact or _KEPT_OUT in request.args:
             plain = values.lower(raw, typed=spec.result.typed)
             raw = _redacted(plain, spec.redact, _long_secrets(request))
-        data, result = spec.result.kept(raw)
+        data, result = spec.result.round_trip(raw)
     except NotStorable as error:
         return None, e.NULL, (), f"{error.reason} (at {error.path})"
     value, blob = wrap(data)
