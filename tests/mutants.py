@@ -357,9 +357,9 @@ MUTANTS = (
     ),
     Mutant(
         "a loop takes a patch from outside in again after each iteration",
-        "core/fold.py::Draft._iterated",
-        "            self.open.queued.pop(taken, None)\n",
-        "            pass\n",
+        "core/fold_knowledge.py::_iteration_ended",
+        "        draft.open.queued.pop(taken, None)\n",
+        "        pass\n",
         ("tests/agents/test_loop.py",),
     ),
     Mutant(

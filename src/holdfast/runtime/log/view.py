@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted, Usage, plain
-from holdfast.core.fold import Draft, message_of
+from holdfast.core.fold import Draft
+from holdfast.core.fold_knowledge import message_of
 from holdfast.core.knowledge import change
 from holdfast.core.parts import Message
 from holdfast.core.state import Queued, RunState
