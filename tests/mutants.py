@@ -89,9 +89,9 @@ BRANCHES = "tests/runtime/test_branches.py"
 MUTANTS = (
     Mutant(
         "no intent is committed",
-        "runtime/declare/specs.py::CallSpec.__post_init__",
-        "has_intent=self.effect.has_intent",
-        "has_intent=False",
+        "runtime/declare/call_spec.py::CallSpec.__post_init__",
+        '"has_intent": self.effect.has_intent',
+        '"has_intent": False',
         (f"{KILLS}[careful]",),
     ),
     Mutant(

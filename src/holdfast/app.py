@@ -29,9 +29,10 @@ from holdfast.execution import (
     restart,
     start_by_name,
 )
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare.registration import register
-from holdfast.runtime.declare.specs import AgentSpec, agent_spec, run_request
+from holdfast.runtime.declare.specs import agent_spec, run_request
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole

@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast import control, views
 from holdfast.core.policy import Limits
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunFailed, RunWaiting
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.engine import Engine, Taken
 from holdfast.runtime.exec.resumable import check as check_resumable
 from holdfast.runtime.exec.tree import Tree

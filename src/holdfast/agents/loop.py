@@ -32,9 +32,10 @@ from holdfast.runtime.call.enter import enter
 from holdfast.runtime.call.gate import check_budget, gate
 from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.task_factory import whole
+from holdfast.runtime.declare.agent_spec import AgentSpec, Strategy, agent_spec_of
 from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import AgentSpec, Strategy, agent_spec_of, declared
+from holdfast.runtime.declare.specs import declared
 from holdfast.runtime.exec.undo import learn_names
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session

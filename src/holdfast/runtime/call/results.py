@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.operations import CallRequest
 from holdfast.runtime.call.tracebacks import shortened, user_traceback
-from holdfast.runtime.declare.specs import REDACTED, secrets_in
+from holdfast.runtime.declare.secrets import REDACTED, secrets_in
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""

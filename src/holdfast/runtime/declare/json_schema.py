@@ -15,8 +15,9 @@ import msgspec
 from holdfast.core import values
 from holdfast.core.params import NoDefault, Parameter
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.docstrings import docstring_parts
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
 
 
 def json_schema_of(

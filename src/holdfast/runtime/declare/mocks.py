@@ -27,8 +27,8 @@ from msgspec import Struct
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.declare.params import HIDDEN
-from holdfast.runtime.declare.specs import Done
 
 ANSWERS: Final = ("returns", "error", "raises")
 KEYS: Final = (*ANSWERS, "sequence", "when")

@@ -1,19 +1,22 @@
 """The options of `@agent`, `@loop`, `@step` and `@tool`: each is checked where it is declared.
 
-So a slip (a text where a list belongs, a number in quotes) is an error on the line where it stands, and not
-in a run that came that far; a secret whose name was written in another way than `redact` wants is not kept.
-Not here: what the options mean (`specs.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
+So a mistake (a text where a list belongs, a number in quotes) is an error on the line that makes it, and not in a run
+that is far along; and no secret is recorded because `redact` was given in another form.
+Not here: what the options mean (`call_spec.py`, `agent_spec.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from holdfast.core import values
 from holdfast.core.effect import Effect
+from holdfast.core.parts import text
 from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microseconds
-from holdfast.errors import InvalidInput
+from holdfast.core.values import Codec
+from holdfast.errors import InvalidInput, NotStorable
 
 ON_DOUBT: Final = ("wait", "retry", "fail")
 _CALL: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
@@ -26,10 +29,29 @@ AGENT: Final = (
 
 
 def check_known(where: str, options: Iterable[str], known: tuple[str, ...]) -> None:
-    """InvalidInput for an option that there is not."""
+    """InvalidInput for an unknown option."""
     for option in options:
         if option not in known:
             raise InvalidInput(f"{where} has no option {option}=; it takes {', '.join(known)}")
+
+
+def name_of(fn: Callable[..., Any], options: dict[str, Any]) -> str:
+    """The name of what is declared. It is recorded in every log, so it must be text, or it could not be read."""
+    name = text(options.pop("name", None) or fn.__name__, f"name= of {fn.__name__}")
+    if not name.strip():
+        raise InvalidInput(f"name= of {fn.__name__} must not be blank")
+    if "version" in options:
+        options["version"] = text(options["version"], f"version= of {name}")
+    return name
+
+
+def result_codec(declared: Any, name: str) -> Codec:
+    """How results are encoded. A type that cannot be stored is refused now, and not after the effect."""
+    try:
+        values.check_storable(declared)
+        return Codec(declared)
+    except NotStorable as error:
+        raise error.of(f"the result of {name}") from None
 
 
 def check_call(name: str, options: Mapping[str, Any]) -> None:
@@ -79,7 +101,7 @@ def check_agent(name: str, options: Mapping[str, Any]) -> None:
 
 
 def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
-    """InvalidInput for a span of time that is none."""
+    """InvalidInput for what is not a number of seconds."""
     for option in which:
         if options.get(option) is not None:
             microseconds(options[option], f"{option} of {name}")
@@ -102,7 +124,7 @@ def _check_kind(
 
 
 def risks(where: str, given: object) -> tuple[str, ...]:
-    """The risks that need a person's yes."""
+    """The risks that need the approval of a person."""
     found = names(where, "approve", given, "risks", "external_action")
     for risk in found:
         if risk not in RISKS:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from holdfast.core.policy import microseconds
 from holdfast.core.registration import Registration
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.json_schema import description_of, json_schema_of
-from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.store.base import RegisteredAgent, Store
 
 

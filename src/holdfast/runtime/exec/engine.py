@@ -44,7 +44,8 @@ from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.suspend import ends
 from holdfast.runtime.call.task_factory import branching_tasks
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.exec.dry_run import calls_by_replay
 from holdfast.runtime.exec.execute import cancelled_error, execute, outcome_error
 from holdfast.runtime.exec.resumable import check, check_claimed

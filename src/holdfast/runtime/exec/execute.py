@@ -40,7 +40,7 @@ from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import whole
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.undo import compensate, learn_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session

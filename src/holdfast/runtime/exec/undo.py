@@ -24,8 +24,10 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.flow import call
 from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec, spec_of
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store

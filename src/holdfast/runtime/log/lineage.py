@@ -19,7 +19,7 @@ from holdfast.core import events as e
 from holdfast.core.events import Spent, Usage, added
 from holdfast.core.journal import Journal
 from holdfast.core.policy import NO_LIMITS, BudgetUse, Limits, Policy, budget_use
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.store.base import Store
 
 
