@@ -13,12 +13,12 @@ from msgspec import Raw
 
 from holdfast.core import events, values
 from holdfast.core.events import (
-    AskedTool,
+    ChildUsage,
     Divergence,
     ErrorInfo,
     Event,
-    Inherited,
-    Spent,
+    InheritedPolicy,
+    RecordedToolCall,
     Usage,
     Value,
 )
@@ -46,12 +46,14 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     Usage: st.builds(Usage, st.integers(), st.integers(), NUMBERS),
 }
 ANY_OF[Divergence] = st.builds(Divergence, TEXT, TEXT, TEXT, st.booleans())
-ANY_OF[Spent] = st.builds(Spent, st.integers(), ANY_OF[Usage])
-ANY_OF[Inherited] = st.builds(
-    Inherited, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
+ANY_OF[ChildUsage] = st.builds(ChildUsage, st.integers(), ANY_OF[Usage])
+ANY_OF[InheritedPolicy] = st.builds(
+    InheritedPolicy, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
 )
-ANY_OF[tuple[AskedTool, ...]] = st.lists(
-    st.builds(AskedTool, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS),
+ANY_OF[tuple[RecordedToolCall, ...]] = st.lists(
+    st.builds(
+        RecordedToolCall, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS
+    ),
     max_size=2,
 ).map(tuple)
 WAITS = st.builds(
@@ -103,13 +105,13 @@ def sample(name: str, hint: Any, number: int) -> Any:
     }
     if hint in made:
         return made[hint]
-    for struct in (ErrorInfo, Usage, Spent, Inherited, Divergence):
+    for struct in (ErrorInfo, Usage, ChildUsage, InheritedPolicy, Divergence):
         if hint in (struct, struct | None):
             return example(struct, number)
     if hint == tuple[WaitingFor, ...]:
         return (WaitingFor("signal", "go"),) if name == "child" else (example(WaitingFor, number),)
-    if hint == tuple[AskedTool, ...]:
-        return (example(AskedTool, number),)
+    if hint == tuple[RecordedToolCall, ...]:
+        return (example(RecordedToolCall, number),)
     raise AssertionError(f"no example for {name}: {hint}")
 
 

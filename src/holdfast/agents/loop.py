@@ -120,7 +120,7 @@ def _params(
     own = list(inspect.signature(fn).parameters.values())
     if len(own) < 2 or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in own[:2]):
         raise InvalidInput(f"loop {name} must take the run and its state: def {name}(run, state)")
-    found = Params.of(fn)
+    found = Params.from_function(fn)
     states = states_of(name, found.types.get(own[1].name, AgentState), until)
     if any(p.name == "goal" for p in own[2:]):
         raise InvalidInput(f"loop {name}: `goal` is reserved for the first state; use another name")
@@ -133,7 +133,7 @@ def _params(
     entry.__annotations__ = {"goal": states.input, **extra, "return": states.kind}
     given = {p.name for p in own[1:]} | {"return"}
     unresolved = {n: why for n, why in found.unresolved.items() if n in given}
-    return replace(Params.of(entry), unresolved=unresolved), states
+    return replace(Params.from_function(entry), unresolved=unresolved), states
 
 
 class _Loop:
@@ -244,7 +244,7 @@ class _Loop:
             if self.run.budget.pressure:
                 new = new.with_flag(BUDGET_PRESSURE)
             for queued in session.view.queued():
-                patched, why = loop_state.take_in(new, queued, time=now)
+                patched, why = loop_state.apply_queued(new, queued, time=now)
                 why = why or self.states.wrong(patched)
                 new = new if why else patched
                 taken.append(queued.id)

@@ -14,7 +14,16 @@ from msgspec import Struct, field
 from holdfast.core.events import Divergence, Event, Usage, Value
 from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
-from holdfast.core.state import Call, Decision, Failure, Line, Queued, RunState, Signal, Waiting
+from holdfast.core.state import (
+    Call,
+    Decision,
+    Failure,
+    QueuedPatch,
+    ReceivedSignal,
+    RunState,
+    TimelineEntry,
+    Waiting,
+)
 from holdfast.core.values import FrozenDict
 from holdfast.waiting import WaitingFor
 
@@ -26,8 +35,8 @@ class _Collections(Struct):
     notes: dict[str, Any] = field(default_factory=dict)
     calls: dict[tuple[str, int], Call] = field(default_factory=dict)
     waits: dict[tuple[str, int], Waiting] = field(default_factory=dict)
-    signals: dict[int, Signal] = field(default_factory=dict)
-    queued: dict[str, Queued] = field(default_factory=dict)
+    signals: dict[int, ReceivedSignal] = field(default_factory=dict)
+    queued: dict[str, QueuedPatch] = field(default_factory=dict)
     past_calls: list[Call] = field(default_factory=list)
 
 
@@ -81,7 +90,7 @@ class DraftState:
     messages: list[Message]
     artifacts: list[Artifact]
     flags: list[str]
-    lines: list[Line]
+    lines: list[TimelineEntry]
     usage: Usage
     items: dict[str, int]
     is_recorded: bool
@@ -150,7 +159,7 @@ class DraftState:
     def add_line(self, level: str, by: str, why: str, what: str) -> None:
         """Add what a person did to the run's lines."""
         text = what + (f" by {by}" if by else "") + (f": {why}" if why else "")
-        self.lines.append(Line(self.updated_at, level, text))
+        self.lines.append(TimelineEntry(self.updated_at, level, text))
 
 
 Handlers = Mapping[type[Event], Callable[[DraftState, Any], None]]

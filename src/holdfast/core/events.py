@@ -93,7 +93,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         _check_finite("cost_usd", self.cost_usd, "use 0 for an unknown cost")
 
 
-def added(a: Usage, b: Usage) -> Usage:
+def add_usage(a: Usage, b: Usage) -> Usage:
     """The sum of two usages."""
     return Usage(
         a.input_tokens + b.input_tokens,
@@ -102,14 +102,14 @@ def added(a: Usage, b: Usage) -> Usage:
     )
 
 
-class Spent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ChildUsage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a child run used up, its own children included: it counts against the parent's budget."""
 
     steps: int = 0
     usage: Usage = Usage()
 
 
-class Inherited(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class InheritedPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What the parents of a child run require of it, whatever its own agent declares.
 
     (Its deadline and budget are in `RunCreated` itself, narrowed by what its parent had left.)
@@ -156,7 +156,7 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     loop: bool = False  # its agent is a function from state to state
     by: str = ""  # who forked it
     why: str = ""
-    policy: Inherited | None = (
+    policy: InheritedPolicy | None = (
         None  # what its parents require; None if it has none, or they nothing
     )
     ancestors: tuple[str, ...] = ()  # of a fork of a fork: those before `forked_from`, oldest first
@@ -333,7 +333,7 @@ class CallSucceeded(Event, frozen=True, omit_defaults=True):
     unavailable: str = ""  # why the result could not be kept, although the effect happened
     buffered: bool = False  # written with a later commit: what came from outside was not seen here
     forks: int = 0
-    spent: Spent | None = None  # of a child run
+    spent: ChildUsage | None = None  # of a child run
 
 
 class CallFailed(Event, frozen=True, omit_defaults=True):
@@ -351,7 +351,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     duration_us: int = 0
     forks: int = 0
     cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
-    spent: Spent | None = None  # of a child run
+    spent: ChildUsage | None = None  # of a child run
     usage: Usage | None = None  # of an answer that was charged for and could not be used
     forks_above: tuple[int, ...] = ()
     """If it was cut: how many branches each of the branches above had started by then since its last call; the
@@ -622,7 +622,7 @@ class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
         return self.key
 
 
-class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecordedToolCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A tool call inside a message: what a model asked for, and its outcome."""
 
     id: str
@@ -640,7 +640,7 @@ class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
     role: str
     content: Value
     metadata: Value | None = None
-    tool_calls: tuple[AskedTool, ...] = ()
+    tool_calls: tuple[RecordedToolCall, ...] = ()
     tool_call_id: str = ""
 
     @property

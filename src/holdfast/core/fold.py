@@ -20,7 +20,7 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core.draft import DraftState, Handlers
 from holdfast.core.effect import Effect
-from holdfast.core.events import Event, Spent, Usage, added
+from holdfast.core.events import ChildUsage, Event, Usage, add_usage
 from holdfast.core.fold_knowledge import KNOWLEDGE
 from holdfast.core.fold_life import LIFE
 from holdfast.core.fold_waits import WAITS
@@ -139,13 +139,13 @@ def _succeeded(draft: DraftState, x: e.CallSucceeded) -> None:
         _mark_undone(draft, call.undoes)
 
 
-def _spent(draft: DraftState, child: Spent) -> None:
+def _spent(draft: DraftState, child: ChildUsage) -> None:
     draft.child_steps += child.steps
     _add_usage(draft, child.usage)
 
 
 def _add_usage(draft: DraftState, used: Usage) -> None:
-    draft.usage = added(draft.usage, used)
+    draft.usage = add_usage(draft.usage, used)
 
 
 def _store_call(draft: DraftState, call: Call, *, ended_at: int | None, **changes: Any) -> None:

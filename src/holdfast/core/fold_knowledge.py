@@ -15,19 +15,19 @@ from holdfast.core.events import Value, plain
 from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.patch import StatePatch
-from holdfast.core.state import Decision, Line, Queued
+from holdfast.core.state import Decision, QueuedPatch, TimelineEntry
 from holdfast.errors import InvalidInput
 
 
 def _state(draft: DraftState, x: e.StateChanged) -> None:
-    knowledge.change(draft.open.state, x.op, x.key, plain(x.value))
+    knowledge.change_state(draft.open.state, x.op, x.key, plain(x.value))
 
 
 def _patched(draft: DraftState, x: e.StatePatched) -> None:
     for op in knowledge.operations(x.changes):
-        knowledge.change(draft.open.state, op["op"], op["key"], op.get("value"))
+        knowledge.change_state(draft.open.state, op["op"], op["key"], op.get("value"))
     if draft.is_loop and (x.patch is not None or x.operations is not None):
-        draft.open.queued[x.id] = Queued(x.id, x.patch, x.operations, x.by)
+        draft.open.queued[x.id] = QueuedPatch(x.id, x.patch, x.operations, x.by)
     elif x.patch is not None:
         _apply_patch(draft, x.patch)
     elif x.operations is not None:
@@ -44,7 +44,9 @@ def _iteration_ended(draft: DraftState, x: e.IterationEnded) -> None:
     for taken in x.taken:
         draft.open.queued.pop(taken, None)
     for why in x.refused:
-        draft.lines.append(Line(draft.updated_at, "patch", f"a patch was not applied: {why}"))
+        draft.lines.append(
+            TimelineEntry(draft.updated_at, "patch", f"a patch was not applied: {why}")
+        )
 
 
 def _knowledge(draft: DraftState, x: e.KnowledgePatched) -> None:
@@ -54,14 +56,14 @@ def _knowledge(draft: DraftState, x: e.KnowledgePatched) -> None:
 def _apply_patch(draft: DraftState, patch: Value) -> None:
     try:
         read = msgspec.convert(plain(patch), StatePatch)
-    except (ValueError, InvalidInput):  # a foreign log may hold anything
+    except (ValueError, InvalidInput):  # a foreign log may contain anything
         return
     _set_fields(draft, patches.changed(read, draft, time=draft.updated_at))
 
 
 def _apply_operations(draft: DraftState, ops: Value) -> None:
     try:
-        _set_fields(draft, knowledge.operated(draft, plain(ops)))
+        _set_fields(draft, knowledge.apply_operations(draft, plain(ops)))
     except (ValueError, InvalidInput):
         return
 
@@ -143,7 +145,7 @@ def _item(draft: DraftState, x: e.ItemPut) -> None:
 
 
 def _log(draft: DraftState, x: e.LogWritten) -> None:
-    draft.lines.append(Line(draft.updated_at, x.level, x.text))
+    draft.lines.append(TimelineEntry(draft.updated_at, x.level, x.text))
 
 
 def message_of(x: e.MessageAdded, time: int) -> Message:
@@ -153,7 +155,7 @@ def message_of(x: e.MessageAdded, time: int) -> Message:
     return Message(x.role, plain(x.content), time, metadata, calls, x.tool_call_id)
 
 
-def _tool_call(x: e.AskedTool) -> ToolCall:
+def _tool_call(x: e.RecordedToolCall) -> ToolCall:
     result = None if x.result is None else plain(x.result)
     return ToolCall(x.id, x.name, plain(x.arguments), result, x.error, x.duration)
 

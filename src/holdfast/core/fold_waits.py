@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core import events as e
 from holdfast.core.draft import DraftState, Handlers
-from holdfast.core.state import Signal, Waiting
+from holdfast.core.state import ReceivedSignal, Waiting
 
 
 def _wait_began(draft: DraftState, x: e.WaitBegan) -> None:
@@ -34,7 +34,7 @@ def _wait_ended(draft: DraftState, x: e.WaitEnded) -> None:
 
 
 def _signal(draft: DraftState, x: e.SignalReceived) -> None:
-    draft.open.signals[draft.seq] = Signal(x.id, x.name, x.value, draft.seq)
+    draft.open.signals[draft.seq] = ReceivedSignal(x.id, x.name, x.value, draft.seq)
 
 
 def _approval(draft: DraftState, x: e.ApprovalDecided) -> None:

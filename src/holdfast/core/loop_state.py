@@ -1,7 +1,7 @@
 """How a loop's state is kept in its log: whole once, then as what each iteration changed.
 
 `delta` compares two states and gives a JSON Patch; what was appended (a message, a fact, a tool call) is all
-that is written, so a log grows with what happens and not with how much has happened before. `take_in` takes
+that is written, so a log grows with what happens and not with how much has happened before. `apply_queued` takes
 in patches from outside. `Document` is the state as the fold of the log puts it together again. Pure.
 """
 
@@ -18,7 +18,7 @@ from holdfast.core import jsonpatch, values
 from holdfast.core.agent_state import AgentState
 from holdfast.core.events import Value, plain
 from holdfast.core.patch import StatePatch
-from holdfast.core.state import Queued
+from holdfast.core.state import QueuedPatch
 from holdfast.errors import InvalidInput
 
 Ops = list[dict[str, Any]]
@@ -100,7 +100,7 @@ def encode(ops: Ops) -> bytes:
     return values.encode_struct(ops)
 
 
-def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
+def check_operations(document: Any, queued: Iterable[QueuedPatch], ops: Any) -> None:
     """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, once the patches that wait
     for it are taken in.
 
@@ -109,34 +109,36 @@ def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
     state = msgspec.convert(document, AgentState)
     added = {k: v for k, v in document.items() if k not in AgentState.__struct_fields__}
     for one in queued:
-        state, added = _tried(state, one, added)
-    _operated(state, ops, added)
+        state, added = _apply_if_possible(state, one, added)
+    _apply_operations(state, ops, added)
 
 
-def _tried(
-    state: AgentState, queued: Queued, added: dict[str, Any]
+def _apply_if_possible(
+    state: AgentState, queued: QueuedPatch, added: dict[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
     try:
         if queued.patch is not None:
             return state.patched(_read(queued.patch)), added
-        return _operated(state, plain(queued.operations or Value()), added)
+        return _apply_operations(state, plain(queued.operations or Value()), added)
     except (InvalidInput, msgspec.ValidationError):
         return state, added  # the loop will not take it in either
 
 
-def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentState, str]:
+def apply_queued(
+    state: AgentState, queued: QueuedPatch, *, time: int = 0
+) -> tuple[AgentState, str]:
     """The state with one patch from outside, or as it was and why it could not be taken in."""
     try:
-        return _taken(state, queued, time), ""
+        return _apply_one(state, queued, time), ""
     except (InvalidInput, msgspec.ValidationError) as error:
         by = f" (by {queued.by})" if queued.by else ""
         return state, f"{error}{by}"
 
 
-def _taken(state: AgentState, queued: Queued, time: int) -> AgentState:
+def _apply_one(state: AgentState, queued: QueuedPatch, time: int) -> AgentState:
     if queued.patch is not None:
         return state.patched(_read(queued.patch), time=time)
-    new, strange = _operated(state, plain(queued.operations or Value()), {})
+    new, strange = _apply_operations(state, plain(queued.operations or Value()), {})
     if strange:
         raise InvalidInput(f"{type(state).__name__} has no field /{next(iter(strange))}")
     return new.stamped(time) if time else new
@@ -146,7 +148,7 @@ def _read(patch: Value) -> StatePatch:
     return msgspec.convert(plain(patch), StatePatch)
 
 
-def _operated(
+def _apply_operations(
     state: AgentState, ops: Any, added: Mapping[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
     """The state after a JSON Patch, which sees it whole: also the fields that have their default, and what

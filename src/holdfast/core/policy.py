@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from holdfast.core.events import Inherited, Usage
+from holdfast.core.events import InheritedPolicy, Usage
 from holdfast.errors import InvalidInput
 
 N = TypeVar("N", int, float)
@@ -333,14 +333,16 @@ class Policy(Struct, frozen=True):
             handed = replace(handed, redact=inherited.redact)
         return replace(handed, exempt=frozenset())
 
-    def inherited(self) -> Inherited | None:
+    def inherited(self) -> InheritedPolicy | None:
         """As it is recorded in a child's first event; None if nothing is required."""
         if not (self.approve or self.redact):
             return None
-        return Inherited(tuple(sorted(self.approve)), self.approval_ttl, tuple(sorted(self.redact)))
+        return InheritedPolicy(
+            tuple(sorted(self.approve)), self.approval_ttl, tuple(sorted(self.redact))
+        )
 
     @classmethod
-    def recorded(cls, inherited: Inherited | None) -> Policy:
+    def recorded(cls, inherited: InheritedPolicy | None) -> Policy:
         """What a run's parents required when it was created."""
         if inherited is None:
             return cls()

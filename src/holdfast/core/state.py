@@ -131,7 +131,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A log line, a patch, a decision by a person: something to show on the timeline."""
 
     time: int
@@ -152,14 +152,14 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     also: tuple[int, ...] = ()
 
 
-class Signal(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReceivedSignal(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     name: str
     value: Value
     seq: int
 
 
-class Queued(msgspec.Struct, frozen=True, omit_defaults=True):
+class QueuedPatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A patch from outside that a loop will take in when its iteration ends."""
 
     id: str
@@ -199,8 +199,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     context: Value | None = None
     """The slice of the run that a model was last shown."""
     flags: tuple[str, ...] = ()
-    lines: tuple[Line, ...] = ()
-    signals: tuple[Signal, ...] = ()
+    lines: tuple[TimelineEntry, ...] = ()
+    signals: tuple[ReceivedSignal, ...] = ()
     usage: Usage = Usage()
     items: dict[str, int] = {}
     """How many items integrations keep in it, by collection."""
@@ -223,7 +223,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     iteration: int = 0
     iteration_index: int = -1
     loop: Any = None
-    queued: tuple[Queued, ...] = ()
+    queued: tuple[QueuedPatch, ...] = ()
     workers: tuple[str, ...] = ()
     restarts: int = 0
     created_at: int = 0

@@ -16,7 +16,7 @@ from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
 from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
-from holdfast.core.knowledge import change
+from holdfast.core.knowledge import change_state
 from holdfast.core.parts import Message, ToolCall
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
@@ -134,7 +134,7 @@ class State:
     def _after(self, op: str, key: str, value: Any) -> Any:
         """What the state will contain under this key, for its model to validate."""
         seen = {key: self._load_items(self._session.view.state().get(key))}
-        change(seen, op, key, value)
+        change_state(seen, op, key, value)
         return seen[key]
 
 
@@ -178,10 +178,10 @@ class Messages:
             [*blobs, *more, *(blob for _, found in calls for blob in found)],
         )
 
-    def _encode_call(self, call: ToolCall) -> tuple[e.AskedTool, list[log.Blob]]:
+    def _encode_call(self, call: ToolCall) -> tuple[e.RecordedToolCall, list[log.Blob]]:
         arguments, blobs = self._run._encode(call.arguments)
         result, more = (None, []) if call.result is None else self._run._encode(call.result)
-        event = e.AskedTool(call.id, call.name, arguments, result, call.error, call.duration)
+        event = e.RecordedToolCall(call.id, call.name, arguments, result, call.error, call.duration)
         return event, [*blobs, *more]
 
     def all(self) -> list[Message]:

@@ -14,7 +14,7 @@ from msgspec import Raw
 from holdfast.core import events as e
 from holdfast.core import values
 from holdfast.core.effect import Effect
-from holdfast.core.events import ErrorInfo, Spent, Usage, Value
+from holdfast.core.events import ChildUsage, ErrorInfo, Usage, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.errors import (
     CallFailed,
@@ -114,7 +114,7 @@ def failed_receipt(
     )
 
 
-def spent_by_child(request: CallRequest, step: int) -> Spent | None:
+def spent_by_child(request: CallRequest, step: int) -> ChildUsage | None:
     """What the child run of this call has used up; from here on its receipt says so."""
     return request.session.lineage.spent.pop(f"{request.session.run_id}~{step}", None)
 

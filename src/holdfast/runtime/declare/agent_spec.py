@@ -127,8 +127,8 @@ def agent_spec_of(
         )
     schema = options.pop("schema", None)
     if schema is not None:
-        params = Params.declared(schema, fn)
-    params = params or Params.of(fn, skip_first=True)
+        params = Params.from_schema(schema, fn)
+    params = params or Params.from_function(fn, skip_first=True)
     _check_names(name, params)
     params.check_declared(name)
     check_agent(name, options)

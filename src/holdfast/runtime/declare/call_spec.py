@@ -144,7 +144,11 @@ def call_spec_of(fn: Callable[..., Any], **options: Any) -> CallSpec:
     name = name_of(fn, options)
     is_method = takes_self(fn)
     schema = options.pop("schema", None)
-    params = Params.of(fn, skip_first=is_method) if schema is None else Params.declared(schema, fn)
+    params = (
+        Params.from_function(fn, skip_first=is_method)
+        if schema is None
+        else Params.from_schema(schema, fn)
+    )
     params.check_declared(name)
     returns = params.types.get("return", Any)
     codec = result_codec(returns, name)

@@ -51,7 +51,7 @@ class Params(Struct, frozen=True):
     """Annotations that could not be resolved, and why."""
 
     @classmethod
-    def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
+    def from_function(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
         """Those of a function's signature."""
         signature = inspect.signature(fn)
         parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
@@ -84,7 +84,7 @@ class Params(Struct, frozen=True):
         )
 
     @classmethod
-    def declared(cls, schema: object, fn: Callable[..., Any]) -> Params:
+    def from_schema(cls, schema: object, fn: Callable[..., Any]) -> Params:
         """Those of a `ParamSchema` or a JSON Schema. The function is called with them by name; if its own
         signature has a hidden parameter, that is filled too."""
         if isinstance(schema, Mapping):

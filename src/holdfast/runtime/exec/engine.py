@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.events import Spent
+from holdfast.core.events import ChildUsage
 from holdfast.core.fold import fold
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import NO_LIMITS, Limits, microseconds
@@ -664,7 +664,7 @@ class Engine:
     def _result_of_child(self, row: RunRow, spec: AgentSpec, above: Session) -> Any:
         """The outcome of a child that has ended, here or elsewhere; what it used up counts from now on."""
         ended = fold(RunState(), self.store.read(row.id))
-        above.lineage.spent[row.id] = Spent(ended.steps + ended.child_steps, ended.usage)
+        above.lineage.spent[row.id] = ChildUsage(ended.steps + ended.child_steps, ended.usage)
         return self.result_of(row, spec)
 
     def _end_children(self, run_id: str, asked: e.CancelRequested) -> None:
