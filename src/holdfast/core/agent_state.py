@@ -251,17 +251,31 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         return any(call.id == call_id for call in next(said, Message(Role.ASSISTANT)).tool_calls)
 
     @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["openai"] = "openai",
-                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
-    @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["anthropic"],
-                  counter: TokenCounter = ESTIMATE) -> dialogue.AnthropicPrompt: ...  # fmt: skip
     def for_model(
-        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: dialogue.Shape = "openai",
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["openai"] = "openai",
         counter: TokenCounter = ESTIMATE,
-    ) -> list[dict[str, Any]] | dialogue.AnthropicPrompt:  # fmt: skip
+    ) -> list[dict[str, Any]]: ...
+    @overload
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["anthropic"],
+        counter: TokenCounter = ESTIMATE,
+    ) -> dialogue.AnthropicPrompt: ...
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: dialogue.Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | dialogue.AnthropicPrompt:
         """The dialogue in a provider's format, truncated as by `run.messages.for_model`."""
         return dialogue.for_model(
             self.messages, max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter

@@ -81,12 +81,21 @@ _STATUS_PROVEN: Final = (501, 505, 511)
 what gateways send for a response that they lost."""
 
 _GRPC_UNKNOWN: Final = (
-    "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN", "INTERNAL", "CANCELLED", "DATA_LOSS",
-)  # fmt: skip
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "UNKNOWN",
+    "INTERNAL",
+    "CANCELLED",
+    "DATA_LOSS",
+)
 
 _ERRNO_UNKNOWN: Final = (
-    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENOTCONN,
-)  # fmt: skip
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENOTCONN,
+)
 """Also reported for a connection that was established, after the request was sent."""
 
 

@@ -201,8 +201,12 @@ def _simple(
 
 
 _NUMBERS: Final = {
-    "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
-}  # fmt: skip
+    "ge": "minimum",
+    "le": "maximum",
+    "gt": "exclusiveMinimum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
 
 
 def _constrained(plain: Any, schema: Mapping[str, Any], **names: str) -> Any:

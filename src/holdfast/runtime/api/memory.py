@@ -202,17 +202,31 @@ class Messages:
         )
 
     @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["openai"] = "openai",
-                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
-    @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["anthropic"],
-                  counter: TokenCounter = ESTIMATE) -> AnthropicPrompt: ...  # fmt: skip
     def for_model(
-        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: Shape = "openai",
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["openai"] = "openai",
         counter: TokenCounter = ESTIMATE,
-    ) -> list[dict[str, Any]] | AnthropicPrompt:  # fmt: skip
+    ) -> list[dict[str, Any]]: ...
+    @overload
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["anthropic"],
+        counter: TokenCounter = ESTIMATE,
+    ) -> AnthropicPrompt: ...
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | AnthropicPrompt:
         """The dialogue as a provider's client takes it, without its oldest turns if it is too long.
 
         Kept are system messages, the first user message and the last `keep_last` turns (at least four);

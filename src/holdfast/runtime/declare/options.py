@@ -23,9 +23,22 @@ _CALL: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_ru
 STEP: Final = (*_CALL, "outside")
 TOOL: Final = ("risk", *_CALL, "check", "undo", "key_ttl", "on_doubt", "unsure_on")
 AGENT: Final = (
-    "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
-    "max_running", "checkpoint", "redact", "exempt", "schema",
-)  # fmt: skip
+    "name",
+    "stages",
+    "state",
+    "deadline",
+    "budget",
+    "approve",
+    "approval_ttl",
+    "on_failure",
+    "version",
+    "continues",
+    "max_running",
+    "checkpoint",
+    "redact",
+    "exempt",
+    "schema",
+)
 
 
 def check_known(where: str, options: Iterable[str], known: tuple[str, ...]) -> None:
