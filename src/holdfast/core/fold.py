@@ -2,7 +2,7 @@
 
 State is never stored as the truth; it is this fold of the log, and a snapshot is only its cache. The
 fold is pure, total (every event it is given has a meaning, none raises) and its result immutable, so
-the state before and after any step can be had by folding a prefix.
+the state before and after any step is the fold of a prefix.
 
 `Draft` is a fold that can continue; the runtime keeps one for a live run. How calls change it is here, so that a call
 can be followed in one file.
@@ -41,7 +41,7 @@ class Draft(DraftState):
     """A fold that can continue: apply events one by one, freeze when a RunState is wanted."""
 
     def apply(self, seq: int, time: int, event: Event) -> None:
-        """Take one event in."""
+        """Apply one event."""
         self.seq, self.updated_at = seq, time
         _APPLY[type(event)](self, event)
         if self.budget and BUDGET_PRESSURE not in self.flags:
@@ -111,7 +111,7 @@ def _receipt(draft: DraftState, x: e.CallSucceeded | e.CallFailed) -> Call:
 
 
 def _succeeded(draft: DraftState, x: e.CallSucceeded) -> None:
-    # Not max(): this is the most frequent event, and a comparison costs a fifth of a call.
+    # Not max(): this is the most frequent event, and a comparison is faster than a call.
     draft.steps = x.step if x.step > draft.steps else draft.steps
     if x.usage is not None:
         _add_usage(draft, x.usage)

@@ -41,7 +41,7 @@ def operations(changes: Value) -> list[dict[str, Any]]:
 
 
 def change_state(state: dict[str, Any], op: str, key: str, value: Any) -> None:
-    """Apply one change of state. Total: what does not fit (adding to text) starts afresh."""
+    """Apply one change of state. Total: what does not fit (adding to text) starts over."""
     if op == "set":
         state[key] = value
     elif op == "delete":

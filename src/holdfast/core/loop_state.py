@@ -1,8 +1,8 @@
-"""How a loop's state is kept in its log: whole once, then as what each iteration changed.
+"""How a loop's state is stored in its log: in full once, then as what each iteration changed.
 
 `delta` compares two states and gives a JSON Patch; what was appended (a message, a fact, a tool call) is all
-that is written, so a log grows with what happens and not with how much has happened before. `apply_queued` takes
-in patches from outside. `Document` is the state as the fold of the log puts it together again. Pure.
+that is written, so a log grows with what happens and not with how much has happened before. `apply_queued` applies
+patches from outside. `Document` is the state as the fold of the log rebuilds it. Pure.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def _begins_with(new: Any, old: Any) -> bool:
 
 
 def encode(ops: Ops) -> bytes:
-    """A delta as it is kept."""
+    """A delta as it is stored."""
     return values.encode_struct(ops)
 
 
 def check_operations(document: Any, queued: Iterable[QueuedPatch], ops: Any) -> None:
-    """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, once the patches that wait
-    for it are taken in.
+    """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, after the patches that are
+    queued for it.
 
     The fields that a subclass has added are unknown here: the loop validates them when it applies the patch.
     """
@@ -121,13 +121,13 @@ def _apply_if_possible(
             return state.patched(_read(queued.patch)), added
         return _apply_operations(state, plain(queued.operations or Value()), added)
     except (InvalidInput, msgspec.ValidationError):
-        return state, added  # the loop will not take it in either
+        return state, added  # the loop will not apply it either
 
 
 def apply_queued(
     state: AgentState, queued: QueuedPatch, *, time: int = 0
 ) -> tuple[AgentState, str]:
-    """The state with one patch from outside, or as it was and why it could not be taken in."""
+    """The state with one patch from outside; or the same state, and why the patch could not be applied."""
     try:
         return _apply_one(state, queued, time), ""
     except (InvalidInput, msgspec.ValidationError) as error:
@@ -151,8 +151,8 @@ def _read(patch: Value) -> StatePatch:
 def _apply_operations(
     state: AgentState, ops: Any, added: Mapping[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
-    """The state after a JSON Patch, which sees it whole: also the fields that have their default, and what
-    was `added` next to them; and what is next to them then."""
+    """The state after a JSON Patch, which sees all of it: also the fields that have their default, and what
+    was `added` next to them; and what is next to them afterwards."""
     shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
     shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
@@ -189,5 +189,5 @@ class Document:
         self._frozen = None
         try:
             self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
-        except InvalidInput:  # a foreign log may hold anything
+        except InvalidInput:  # a foreign log may contain anything
             return

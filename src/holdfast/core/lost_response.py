@@ -102,7 +102,7 @@ _ERRNO_UNKNOWN: Final = (
 def may_have_happened(
     error: BaseException, unsure_on: tuple[type[BaseException], ...] = ()
 ) -> bool:
-    """Whether a call that raised this may have happened all the same. `unsure_on` is what the tool declares."""
+    """Whether a call that raised this may still have happened. `unsure_on` is what the tool declares."""
     return isinstance(error, unsure_on) or _outcome(error, []) == "unknown"
 
 

@@ -53,7 +53,7 @@ class StatePatch(Part, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 class Knowledge(Protocol):
-    """What a patch changes: a run's state, a working memory, a fold in the making."""
+    """What a patch changes: a run's state, a working memory, the draft of a state."""
 
     @property
     def plan(self) -> Sequence[PlanStep]: ...

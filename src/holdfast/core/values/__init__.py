@@ -1,7 +1,7 @@
-"""What may be kept in the log, and its JSON form.
+"""What may be stored in the log, and its JSON form.
 
 Everything a run records passes through here before anything happens: a value is *lowered* to plain
-JSON, or refused with the path to what cannot be kept. What comes back is `decode(encode(x))`, so a
+JSON, or refused with the path to what cannot be stored. What comes back is `decode(encode(x))`, so a
 run and its replay see the same value.
 
 Not here: events and where their bytes are stored (`events.py`, `log.py`).

@@ -62,7 +62,7 @@ def has_pydantic_metadata(declared: Any) -> bool:
 
 
 def is_constrained(declared: Any) -> bool:
-    """Whether the declared type demands more of a value than to be of a type."""
+    """Whether the declared type has constraints on its values."""
     return has_pydantic_metadata(declared) or has_msgspec_metadata(declared)
 
 
@@ -87,7 +87,7 @@ def metadata_in(declared: Any, seen: tuple[Any, ...] = ()) -> list[Any]:
 
 
 def _types_inside(declared: Any) -> list[Any]:
-    """What a name stands for (`NewType`, `type X = …`), or the types of a record's fields."""
+    """The type behind a name (`NewType`, `type X = …`), or the types of a record's fields."""
     for name in ("__supertype__", "__value__"):
         if not isinstance(declared, type) and hasattr(declared, name):
             return [getattr(declared, name)]

@@ -48,7 +48,7 @@ def check_storable(declared: Any) -> None:
 
 
 def _unreadable(info: Any, seen: list[Any]) -> type[Any] | None:
-    """The first type in a description of msgspec's that nothing here can read."""
+    """The first type in a description by msgspec that nothing here can read."""
     if isinstance(info, list | tuple):
         return next((kind for x in info if (kind := _unreadable(x, seen)) is not None), None)
     if not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) or any(
@@ -123,6 +123,6 @@ def _read_unknown(kind: type[Any], data: Any) -> Any:
         if not isinstance(data, str):
             raise ValueError(f"Expected a path as text, got {data!r}")
         return kind(data)
-    raise NotImplementedError(  # what msgspec asks its hooks to raise; `Codec.decode` says it in our words
+    raise NotImplementedError(  # what msgspec asks its hooks to raise; `Codec.decode` rewords it
         f"{kind.__qualname__} is not a dataclass, msgspec Struct or pydantic model"
     )

@@ -20,7 +20,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def encode(value: Any, *, typed: bool = False) -> bytes:
-    """The JSON bytes of a value, or NotStorable with the path to what cannot be kept.
+    """The JSON bytes of a value, or NotStorable with the path to what cannot be stored.
 
     `typed` says that the reader will decode to a declared type, so that dates, decimals, dataclasses
     and the like come back as they were (where the declared type says Any, they come back as JSON).
@@ -75,7 +75,7 @@ class Codec:
         self._decode = decoder_of(declared) if self.typed else decode
 
     def encode(self, value: Any) -> bytes:
-        """JSON bytes for `decode`, or NotStorable. Only `decode` tells whether the type is right."""
+        """JSON bytes for `decode`, or NotStorable. Only `decode` shows whether the type is right."""
         return encode(value, typed=self.typed)
 
     def round_trip(self, value: Any) -> tuple[bytes, Any]:

@@ -97,7 +97,7 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
     """Everything that is not exactly a JSON builtin."""
     if not isinstance(value, enum.Enum):
         for base, plain in _PLAIN:
-            if isinstance(value, base):  # a subclass: its plain value is kept
+            if isinstance(value, base):  # a subclass: its plain value is stored
                 return lower(plain(value), typed=typed, depth=depth)
     if isinstance(value, tuple) and (typed or not hasattr(value, "_fields")):
         return _lower_items(value, typed, depth)
@@ -127,7 +127,7 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
 
 
 _PLAIN: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
-    # The type's own conversion, whatever a subclass makes of str() or int().
+    # The type's own conversion, which a subclass cannot override.
     (str, str.__str__),
     (int, int.__int__),
     (float, float.__float__),
@@ -163,7 +163,7 @@ def _lower_time(value: datetime.date | datetime.time | datetime.timedelta) -> st
         offset = value.utcoffset()
         if offset is None:
             raise NotStorable(f"{value!r} has no time zone; use datetime.now(timezone.utc)")
-        if offset % datetime.timedelta(minutes=1):  # as before there were time zones
+        if offset % datetime.timedelta(minutes=1):  # such as local times before time zones existed
             value = value.astimezone(datetime.UTC)
     elif isinstance(value, datetime.time) and value.tzinfo is not None:
         offset = value.utcoffset()

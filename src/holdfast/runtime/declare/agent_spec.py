@@ -34,7 +34,7 @@ Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 
 @final
 class AgentSpec(Struct, frozen=True):
-    """What is known of an agent."""
+    """What is known about an agent."""
 
     name: str
     fn: Callable[..., Any]
@@ -58,11 +58,11 @@ class AgentSpec(Struct, frozen=True):
     """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
 
     def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
-        """The run's input as it is kept, and its digest."""
+        """The run's input as it is stored, and its digest."""
         bound = self.bind_input(args, kwargs)
         try:
             lowered = values.lower(bound, typed=True)
-            # Kept as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
+            # Stored as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
             kept = values.encode(lowered), values.digest(values.canonical(lowered))
         except NotStorable as error:
             raise error.of(f"the input of agent {self.name}") from None

@@ -41,7 +41,7 @@ class Done(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """What is known of a step or tool."""
+    """What is known about a step or tool."""
 
     name: str
     fn: Callable[..., Any]
@@ -71,11 +71,11 @@ class CallSpec:
     has_intent: bool = field(init=False)
     """Whether an intent must be recorded before a call begins."""
     is_limited: bool = field(init=False)
-    """Whether a call may have to wait for others of its kind."""
+    """Whether a call may have to wait for other calls of the same limit."""
     is_plain: bool = field(init=False)
     """Whether a call is its body and a receipt, and nothing else."""
     is_flat: bool = field(init=False)
-    """Whether its arguments are kept as they are, under names that sort alike everywhere."""
+    """Whether its arguments are recorded as they are, under ASCII names."""
 
     def __post_init__(self) -> None:
         """Set what follows from the other fields, once, before the first call."""
@@ -92,11 +92,11 @@ class CallSpec:
             object.__setattr__(self, name, value)
 
     def bound_to(self, instance: Any) -> CallSpec:
-        """What is known of the method of this instance."""
+        """The same for the method of this instance."""
         return dataclasses.replace(self, fn=types.MethodType(self.fn, instance), is_method=False)
 
     def encode_args(self, bound: dict[str, Any]) -> bytes:
-        """The exact bytes of a call's arguments: what is hashed, approved and kept."""
+        """The exact bytes of a call's arguments: what is hashed, approved and stored."""
         hidden, redact = self.params.hidden, self.redact
         if hidden:
             bound = {k: v for k, v in bound.items() if k not in hidden}

@@ -68,7 +68,7 @@ def result_codec(declared: Any, name: str) -> Codec:
 
 
 def check_call(name: str, options: Mapping[str, Any]) -> None:
-    """What steps and tools are declared with, but for their names and versions."""
+    """Check the options of steps and tools, except names and versions."""
     check_seconds(name, options, "timeout", "key_ttl")
     if options.get("timeout") == 0:
         raise InvalidInput(f"timeout of {name} must be more than 0; omit it for no limit")
@@ -103,7 +103,7 @@ def unsure_on(name: str, given: object, effect: Effect) -> tuple[type[BaseExcept
 
 
 def check_agent(name: str, options: Mapping[str, Any]) -> None:
-    """What agents and loops are declared with, but for what is a list of texts."""
+    """Check the options of agents and loops, except lists of texts."""
     check_seconds(name, options, "deadline", "approval_ttl")
     check_max_running(name, options.get("max_running"))
     _check_kind(f"agent {name}", options, "budget", Budget, "Budget(max_steps=100)")
@@ -120,10 +120,14 @@ def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
             microseconds(options[option], f"{option} of {name}")
 
 
-def check_max_running(name: str, most: object) -> None:
+def check_max_running(name: str, limit: object) -> None:
     """InvalidInput if this is not a number of things that may be in progress at once."""
-    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
-        raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
+    if limit is not None and not (
+        isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
+    ):
+        raise InvalidInput(
+            f"{name}: max_running must be a whole number of 1 or more, not {limit!r}"
+        )
 
 
 def _check_kind(
@@ -154,18 +158,18 @@ def exemptions(where: str, given: object) -> frozenset[str]:
     return frozenset(found)
 
 
-def names(where: str, option: str, given: object, of: str, example: str) -> tuple[str, ...]:
+def names(where: str, option: str, given: object, items: str, example: str) -> tuple[str, ...]:
     """A list of texts, or InvalidInput that says what to write."""
     if isinstance(given, str):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {of}; write {option}=({given!r},), not {option}={given!r}"
+            f"{where}: {option} takes a list of {items}; write {option}=({given!r},), not {option}={given!r}"
         )
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {of}, for example {option}=({example!r},), not {given!r}"
+            f"{where}: {option} takes a list of {items}, for example {option}=({example!r},), not {given!r}"
         )
     found = tuple(given)
     for one in found:
         if not isinstance(one, str):
-            raise InvalidInput(f"{where}: {option} takes a list of {of} (texts), not {one!r}")
+            raise InvalidInput(f"{where}: {option} takes a list of {items} (texts), not {one!r}")
     return found

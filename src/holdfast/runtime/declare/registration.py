@@ -23,7 +23,7 @@ def register(store: Store, specs: Iterable[AgentSpec]) -> None:
 
 
 def registration_of(spec: AgentSpec) -> Registration:
-    """What another process must know of an agent to start a run of it."""
+    """What another process needs to know about an agent to start a run of it."""
     deadline = None if spec.deadline is None else microseconds(spec.deadline, "deadline")
     return Registration(
         name=spec.name,
