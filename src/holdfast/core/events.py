@@ -709,9 +709,6 @@ class ItemPut(Event, frozen=True, omit_defaults=True):
     by: str = ""
 
 
-TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
-
-
 def _concrete(base: type[Event]) -> list[type[Event]]:
     found: list[type[Event]] = []
     for cls in base.__subclasses__():
@@ -736,14 +733,9 @@ class Unreadable(ValueError):
     """An event's kind, version or fields are not what this Holdfast knows."""
 
 
-def label(event: Event | type[Event]) -> str:
-    """The name under which an event is stored."""
-    return event.stored_as
-
-
 # Made here and not when the first event of a kind is read: msgspec crashes the interpreter if two threads prepare the
 # same types at once.
-_DECODERS: Final = {label(cls): msgspec.json.Decoder(cls).decode for cls in ALL.values()}
+_DECODERS: Final = {cls.stored_as: msgspec.json.Decoder(cls).decode for cls in ALL.values()}
 
 
 def to_json(event: Event) -> bytes:
