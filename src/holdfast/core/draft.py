@@ -1,6 +1,6 @@
 """A changeable copy of a run's state: what events are folded into.
 
-Not here: how each event changes it (`fold.py` and the `fold_….py` modules).
+Not here: how each event changes it (`fold.py`, `fold_life.py`, `fold_knowledge.py`).
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ State is never stored as the truth; it is this fold of the log, and a snapshot i
 fold is pure, total (every event it is given has a meaning, none raises) and its result immutable, so
 the state before and after any step is the fold of a prefix.
 
-`Draft` is a fold that can continue; the runtime keeps one for a live run. How calls change it is here, so that a call
-can be followed in one file.
+`Draft` is a fold that can continue; the runtime keeps one for a live run. What the code asked for (calls and waits) is
+folded here.
 
-Not here: the other events (`fold_life.py`, `fold_waits.py`, `fold_knowledge.py`), the fields (`draft.py`).
+Not here: the run's own life (`fold_life.py`), what the agent notes (`fold_knowledge.py`), the fields (`draft.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ from holdfast.core.effect import Effect
 from holdfast.core.events import ChildUsage, Event, Usage, add_usage
 from holdfast.core.fold_knowledge import KNOWLEDGE
 from holdfast.core.fold_life import LIFE
-from holdfast.core.fold_waits import WAITS
 from holdfast.core.log import Record, read_event
 from holdfast.core.policy import BUDGET_PRESSURE, budget_use
-from holdfast.core.state import Attempt, Call, Evidence, Resolution, RunState
+from holdfast.core.state import (
+    Attempt,
+    Call,
+    Evidence,
+    ReceivedSignal,
+    Resolution,
+    RunState,
+    Waiting,
+)
 
 
 def fold(start: RunState, records: Iterable[Record]) -> RunState:
@@ -218,13 +225,54 @@ def _evidence(draft: DraftState, x: e.CallEvidence) -> None:
         _store_call(draft, call, ended_at=call.ended_at, evidence=(*call.evidence, found))
 
 
+def _wait_began(draft: DraftState, x: e.WaitBegan) -> None:
+    draft.open.waits[x.branch, x.index] = Waiting(
+        index=x.index,
+        wait=x.wait,
+        name=x.name,
+        since=draft.updated_at,
+        branch=x.branch,
+        until=x.until,
+        show=x.show,
+        options=x.options,
+        digest=x.digest,
+        tool=x.tool,
+        tool_version=x.tool_version,
+        of=x.of,
+    )
+
+
+def _wait_ended(draft: DraftState, x: e.WaitEnded) -> None:
+    draft.open.waits.pop((x.branch, x.index), None)
+    draft.open.signals.pop(x.source, None)
+
+
+def _signal(draft: DraftState, x: e.SignalReceived) -> None:
+    draft.open.signals[draft.seq] = ReceivedSignal(x.id, x.name, x.value, draft.seq)
+
+
+def _approval(draft: DraftState, x: e.ApprovalDecided) -> None:
+    _mark_decided(draft, x.branch, x.index)
+    draft.add_line("approval", x.by, x.why, "approved" if x.approved else "rejected")
+
+
+def _answer(draft: DraftState, x: e.AnswerGiven) -> None:
+    _mark_decided(draft, x.branch, x.index)
+    draft.add_line("answer", x.by, x.why, "answered")
+
+
+def _mark_decided(draft: DraftState, branch: str, index: int) -> None:
+    wait = draft.open.waits.get((branch, index))
+    if wait is not None:
+        draft.open.waits[branch, index] = msgspec.structs.replace(wait, decided=True)
+
+
 def _nothing(_draft: DraftState, _x: Event) -> None:
     """An event that matters to the code that reads it again, and changes nothing in the state."""
 
 
 _APPLY: Final[Handlers] = {
     **LIFE,
-    **WAITS,
     **KNOWLEDGE,
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
@@ -232,6 +280,11 @@ _APPLY: Final[Handlers] = {
     e.CallDoubted: _doubted,
     e.CallResolved: _resolved,
     e.CallEvidence: _evidence,
+    e.WaitBegan: _wait_began,
+    e.WaitEnded: _wait_ended,
+    e.SignalReceived: _signal,
+    e.ApprovalDecided: _approval,
+    e.AnswerGiven: _answer,
     e.ValueRecorded: _nothing,
     e.TimeoutFired: _nothing,
     e.UndoStarted: _nothing,

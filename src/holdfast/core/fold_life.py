@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -32,7 +33,7 @@ def _claimed(draft: DraftState, x: e.RunClaimed) -> None:
 def _suspended(draft: DraftState, x: e.RunSuspended) -> None:
     waits = x.waits or (WaitingFor("other", x.waiting_for),)
     _set_status(
-        draft, "waiting", x.waiting_for, tuple(_since(draft, wait) for wait in waits), x.wake_at
+        draft, "waiting", x.waiting_for, tuple(map(partial(_since, draft), waits)), x.wake_at
     )
     draft.diverged = x.diverged
 
@@ -122,7 +123,7 @@ def _paused(draft: DraftState, x: e.RunPaused) -> None:
 def _quarantined(draft: DraftState, x: e.RunQuarantined) -> None:
     waits = x.waits or (WaitingFor("quarantine", reason=x.reason),)
     draft.status, draft.waiting_for = "quarantined", x.reason
-    draft.waiting = tuple(_since(draft, wait) for wait in waits)
+    draft.waiting = tuple(map(partial(_since, draft), waits))
 
 
 def _cancel_requested(draft: DraftState, x: e.CancelRequested) -> None:

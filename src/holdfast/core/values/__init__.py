@@ -7,7 +7,7 @@ run and its replay see the same value.
 Not here: events and where their bytes are stored (`events.py`, `log.py`).
 """
 
-from holdfast.core.values.canonical import canonical, canonical_flat, digest, sha256
+from holdfast.core.values.canonical import canonical
 from holdfast.core.values.declared_types import (
     has_msgspec_metadata,
     has_pydantic_metadata,
@@ -18,7 +18,17 @@ from holdfast.core.values.declared_types import (
     mentions_pydantic,
 )
 from holdfast.core.values.decoders import check_storable
-from holdfast.core.values.encoding import BYTES_MAX, Codec, codec_of, decode, encode, encode_struct
+from holdfast.core.values.encoding import (
+    BYTES_MAX,
+    Codec,
+    canonical_flat,
+    codec_of,
+    decode,
+    digest,
+    encode,
+    encode_struct,
+    sha256,
+)
 from holdfast.core.values.frozen import FrozenDict, FrozenList, freeze, thaw
 from holdfast.core.values.lowering import DEPTH_MAX, lower
 

@@ -1,8 +1,7 @@
-"""The canonical bytes of a plain JSON value (RFC 8785), and digests: what is hashed, compared and approved."""
+"""The canonical bytes of a plain JSON value (RFC 8785): what is hashed, compared and approved."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,8 +11,6 @@ from holdfast.core.values.location import find_surrogate
 
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
-sha256: Final = hashlib.sha256().copy
-"""A fresh SHA-256. (OpenSSL takes longer to look the algorithm up than to hash a short text with it.)"""
 
 
 def canonical(value: Any) -> bytes:
@@ -30,24 +27,6 @@ def canonical(value: Any) -> bytes:
     except UnicodeEncodeError:
         find_surrogate(value)
         raise
-
-
-def canonical_flat(fields: dict[str, Any]) -> bytes | None:
-    """The same for texts, truth values and ordinary integers under ASCII names; None for others.
-
-    Nearly all arguments are such, and this takes a third of the time: nothing is walked or copied.
-    """
-    for value in fields.values():
-        kind = type(value)
-        if kind is int:
-            if not -(2**63) <= value < 2**63:
-                return None
-        elif kind is not str and kind is not bool and value is not None:
-            return None
-    try:
-        return _encode_sorted(fields)
-    except UnicodeEncodeError:
-        return None
 
 
 def _plain_for_msgspec(value: Any) -> bool:
@@ -104,10 +83,3 @@ def _ecmascript_number(value: float) -> str:
         return f"{sign}0.{'0' * -point}{digits}"
     mantissa = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
     return f"{sign}{mantissa}e{'+' if point > 0 else '-'}{abs(point - 1)}"
-
-
-def digest(data: bytes) -> str:
-    """A short name for exact bytes: the first 128 bits of SHA-256, in hex."""
-    h = sha256()
-    h.update(data)
-    return h.hexdigest()[:32]

@@ -1,8 +1,13 @@
-"""Values as JSON bytes and back: plain ones with `encode` and `decode`, those of a declared type with a `Codec`."""
+"""Values as JSON bytes and back: plain ones with `encode` and `decode`, those of a declared type with a `Codec`; and the digest of
+bytes.
+
+Not here: canonical bytes of values that are not flat (`canonical.py`).
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +21,10 @@ from holdfast.errors import NotStorable
 BYTES_MAX: Final = 64 * 1024 * 1024
 
 _encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder().decode
+sha256: Final = hashlib.sha256().copy
+"""A fresh SHA-256. (OpenSSL takes longer to look the algorithm up than to hash a short text with it.)"""
 
 
 def encode(value: Any, *, typed: bool = False) -> bytes:
@@ -61,6 +69,31 @@ def encode_struct(value: msgspec.Struct | list[Any] | dict[str, Any]) -> bytes:
     raise NotStorable(
         reason, what=type(value).__name__ if isinstance(value, msgspec.Struct) else "value"
     )
+
+
+def canonical_flat(fields: dict[str, Any]) -> bytes | None:
+    """The same as `canonical` for texts, truth values and ordinary integers under ASCII names; None for others.
+
+    Nearly all arguments are such, and this takes a third of the time: nothing is walked or copied.
+    """
+    for value in fields.values():
+        kind = type(value)
+        if kind is int:
+            if not -(2**63) <= value < 2**63:
+                return None
+        elif kind is not str and kind is not bool and value is not None:
+            return None
+    try:
+        return _encode_sorted(fields)
+    except UnicodeEncodeError:
+        return None
+
+
+def digest(data: bytes) -> str:
+    """A short name for exact bytes: the first 128 bits of SHA-256, in hex."""
+    h = sha256()
+    h.update(data)
+    return h.hexdigest()[:32]
 
 
 class Codec:
