@@ -89,9 +89,9 @@ BRANCHES = "tests/runtime/test_branches.py"
 MUTANTS = (
     Mutant(
         "no intent is committed",
-        "runtime/declare/specs.py::CallSpec.__post_init__",
-        "has_intent=self.effect.has_intent",
-        "has_intent=False",
+        "runtime/declare/call_spec.py::CallSpec.__post_init__",
+        '"has_intent": self.effect.has_intent',
+        '"has_intent": False',
         (f"{KILLS}[careful]",),
     ),
     Mutant(
@@ -357,9 +357,9 @@ MUTANTS = (
     ),
     Mutant(
         "a loop takes a patch from outside in again after each iteration",
-        "core/fold.py::Draft._iterated",
-        "            self.open.queued.pop(taken, None)\n",
-        "            pass\n",
+        "core/fold_knowledge.py::_iteration_ended",
+        "        draft.open.queued.pop(taken, None)\n",
+        "        pass\n",
         ("tests/agents/test_loop.py",),
     ),
     Mutant(
@@ -769,7 +769,7 @@ MUTANTS = (
     ),
     Mutant(
         "a constraint behind a NewType is not seen",
-        "core/values.py::_parts",
+        "core/values/declared_types.py::_types_inside",
         '("__supertype__", "__value__")',
         '("__value__",)',
         ("tests/runtime/test_annotations.py",),

@@ -20,9 +20,10 @@ from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.execution import perform
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare.registration import register
-from holdfast.runtime.declare.specs import AgentSpec, agent_spec
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole

@@ -1,4 +1,4 @@
-"""What the log says about a run as a whole: its limits, and whether it was cancelled, paused, undone or has ended."""
+"""What is recorded about a run as a whole: its limits, and whether it was cancelled, paused, undone or has ended."""
 
 from __future__ import annotations
 

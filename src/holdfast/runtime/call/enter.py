@@ -19,7 +19,8 @@ from holdfast.runtime.call.flow import answer, ask, nested, proceed
 from holdfast.runtime.call.match import recorded
 from holdfast.runtime.call.operations import CallRequest, LookAgain
 from holdfast.runtime.call.task_factory import drive_async_here
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.lease import under_way
 

@@ -38,7 +38,8 @@ from holdfast.runtime.call.operations import (
 )
 from holdfast.runtime.call.recover import settle_doubt
 from holdfast.runtime.call.unanswered import given_up
-from holdfast.runtime.declare.specs import CallSpec, secrets_in
+from holdfast.runtime.declare.call_spec import CallSpec
+from holdfast.runtime.declare.secrets import secrets_in
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RESERVED

@@ -18,7 +18,7 @@ from holdfast.core.match import is_same_call
 from holdfast.core.values import digest
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.declare.specs import CallSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit

@@ -19,7 +19,7 @@ from holdfast.errors import Woken
 from holdfast.runtime.call.commit import commit, park
 from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, LookAgain, Never
 from holdfast.runtime.call.results import encoded, error_info, secrets_of
-from holdfast.runtime.declare.specs import Done
+from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor

@@ -15,11 +15,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core.events import Spent
+from holdfast.core.events import ChildUsage
 from holdfast.core.fold import fold
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError, NotResumable, RunCancelled
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.exec.actions import (
     Actions,
     Block,
@@ -144,7 +145,7 @@ class Children:
     def _result_of(self, row: RunRow, spec: AgentSpec, above: Session) -> Any:
         """The outcome of a child that has ended, here or elsewhere; what it used up counts from now on."""
         ended = fold(RunState(), self._store.read(row.id))
-        above.lineage.spent[row.id] = Spent(ended.steps + ended.child_steps, ended.usage)
+        above.lineage.spent[row.id] = ChildUsage(ended.steps + ended.child_steps, ended.usage)
         return result_of(self._store, row, spec)
 
     def _undo(self, spec: AgentSpec | None, child_id: str) -> Actions:

@@ -20,7 +20,7 @@ from holdfast.core import log
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import NO_LIMITS, Limits
 from holdfast.errors import NotFound, RunWaiting, StoreError
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec import quarantine
 from holdfast.runtime.exec.threads import Threads, uninterrupted
 from holdfast.runtime.log import lineage

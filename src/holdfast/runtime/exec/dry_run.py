@@ -24,7 +24,8 @@ from holdfast.runtime.log.session import Session, Setting
 from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:
-    from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+    from holdfast.runtime.declare.agent_spec import AgentSpec
+    from holdfast.runtime.declare.call_spec import CallSpec
 
 
 class Replayed(Struct, frozen=True):

@@ -14,7 +14,7 @@ from holdfast.errors import LogDamaged, NotResumable, RunWaiting, StoreError
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
 from holdfast.runtime.call.suspend import ends
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.resumable import check_claimed
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import Append, RowChange, RunRow, Store

@@ -15,7 +15,7 @@ from holdfast.errors import (
     RunCancelled,
     RunFailed,
 )
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.pages import newest_first

@@ -16,7 +16,7 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import InvalidInput, NotResumable, Remedy
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
 from holdfast.store.process import is_held
 

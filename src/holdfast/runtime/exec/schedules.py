@@ -19,7 +19,7 @@ from typing import Any, Final
 from holdfast.core import cron, values
 from holdfast.core.log import check_run_id
 from holdfast.errors import HoldfastError, InputConflict, InvalidInput, StoreError
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.engine import Engine
 from holdfast.store.base import MICROSECONDS, Schedule, Store
 from holdfast.store.checks import check_priority

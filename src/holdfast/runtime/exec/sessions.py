@@ -14,7 +14,7 @@ from holdfast.errors import Abandon, HoldfastError, LogDamaged, Signal, StoreErr
 from holdfast.runtime.call import checkpoints
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec import quarantine
 from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.reader_snapshots import ReaderSnapshots

@@ -24,8 +24,10 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.flow import call
 from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec, spec_of
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
@@ -131,7 +133,7 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
 
 def _declared(name: str, undo: Callable[..., Any], **options: Any) -> CallSpec:
     """A function that undoes a call, declared as a tool."""
-    params = Params.of(undo)
+    params = Params.from_function(undo)
     return CallSpec(
         name=f"undo {name}",
         fn=undo,
@@ -149,7 +151,7 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
     known = spec.decode_args(session.unwrap(finished.args))
     if finished.result is not None:
         known["result"] = decode(session.unwrap(finished.result))
-    wanted = Params.of(spec.undo).schema.parameters if spec.undo else ()
+    wanted = Params.from_function(spec.undo).schema.parameters if spec.undo else ()
     return {p.name: known[p.name] for p in wanted if p.name in known}
 
 

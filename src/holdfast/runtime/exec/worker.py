@@ -36,8 +36,8 @@ from holdfast.errors import (
     StoreBroken,
     StoreError,
 )
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.registration import register
-from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.engine import Engine
 from holdfast.runtime.exec.schedules import fire_due

@@ -33,7 +33,7 @@ from holdfast.errors import (
     Stop,
     Suspend,
 )
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.log.children import AwaitedChildren
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.describe import place_name, recorded_text
