@@ -38,14 +38,11 @@ INSTEAD = {
 RULES = [(re.compile(phrase, re.IGNORECASE), better) for phrase, better in INSTEAD.items()]
 TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "bench/README.md", "examples/README.md")  # fmt: skip
 
-LATER = {"lease", "lines", "worker"}
-"""Modules that others are rewriting now; to be emptied."""
-
 
 def files() -> Iterator[Path]:
     yield from (ROOT / name for name in TEXTS)
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    yield from (p for p in sorted((ROOT / "src").rglob("*.py")) if p.stem not in LATER)
+    yield from sorted((ROOT / "src").rglob("*.py"))
 
 
 def problems(text: str) -> list[str]:

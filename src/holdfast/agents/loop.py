@@ -31,7 +31,7 @@ from holdfast.runtime.call.durations import Durations, measured
 from holdfast.runtime.call.enter import enter
 from holdfast.runtime.call.gate import check_budget, gate
 from holdfast.runtime.call.operations import Flow, Invoke
-from holdfast.runtime.call.task_factory import whole
+from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec, Strategy, agent_spec_of
 from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
 from holdfast.runtime.declare.params import Params
@@ -150,7 +150,7 @@ class _Loop:
     ) -> None:
         self.session, self.spec, self.run, self.root = session, spec, run, root
         self.states, self.kind, self.max_iterations = states, states.stored, max_iterations
-        self.fn = whole(spec.fn, root) if spec.is_async else spec.fn
+        self.fn = run_with_tasks(spec.fn, root) if spec.is_async else spec.fn
         self.declared = session.lineage.policy
         self.has_begun = False
 

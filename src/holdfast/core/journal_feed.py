@@ -13,7 +13,7 @@ from holdfast.core import events as e
 from holdfast.core.branch_path import MAIN
 from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted
-from holdfast.core.journal import Journal, Mail
+from holdfast.core.journal import Journal, PendingSignal
 
 
 def feed(journal: Journal, seq: int, time: int, epoch: int, event: Event) -> None:
@@ -52,7 +52,7 @@ def _timeout(journal: Journal, seq: int, _time: int, _epoch: int, event: e.Timeo
 
 
 def _signal(journal: Journal, seq: int, _time: int, _epoch: int, event: e.SignalReceived) -> None:
-    journal.mail.append(Mail(seq, event))
+    journal.signals.append(PendingSignal(seq, event))
 
 
 def _iteration(

@@ -11,7 +11,7 @@ from holdfast.core.ancestors import ForkAncestry, ancestry_of
 from holdfast.core.events import Event
 
 
-class Life:
+class RunLife:
     """The life of a run, as far as its log has been read."""
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class RunBase(Recorder):
 
     def __init__(self, session: Session, root: Branch) -> None:
         super().__init__(session, root)
-        self.state = State(self, fields_of(session.setting.model))
+        self.state = State(self, fields_of(session.config.model))
         self.messages = Messages(self)
 
     @property
@@ -85,14 +85,14 @@ class RunBase(Recorder):
 
     @stage.setter
     def stage(self, stage: str) -> None:
-        declared = self._session.setting.stages
+        declared = self._session.config.stages
         if stage not in declared:
             raise UnknownStage(stage, declared)
         self._note(e.StageEntered(stage=stage))
 
     def advance(self) -> str:
         """Enter the stage after the present one."""
-        declared, now = self._session.setting.stages, self.stage
+        declared, now = self._session.config.stages, self.stage
         index = declared.index(now) + 1 if now else 0
         if index >= len(declared):
             raise InvalidInput(f"{now!r} is the last stage")

@@ -33,7 +33,7 @@ Never: TypeAlias = Generator["Operation", Any, NoReturn]
 
 
 class Write(msgspec.Struct, eq=False):
-    """Make events durable; returns their batch. Refused if they were not written."""
+    """Make events durable; returns their batch. BatchRefused if they were not written."""
 
     session: Session
     commit: Commit
@@ -61,7 +61,7 @@ class Read(msgspec.Struct, eq=False):
     read: Callable[[], Any]
 
 
-class Pause(msgspec.Struct, eq=False):
+class Sleep(msgspec.Struct, eq=False):
     """Wait here, in the process."""
 
     session: Session
@@ -114,7 +114,7 @@ class HandOver(msgspec.Struct, eq=False):
     turn: Turn | None
 
 
-Operation = Write | Invoke | Read | Pause | Park | Begin | Replay | HandOver
+Operation = Write | Invoke | Read | Sleep | Park | Begin | Replay | HandOver
 
 
 class CodeRequest(msgspec.Struct, eq=False):
@@ -182,7 +182,7 @@ class CallRequest(CodeRequest):
         return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
-class Refused(Exception):
+class BatchRefused(Exception):
     """A batch was not written: which one, and why."""
 
     def __init__(self, batch: Batch, error: BaseException) -> None:

@@ -22,7 +22,7 @@ from holdfast.runtime.call.cancelled import forks_above
 from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
-from holdfast.runtime.call.operations import Begin, CodeRequest, CutOff, Flow, Park, Pause, Replay
+from holdfast.runtime.call.operations import Begin, CodeRequest, CutOff, Flow, Park, Replay, Sleep
 from holdfast.runtime.call.requests import Request
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
@@ -130,7 +130,7 @@ def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
                 wait = OpenWait(places[0], "request", until, len(places))
                 yield Park(session, wait, _suspended(request, until))
             else:
-                yield Pause(session, max(0, left) / MICROSECONDS)
+                yield Sleep(session, max(0, left) / MICROSECONDS)
         except CutOff as cut:
             yield from _give_up(session, places, entries)
             raise cut.cancelled from None

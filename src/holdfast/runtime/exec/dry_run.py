@@ -18,9 +18,9 @@ from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.execute import find_signal, run_body
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.describe import place_name
+from holdfast.runtime.log.describe import place_name, recorded_text
 from holdfast.runtime.log.lineage import govern
-from holdfast.runtime.log.session import Session, Setting
+from holdfast.runtime.log.session import RunConfig, Session
 from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _session(store: Store, row: RunRow, spec: AgentSpec) -> Session:
         store,
         row,
         worker="replay",
-        setting=Setting(
+        config=RunConfig(
             stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child
         ),
     )
@@ -137,7 +137,7 @@ def _stopped(session: Session, steps: int, signal: BaseException | None) -> Repl
 def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:
     """The code ends before all that is recorded has been asked for."""
     (branch, index), entry = left
-    recorded = f"a call of {entry.name}"
+    recorded = recorded_text(entry, session.unwrap)
     return Diverged(
         session.run_id, place_name(branch, index), recorded, attempted, place=(branch, index)
     )

@@ -31,7 +31,7 @@ from holdfast.runtime.exec.threads import Threads, in_thread, uninterrupted
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lease import LeaseKeeper, Owner
 from holdfast.runtime.log.log_watcher import LogWatcher
-from holdfast.runtime.log.session import Session, Setting
+from holdfast.runtime.log.session import RunConfig, Session
 from holdfast.store.base import Store
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_waiting
@@ -168,7 +168,7 @@ class Engine:
 
     def _open(self, claimed: ClaimedRun, owner: Owner) -> tuple[Session, Branch]:
         spec, options = claimed.spec, self.options
-        setting = Setting(
+        config = RunConfig(
             stages=spec.stages,
             model=spec.state,
             checkpoint=spec.checkpoint,
@@ -182,7 +182,7 @@ class Engine:
             self.store,
             claimed.row,
             worker=claimed.row.owner,
-            setting=setting,
+            config=config,
             boundary=options.boundary,
             stand_in=options.stand_in,
             sleep=options.sleep,

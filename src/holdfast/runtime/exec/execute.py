@@ -35,11 +35,12 @@ from holdfast.runtime.call.gate import cancellation, gate, is_overdue
 from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
-from holdfast.runtime.call.task_factory import whole
+from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.result import cancelled_error, outcome_error
 from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.describe import recorded_text
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
@@ -88,7 +89,7 @@ def run_body(
 def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:
     """The agent's function, to be called with the run and its input by name."""
     fn = spec.params.by_name(spec.fn)
-    return whole(fn, root) if spec.is_async else fn
+    return run_with_tasks(fn, root) if spec.is_async else fn
 
 
 def find_signal(error: BaseException) -> Signal | None:
@@ -117,7 +118,8 @@ def _check_main_asked(session: Session, error: Exception) -> None:
 def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
-        raise session.diverged((branch, index), f"a call of {entry.name}", attempted)
+        recorded = recorded_text(entry, session.unwrap)
+        raise session.diverged((branch, index), recorded, attempted)
 
 
 def gate_end(session: Session) -> None:
@@ -231,7 +233,7 @@ def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow
 
 def _end_children(session: Session, signal: Stop) -> Flow[None]:
     """Before a run is cancelled, or fails by a limit, its open children end for the same reason."""
-    end_children = session.setting.end_children
+    end_children = session.config.end_children
     if end_children is None:
         return
     request = session.journal.life.cancel

@@ -13,18 +13,17 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from holdfast.runtime.call import drivers
-from holdfast.runtime.call.operations import CallRequest, Invoke
-from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.clock import elapsed
 
 if TYPE_CHECKING:
     import asyncio
 
+    from holdfast.runtime.lines.line import Line
     from holdfast.runtime.lines.lines import Lines
 
 STALLED_SHARE: Final = 1 / 3
@@ -32,9 +31,6 @@ STALLED_SHARE: Final = 1 / 3
 itself would have missed to do so."""
 
 _log: Final = logging.getLogger("holdfast.stall")
-
-_CALLING: Final = (drivers.__name__,)
-"""Where the bodies of steps and tools are called."""
 
 
 class _Question:
@@ -88,7 +84,7 @@ def _warn(question: _Question, roots: Collection[Branch]) -> None:
     frame = sys._current_frames().get(lines.thread)
     task = asyncio.current_task(lines.loop)
     run_id = next((root.session.run_id for root in roots if _is_of(task, root.session.lines)), "")
-    call, within = _call_under_way(frame)
+    call, within = _call_under_way(task)
     seconds = elapsed() - question.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
     _log.warning(
@@ -112,22 +108,11 @@ def _is_of(task: asyncio.Task[object] | None, lines: Lines | None) -> bool:
     return lines is not None and task is not None and lines.owns(task)
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _call_under_way(frame: FrameType | None) -> tuple[str, str]:
-    """The innermost step or tool whose body is being executed there, and its run."""
-    for one in _frames(frame):
-        if one.f_globals.get("__name__") in _CALLING:
-            for value in list(one.f_locals.values()):
-                if isinstance(value, CallRequest):
-                    return value.spec.name, value.session.run_id
-                if isinstance(value, Invoke) and isinstance(value.where, Inside):
-                    return value.where.name, value.session.run_id
-    return "", ""
+def _call_under_way(task: asyncio.Task[object] | None) -> tuple[str, str]:
+    """The step or tool whose body this task is executing, and its run."""
+    line: Line | None = getattr(task, "line", None)
+    here = None if line is None or line.context is None else line.context.get(CURRENT)
+    return (here.name, here.run_id) if isinstance(here, Inside) else ("", "")
 
 
 def _place(frame: FrameType) -> str:

@@ -63,7 +63,7 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[N
 def _register_calls(session: Session, names: set[str]) -> Flow[None]:
     """Find out how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
     shows what was called there."""
-    calls_of = session.setting.calls_of
+    calls_of = session.config.calls_of
     if names <= session.specs.keys() or calls_of is None:
         return
     inside = Inside("replay", Effect.REPEATABLE, session.run_id)
@@ -104,7 +104,7 @@ def _did_something(call: Call) -> bool:
 def _undo_call(session: Session, finished: Call) -> tuple[CallSpec, dict[str, Any]]:
     """The call that undoes another one, and its arguments."""
     if finished.child:
-        undo_of_child = session.setting.undo_of_child
+        undo_of_child = session.config.undo_of_child
         assert undo_of_child is not None
         undo = undo_of_child(finished.name)
         return _declared(finished.name, undo, risk="read"), {"child_id": finished.child}
@@ -167,4 +167,4 @@ def register_names(session: Session, fn: Callable[..., Any]) -> None:
         if isinstance(spec, CallSpec):
             session.specs.setdefault(spec.name, spec)
         elif isinstance(spec, AgentSpec):
-            session.setting.agents.setdefault(spec.name, spec)
+            session.config.agents.setdefault(spec.name, spec)
