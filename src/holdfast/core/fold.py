@@ -507,7 +507,9 @@ class Draft:
     def _approval(self, x: e.ApprovalDecided) -> None:
         time = self.updated_at
         self._mark_decided(x.branch, x.index)
-        self._line(time, "approval", x.by, x.why, "approved" if x.approved else "rejected")
+        how = "approved" if x.approved else "rejected"
+        edited = " with edited arguments" if x.args is not None else ""
+        self._line(time, "approval", x.by, x.why, how + edited)
 
     def _answer(self, x: e.AnswerGiven) -> None:
         time = self.updated_at

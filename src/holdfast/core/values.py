@@ -34,6 +34,8 @@ from holdfast.errors import NotStorable
 DEPTH_MAX: Final = 100
 BYTES_MAX: Final = 64 * 1024 * 1024
 INTEGER_BITS_MAX: Final = 4096
+REDACTED: Final = "[redacted]"
+"""What is recorded in the place of a secret."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode

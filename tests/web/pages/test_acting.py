@@ -138,6 +138,36 @@ def test_an_approval_on_the_page_lets_a_waiting_run_continue_on_a_worker(
     assert [("ann", "seen the photo", True)] == [(x.by, x.why, x.approved) for x in decided]
 
 
+def test_a_call_is_approved_as_edited_after_its_changes_are_shown(
+    browser, hf: Holdfast, base: str
+) -> None:
+    """Types stay; what is wrong is said next to what was typed; nothing is approved before the changes were seen."""
+    hf.start(support, id="refund-9", order=4711)
+    with working(hf), tab(browser, base, "approver") as opened:
+        settled(hf, "refund-9", "waiting")
+        page = opened.open("/inbox")
+        page.keyboard.press("e")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/edit")
+        opened.expected_status = 422
+        page.fill("[name='arg:amount']", "a lot")
+        page.click("text=Show the changes")
+        page.wait_for_selector("[role=alert]:has-text('amount is not JSON')")
+        page.fill("[name='arg:amount']", "40")
+        page.click("text=Show the changes")
+        page.wait_for_selector("h1:has-text('with these changes?')")
+        shown = page.locator(".changes").inner_text()
+        assert "84.5" in shown and "40" in shown and "4711" not in shown
+        assert [] == said(hf, "refund-9", e.ApprovalDecided)
+        page.fill("[name=why]", "half of it was used")
+        page.click("text=Approve as edited")
+        page.wait_for_url("**/runs/refund-9?did=*")
+        settled(hf, "refund-9", "completed")
+    assert "refunded 40.0" == hf.result("refund-9")
+    decided = said(hf, "refund-9", e.ApprovalDecided)
+    assert [("ann", "half of it was used")] == [(x.by, x.why) for x in decided]
+
+
 def test_a_rejection_and_an_answer_are_recorded_under_who_was_signed_in(
     browser, hf: Holdfast, base: str
 ) -> None:

@@ -25,7 +25,7 @@ from holdfast.core.effect import Effect
 from holdfast.core.params import ParamSchema
 from holdfast.core.parts import text, texts
 from holdfast.core.policy import NO_RETRY, Budget, Checkpoint, Rate, Retry
-from holdfast.core.values import Codec, canonical_flat, codec_of
+from holdfast.core.values import REDACTED, Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.declare.agent_types import BoundAgent
 from holdfast.runtime.declare.callables import takes_self
@@ -49,7 +49,6 @@ Risk = Literal["read", "write_local", "external_action"]
 Schema = ParamSchema | Mapping[str, Any]
 """What declares parameters in the place of a signature: a `ParamSchema`, or a JSON Schema."""
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-REDACTED: Final = "[redacted]"
 
 
 class Done(Struct, frozen=True):
