@@ -247,7 +247,7 @@ def test_pause_resume_signal_cancel_and_fork_say_what_they_will_do_and_do_it(
 
         act("Pause", "stops at its next call", why="lunch")
         settled(hf, "patient-1", "paused")
-        act("Resume", "Calls 1 are recorded and are not executed again")
+        act("Resume", "Step 1 is recorded and is not executed again")
         settled(hf, "patient-1", "waiting")
         act("Fork from a step", "The first call that will execute", step="1", id="patient-2")
         assert page.url.split("?")[0].endswith("/runs/patient-2")
@@ -317,10 +317,10 @@ def test_many_runs_are_cancelled_after_a_preview(browser, hf: Holdfast, base: st
         page.click("button[value=cancel]")
         page.wait_for_url("**/bulk?*")
         told = page.locator("main").inner_text()
-        assert "3 cancel" in told and "1 skipped, already completed" in told
+        assert "3 to cancel" in told and "1 skipped, already completed" in told
         page.fill("[name=why]", "not needed")
         page.click("button:has-text('Cancel 3 runs')")
-        page.wait_for_selector("h1:has-text('done')")
+        page.wait_for_selector("h1:has-text('Runs cancelled')")
     assert [["olga"]] * 3 == [
         [x.by for x in said(hf, f"many-{n}", e.CancelRequested)] for n in range(3)
     ]

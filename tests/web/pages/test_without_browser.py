@@ -199,6 +199,8 @@ def test_a_refusal_offers_the_action_and_the_command(hf: Holdfast, client: TestC
     ended = client.post("/runs/p-1/actions/resume", data={})
     assert (409, False) == (ended.status_code, "hf.rerun" in ended.text)
     assert 'href="/runs/p-1/actions/rerun"' in ended.text
+    missing = client.get("/runs/none")
+    assert (404, False) == (missing.status_code, "hf." in missing.text)
 
 
 def test_a_patch_lets_a_failed_run_continue_in_one_append(hf: Holdfast) -> None:

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.web.auth import require
 from holdfast.web.context import Server
 from holdfast.web.pages import actions, bulk, compare, fleet, inbox, live, run, runs
-from holdfast.web.pages.refusals import ways_on
+from holdfast.web.pages.refusals import message_of, ways_on
 from holdfast.web.pages.render import STATIC, linker, page
 from holdfast.web.pages.site import Site
 
@@ -84,4 +84,5 @@ def login_page(request: Request, *, message: str = "", status: int = 200) -> Res
 def error_page(request: Request, found: Problem, error: HoldfastError | None = None) -> Response:
     """What is wrong, and what to do about it, for people."""
     ways = [] if error is None else ways_on(request, error)
-    return page(request, "error.html", found.status, problem=found, ways=ways)
+    said = found.detail if error is None else message_of(error)
+    return page(request, "error.html", found.status, problem=found, said=said, ways=ways)

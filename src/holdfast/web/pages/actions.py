@@ -110,12 +110,12 @@ def _running(state: RunState) -> list[str]:
 
 
 def _done(state: RunState) -> str:
-    done = ranges([c.step for c in state.calls if c.status == "done" and c.index >= 0])
-    return (
-        f"Calls {done} are recorded and are not executed again."
-        if done
-        else "No call is recorded yet."
-    )
+    steps = [c.step for c in state.calls if c.status == "done" and c.index >= 0]
+    if not steps:
+        return "No call is recorded yet."
+    if len(steps) == 1:
+        return f"Step {steps[0]} is recorded and is not executed again."
+    return f"Steps {ranges(steps)} are recorded and are not executed again."
 
 
 def _next(state: RunState) -> str:

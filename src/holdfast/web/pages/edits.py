@@ -20,6 +20,7 @@ class Field:
     name: str
     kind: Literal["text", "json", "fixed"]
     text: str
+    hint: str = ""
 
     @property
     def rows(self) -> int:
@@ -34,10 +35,11 @@ def fields(shown: dict[str, Any]) -> list[Field]:
 def _field(name: str, value: Any) -> Field:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if REDACTED in text:
-        return Field(name, "fixed", REDACTED)
+        return Field(name, "fixed", REDACTED, "redacted: it stays as it is")
     if isinstance(value, str) and _is_typable(value):
         return Field(name, "text", value)
-    return Field(name, "json", text if _is_typable(text) else json.dumps(value, indent=2))
+    hint = "true or false" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "JSON"  # fmt: skip
+    return Field(name, "json", text if _is_typable(text) else json.dumps(value, indent=2), hint)
 
 
 def _is_typable(text: str) -> bool:

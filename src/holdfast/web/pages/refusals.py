@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from holdfast.errors import HoldfastError, NotNow, Remedy
+from holdfast.errors import HoldfastError, NoSuchRun, NotNow, Remedy
 from holdfast.web.context import server_of
 from holdfast.web.pages.render import linker
 from holdfast.words.advice import command
@@ -31,6 +31,8 @@ class WayOn:
 
 def message_of(error: HoldfastError) -> str:
     """What is refused and why, without the calls."""
+    if isinstance(error, NoSuchRun):
+        return f"There is no run {error.run_id!r} in this store. It may have been deleted."
     return error.what if isinstance(error, NotNow) and error.remedies else str(error)
 
 

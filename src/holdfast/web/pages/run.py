@@ -24,7 +24,7 @@ from holdfast.web.pages.site import Site, is_fragment, whole
 from holdfast.web.reader import RunView
 from holdfast.words.advice import advice
 from holdfast.words.signs import CALL_SIGNS, MARK_SIGNS, SPAN_SIGNS
-from holdfast.words.text import compact, cut, visible
+from holdfast.words.text import compact, cut, span, visible
 
 CHILD_ROWS: Final = 50
 """So many rows of a child run are shown in place."""
@@ -82,12 +82,34 @@ def _next_steps(store: Store, state: RunState) -> list[tuple[str, str]]:
     return [(step.verb, advice(step, url)) for step in views.next_steps(store, state)[:6]]
 
 
-def _budget(state: RunState) -> list[tuple[str, float, float]]:
-    """Name, used, limit."""
+def _budget(state: RunState) -> list[tuple[str, str, str, float]]:
+    """Name, used, limit, and the part that is used."""
     if not state.budget:
         return []
     use = views.used_budget(state)
-    return [(name, use.used.get(name, 0), limit) for name, limit in use.limits.items()]
+    found = []
+    for name, limit in use.limits.items():
+        used, (words, unit) = use.used.get(name, 0), _LIMITS.get(name, (name.replace("_", " "), ""))
+        share = min(1.0, used / limit) if limit else 1.0
+        found.append((words, _amount(used, unit), _amount(limit, unit), round(share, 3)))
+    return found
+
+
+_LIMITS: Final = {
+    "max_steps": ("Step limit", ""),
+    "max_llm_tokens": ("Token limit", ""),
+    "max_cost_usd": ("Cost limit", "$"),
+    "max_wall_time": ("Time limit", "s"),
+    "max_artifact_bytes_in_context": ("Artifact bytes in context", ""),
+}
+"""What people call a limit, and its unit."""
+
+
+def _amount(x: float, unit: str) -> str:
+    if unit == "s":
+        return span(int(x * 1_000_000))
+    text = f"{x:,.2f}" if unit == "$" else f"{x:,.0f}"
+    return unit + text
 
 
 # ── timeline ─────────────────────────────────────────────────────────────────────────────────
