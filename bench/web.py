@@ -81,9 +81,11 @@ def _measure(report: Report, here: Path, *, runs: int, events: int, requests: in
                     _p95(report, api, process.pid, place, requests)
             with httpx2.Client(base_url=address, timeout=120, follow_redirects=True) as browser:
                 browser.get(link)
+                browser.get(f"/runs/{LONG}")
+                loaded = _megabytes(process.pid)
                 for place in _pages(events):
                     _p95(report, browser, process.pid, place, requests)
-            report.fact("memory of the server", f"{before:.0f} MB, afterwards {_megabytes(process.pid):.0f} MB")  # fmt: skip
+            report.fact("memory of the server", f"{before:.0f} MB, with the long run {loaded:.0f} MB, afterwards {_megabytes(process.pid):.0f} MB")  # fmt: skip
             _live(report, hf, address, headers, requests)
             _idle_viewers(report, hf, address, process.pid, viewers, seconds)
 

@@ -21,7 +21,7 @@ from holdfast.views.search import parse, search
 from holdfast.views.spans import Spans, grouped
 from holdfast.views.tally import fleet, tally
 from holdfast.web.app import create_app
-from holdfast.web.pages.chart import Gap, Scale, idle_gaps
+from holdfast.web.pages.chart import Gap, Scale, Strip, idle_gaps
 from holdfast.web.pages.json_html import json_html
 from holdfast.web.pages.render import STATIC
 from holdfast.web.reader import RunReader
@@ -387,6 +387,38 @@ def test_idle_time_is_shortened_and_order_is_kept(shown: Path) -> None:
     assert places == sorted(places)
     assert (0.0, 100.0) == (places[0], places[-1])
     assert scale.x(gaps[0].end) - scale.x(gaps[0].start) < 4
+
+
+@pytest.mark.parametrize(
+    "run_id", ["onboard-ada", "research-battery", "digest-2026-11-16", "payout-march"]
+)
+def test_an_overview_that_grows_with_the_run_is_the_one_of_the_whole_run(
+    shown: Path, run_id: str
+) -> None:
+    """Rows that are over are counted once; a row that is open is counted again each time."""
+    store = SQLiteStore(shown)
+    records = views.records(store, run_id)
+    store.close()
+    whole = Spans()
+    for record in records:
+        whole.apply(record, record.event)
+    end = whole.end + 1000
+    scale = Scale(whole.start, end, idle_gaps(whole, whole.start, end))
+    grown, spans = Strip(scale), Spans()
+    for record in records:
+        spans.apply(record, record.event)
+        grown.parts(spans.rows, record.time)
+    assert Strip(scale).parts(whole.rows, end) == grown.parts(spans.rows, end)
+    assert [0] * 240 != grown.parts(spans.rows, end)[0]
+
+
+def test_the_edges_of_equal_parts_are_where_the_scale_puts_them() -> None:
+    scale = Scale(0, 10_000, [Gap(1000, 4000), Gap(9000, 10_000)])
+    edges = scale.edges(20)
+    assert [5.0 * n for n in range(1, 20)] == pytest.approx(
+        [scale.x(round(t)) for t in edges], abs=0.2
+    )
+    assert [2500.0, 5000.0, 7500.0] == Scale(0, 10_000).edges(4)
 
 
 def test_a_scale_survives_gaps_at_its_ends() -> None:
