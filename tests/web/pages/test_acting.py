@@ -71,7 +71,21 @@ def broken(run: Run) -> int:
     return look(run.state.limit)
 
 
-AGENTS = [support, quiz, patient, payout, broken]
+def unbook(room: str) -> None:
+    """Nothing is left of it."""
+
+
+@tool(undo=unbook)
+def book(room: str) -> str:
+    return f"booked {room}"
+
+
+@agent
+def booking(run: Run) -> str:
+    return book("4.12")
+
+
+AGENTS = [support, quiz, patient, payout, broken, booking]
 
 
 @pytest.fixture
@@ -225,7 +239,21 @@ def test_edit_state_and_continue_lets_a_failed_run_complete(
     assert ["olga"] == [x.by for x in said(hf, "broken-1", e.RunReopened)]
 
 
-def test_pause_resume_signal_cancel_and_fork_say_what_they_will_do_and_do_it(
+def test_undo_names_the_calls_that_it_will_undo_and_a_worker_undoes_them(
+    browser, hf: Holdfast, base: str
+) -> None:
+    hf.run(booking, id="trip-1")
+    with working(hf), tab(browser, base, "operator") as opened:
+        page = opened.open("/runs/trip-1/actions/undo")
+        assert "step 1, book" in page.locator(".says").inner_text()
+        page.fill("[name=why]", "the trip is off")
+        page.click("main form button")
+        page.wait_for_url("**/runs/trip-1?did=*")
+        page.wait_for_selector("text=undo book")
+    assert ["olga"] == [x.by for x in said(hf, "trip-1", e.UndoRequested)]
+
+
+def test_pause_resume_signal_cancel_fork_and_start_over_say_what_they_will_do_and_do_it(
     browser, hf: Holdfast, base: str
 ) -> None:
     """Each from its button, through its own page, to the run's log."""
@@ -254,6 +282,8 @@ def test_pause_resume_signal_cancel_and_fork_say_what_they_will_do_and_do_it(
         settled(hf, "patient-2", "waiting")
         act("Cancel", "ends at its next call", why="only a test")
         settled(hf, "patient-2", "cancelled")
+        act("Start over", "starts at its first line again", why="once more")
+        settled(hf, "patient-2", "waiting")
         page = opened.open("/runs/patient-1")
         act("Send a signal", "is waiting for: go", name="go", value='{"ok": true}')
         settled(hf, "patient-1", "completed")

@@ -123,6 +123,38 @@ def test_a_form_without_its_token_is_refused(hf: Holdfast) -> None:
         assert (303, True) == (done.status_code, hf.get("mail-2").cancel_requested)
 
 
+def test_a_form_with_too_many_fields_or_an_old_token_is_refused_with_a_page(hf: Holdfast) -> None:
+    """Not with an error of the server, nor with JSON."""
+    hf.start(mail, id="mail-3", to="sam")
+    many = "&".join(f"f{n}=1" for n in range(20_000))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    with TestClient(
+        create_app(hf, credentials=credentials()), base_url="http://127.0.0.1"
+    ) as client:
+        client.post("/login", data={"token": TOKENS["admin"]})
+        expired = client.post("/runs/mail-3/actions/cancel", data={"csrf": "old"})
+        flooded = client.post("/runs/mail-3/actions/cancel", content=many, headers=form)
+        assert [403, 403] == [expired.status_code, flooded.status_code]
+        assert "<h1>" in expired.text and "load the page again" in expired.text
+        signed = {**form, "authorization": f"Bearer {TOKENS['admin']}"}
+        assert 422 == client.post("/runs/mail-3/actions/cancel", content=many, headers=signed).status_code  # fmt: skip
+
+
+def test_the_oldest_due_run_is_shown_although_newer_ones_hide_it(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are looked at up to a limit, newest first; then counts say so, and what is due first is still found."""
+    monkeypatch.setattr("holdfast.views.tally.MOST", 2)
+    hf.start(job, id="old")
+    for n in range(3):
+        hf.start(mail, id=f"new-{n}", to="sam")
+    queues = {q.agent: q for q in fleet(hf.store).queues}
+    assert ["job", "mail"] == sorted(queues)
+    due_at = hf.store.get("old").due_at
+    assert (due_at, True) == (queues["job"].oldest_due, queues["job"].is_more)
+    assert (2, True) == (queues["mail"].due, queues["mail"].is_more)
+
+
 @pytest.mark.parametrize(("size", "is_shown"), [(5_000, True), (300_000, True), (1_500_000, False)])
 def test_approve_is_disabled_unless_every_argument_is_shown(
     hf: Holdfast, client: TestClient, size: int, is_shown: bool
