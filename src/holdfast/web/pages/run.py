@@ -33,7 +33,7 @@ CHILD_ROWS: Final = 50
 STRIPS: Final = 8
 _seq_of: Final = attrgetter("seq")
 """So many rows of a child run are shown in place."""
-ROWS: Final = 140
+ROWS: Final = 120
 """So many rows are a page of about 120 KB."""
 EVENTS: Final = 100
 MESSAGES: Final = 100
