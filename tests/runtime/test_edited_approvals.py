@@ -195,6 +195,32 @@ def test_a_crash_calls_it_again_with_the_same_key_and_bytes(home: Any, moment: s
     assert len(set(desk.calls)) == 1
 
 
+def test_edited_arguments_that_new_code_does_not_take_stop_a_call_that_was_begun(home: Any) -> None:
+    """It may have happened, so it cannot be recorded as not made."""
+
+    def made(kind: type) -> Any:
+        @tool
+        def refund(amount: Any, idempotency_key: str = "") -> str:
+            return f"refunded {amount}"
+
+        spec = refund.__holdfast__
+        spec.params.types["amount"] = kind
+
+        @agent(approve=GATE, name="desk")
+        def desk(run: Run) -> Any:
+            return refund(500)
+
+        return desk
+
+    hf = home.open()
+    waits(hf, made(float))
+    hf.approve("r", args={"amount": 0.5})
+    home.crash(made(float), "r", "after refund")
+
+    with pytest.raises(Diverged, match="does not fit"):
+        home.open().run(made(int), id="r")
+
+
 def test_a_call_that_failed_is_retried_with_the_edited_arguments(home: Any) -> None:
     tried: list[tuple[int, str]] = []
 

@@ -32,6 +32,7 @@ from holdfast.runtime.call.results import (
     failed_receipt,
     failure,
 )
+from holdfast.runtime.log.describe import recorded_text
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
@@ -57,9 +58,8 @@ def ask_approval(
         try:
             return _as_approved(request, entry), None
         except InvalidInput as error:  # they did fit when the intent was recorded
-            raise session.diverged(
-                request.place, session.shown(entry), f"{request}: {error}"
-            ) from None
+            recorded = recorded_text(entry, session.unwrap)
+            raise session.diverged(request.place, recorded, f"{request}: {error}") from None
     if entry is None or entry.wait is None or _asks_again(session, entry):
         if entry is not None and not gated:
             if _was_rejected(entry):
