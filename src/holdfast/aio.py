@@ -543,11 +543,12 @@ class AsyncHoldfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    async def approve(
-        self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
-    ) -> None:
-        """Approve what the run asks for."""
-        await self._write(Holdfast.approve, run_id, request, by=by, why=why, digest=digest)
+    async def approve(self, run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None,
+                      by: str = "", why: str = "", digest: str = "") -> None:  # fmt: skip
+        """Approve what the run asks for; see `Holdfast.approve`."""
+        await self._write(
+            Holdfast.approve, run_id, request, args=args, by=by, why=why, digest=digest
+        )
 
     async def reject(
         self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""

@@ -511,11 +511,10 @@ class Holdfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    def approve(
-        self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
-    ) -> None:
-        """Say yes to what the run asks for."""
-        control.approve(self.store, run_id, request, by=by, why=why, digest=digest)
+    def approve(self, run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None,
+                by: str = "", why: str = "", digest: str = "") -> None:  # fmt: skip
+        """Say yes to what the run asks for. With `args`, the tool is called with these instead of those shown."""
+        control.approve(self.store, run_id, request, args=args, by=by, why=why, digest=digest)
 
     def reject(
         self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""

@@ -497,6 +497,8 @@ class ApprovalDecided(Event, frozen=True, omit_defaults=True):
     digest: str = ""
     by: str = ""
     why: str = ""
+    args: Value | None = None
+    """The arguments that the tool is called with, if the person edited those that were shown."""
 
 
 class AnswerGiven(Event, frozen=True, omit_defaults=True):

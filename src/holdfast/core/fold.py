@@ -253,7 +253,9 @@ def _signal(draft: DraftState, x: e.SignalReceived) -> None:
 
 def _approval(draft: DraftState, x: e.ApprovalDecided) -> None:
     _mark_decided(draft, x.branch, x.index)
-    draft.add_line("approval", x.by, x.why, "approved" if x.approved else "rejected")
+    how = "approved" if x.approved else "rejected"
+    edited = " with edited arguments" if x.args is not None else ""
+    draft.add_line("approval", x.by, x.why, how + edited)
 
 
 def _answer(draft: DraftState, x: e.AnswerGiven) -> None:

@@ -30,11 +30,12 @@ from holdfast.core.values.encoding import (
     sha256,
 )
 from holdfast.core.values.frozen import FrozenDict, FrozenList, freeze, thaw
-from holdfast.core.values.lowering import DEPTH_MAX, lower
+from holdfast.core.values.lowering import DEPTH_MAX, REDACTED, lower
 
 __all__ = [
     "BYTES_MAX",
     "DEPTH_MAX",
+    "REDACTED",
     "Codec",
     "FrozenDict",
     "FrozenList",

@@ -21,6 +21,8 @@ from holdfast.core.values.location import key_step
 from holdfast.errors import NotStorable
 
 DEPTH_MAX: Final = 100
+REDACTED: Final = "[redacted]"
+"""What is recorded in the place of a secret."""
 INTEGER_BITS_MAX: Final = 4096
 
 

@@ -16,6 +16,7 @@ from holdfast.core import values
 from holdfast.core.effect import Effect
 from holdfast.core.events import ChildUsage, ErrorInfo, Usage, Value
 from holdfast.core.log import Blob, wrap
+from holdfast.core.values import REDACTED
 from holdfast.errors import (
     CallFailed,
     CallTimeout,
@@ -24,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.operations import CallRequest
 from holdfast.runtime.call.tracebacks import shortened, user_traceback
-from holdfast.runtime.declare.secrets import REDACTED, secrets_in
+from holdfast.runtime.declare.secrets import secrets_in
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""

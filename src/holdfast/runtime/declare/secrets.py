@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core import values
+from holdfast.core.values import REDACTED
 from holdfast.errors import NotStorable
-
-REDACTED: Final = "[redacted]"
 
 
 def lower_without_secrets(shown: dict[str, Any]) -> Any:
