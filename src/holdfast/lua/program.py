@@ -8,6 +8,7 @@ thread that executes tool bodies loads the file again, into a Lua state of its o
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -217,9 +218,7 @@ class Program:
         names = vars(made)
         names.update(self._tools)
         names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
-        if (
-            b"File" in self.source or b"require" in self.source
-        ):  # few files do: declaring steps takes time
+        if re.search(rb"\b(File|require)\b", self.source):  # declaring steps takes time
             names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
         names["MOCKS"] = dict(self.declared.mocks)
         names["__lua__"] = self

@@ -25,6 +25,7 @@ from holdfast.lua.convert import text
 MEGABYTE: Final = 1 << 20
 MESSAGE_MAX: Final = 10_000
 _HERE: Final = Path(__file__).parent
+_OWN: Final = ("patterns.lua", "stable.lua", "sandbox.lua", "language.lua")
 _PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
 
 
@@ -54,13 +55,12 @@ CATCHABLE: Final = (CallFailed, InvalidInput, ModelError, OutOfTurns, LuaError)
 
 
 @functools.cache
-def _bytecode(name: str) -> bytes:
-    """One of our own Lua files, compiled once per process: a state is made for every execution."""
+def _bytecodes() -> tuple[bytes, ...]:
+    """Our own Lua files, compiled once per process: a state is made for every execution."""
     compiled = runtime_class()(encoding=None).execute(
-        b'return function(source, name) return string.dump(assert(load(source, name, "t"))) end'
+        b'return function(source) return string.dump(assert(load(source, "=holdfast", "t"))) end'
     )
-    code: bytes = compiled((_HERE / name).read_bytes(), b"=holdfast")
-    return code
+    return tuple(compiled((_HERE / name).read_bytes()) for name in _OWN)
 
 
 def runtime_class() -> Any:
@@ -101,14 +101,11 @@ class Vm:
             py[name.encode()] = self._guarded(op)
         for name, op in own.items():
             py[name.encode()] = op
-        slow, stable = self._own("patterns.lua"), self._own("stable.lua")
-        self.sandbox = self._own("sandbox.lua", py, slow, stable)
-        self.language = self._own("language.lua", self.sandbox)
-        self._call = self.sandbox[b"call"]
-
-    def _own(self, name: str, *args: Any) -> Any:
         load = self.lua.execute(b'return function(code) return load(code, "=holdfast", "b") end')
-        return load(_bytecode(name))(*args)
+        patterns, stable, sandbox, language = map(load, _bytecodes())
+        self.sandbox = sandbox(py, patterns(), stable())
+        self.language = language(self.sandbox)
+        self._call = self.sandbox[b"call"]
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 

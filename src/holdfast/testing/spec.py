@@ -8,7 +8,6 @@ with its line and the sentences that come closest.
 from __future__ import annotations
 
 import ast
-import difflib
 import os
 import re
 import shutil
@@ -206,15 +205,12 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
 
 def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
     said, block = step["text"], _block(step.get("argument"))
-    fits = []
-    for candidate in known:
-        values = candidate.match(said)
-        if values is not None:
-            fits.append((candidate, values))
-    if not fits:
+    # The most exact one that fits is meant; the patterns of the others are not even compiled.
+    candidates = sorted(filter(lambda x: x.may_match(said), known), key=lambda x: -x.weight)
+    fits = ((x, values) for x in candidates if (values := x.match(said)) is not None)
+    sentence, values = next(fits, (None, {}))
+    if sentence is None:
         raise SpecError(f"{place}: {_unknown(said, known)}")
-    fits.sort(key=lambda fit: fit[0].weight, reverse=True)
-    sentence, values = fits[0]
     if sentence.has_block:
         if block is None:
             raise SpecError(f"{place}: {said!r} needs a table or a text in triple quotes below it")
@@ -235,7 +231,9 @@ def _block(argument: Any) -> Any:
 
 def _unknown(said: str, known: list[Sentence]) -> str:
     texts = {_as_said(sentence.text, said): sentence.text for sentence in known}
-    close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
+    from difflib import get_close_matches
+
+    close = get_close_matches(said, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {texts[one]}" for one in close)
     if not hint:
         return f"unknown sentence: {said}\n  the known ones:" + "".join(
@@ -329,7 +327,9 @@ def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
     known = cast.tools | plain
     for name in play.mocks:
         if name not in known and name not in cast.tools and not _may_be_elsewhere(name, cast):
-            close = difflib.get_close_matches(name, known, 1)
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SpecError(
                 f"{scenario.place}: {name!r} is mocked, but there is no step, tool or function of that "
