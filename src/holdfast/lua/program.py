@@ -145,8 +145,9 @@ class Program:
         """Call a tool of the file with a table of arguments."""
         fn = self.tool(name)
         decl = self.declared.tools[name]
-        values = fitted(decl.fields, args, name, others=decl.is_open or bool(decl.host))
-        return self._called(fn, name, values)
+        if decl.host:
+            return self._called(fn, name, fitted(decl.fields, args, name, others=True))
+        return fn(**fitted(decl.fields, args, name, others=decl.is_open))
 
     def call_host(self, name: str, args: Any) -> Any:
         """Call a tool that was given from Python."""
@@ -162,6 +163,7 @@ class Program:
 
     @staticmethod
     def _called(fn: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+        """Call a Python tool. Arguments that it does not take are an error of the file, not of the tool."""
         spec = spec_of(fn)
         assert spec is not None
         try:
