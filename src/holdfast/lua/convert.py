@@ -125,7 +125,8 @@ class _Reader:
 
 def kind_of(value: Any) -> str:
     """What Lua calls the type of a value that is not plain."""
-    return _lua_type()(value) or type(value).__name__
+    named = "boolean" if isinstance(value, bool) else type(value).__name__
+    return _lua_type()(value) or named
 
 
 @functools.cache
@@ -134,6 +135,20 @@ def _lua_type() -> Callable[[Any], str | None]:
 
     found: Callable[[Any], str | None] = lua54.lua_type
     return found
+
+
+def word(value: Any, what: str) -> str:
+    """An argument that must be a text; as in Lua, a number will do."""
+    if isinstance(value, bytes):
+        return text(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number_text(value)
+    raise InvalidInput(f"{what} must be a text, not {'nil' if value is None else kind_of(value)}")
+
+
+def number_text(value: float) -> str:
+    """A number as a text: 3 for 3.0, as everywhere in a file."""
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
 
 
 def text(value: Any) -> str:

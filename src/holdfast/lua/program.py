@@ -13,7 +13,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import InvalidInput, ParamSchema, agent, step, tool
 from holdfast.lua.agents import AgentDecl
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from holdfast import Run
     from holdfast.agents.models.base import Model
 
+_BEFORE: Final = re.compile(rb"\A(\xef\xbb\xbf)?(#[^\n]*)?")
+"""What may be before the code: a byte order mark, and a line for the shell."""
+
 
 class Program:
     """A loaded file."""
@@ -43,7 +46,7 @@ class Program:
         self.models = dict(models or {})
         self._host = {_tool_name(fn): fn for fn in tools}
         try:
-            self.source = path.read_bytes()
+            self.source = _BEFORE.sub(b"", path.read_bytes(), count=1)
         except OSError as error:
             raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
         self._bodies = threading.local()
@@ -116,11 +119,12 @@ class Program:
         entered = to_lua(vm.lua, given)
         vm.language[b"set_input"](entered)
         spec = vm.language[b"find"](b"Procedure", decl.name.encode())
-        result = from_lua(vm.call(spec[1], entered), "the procedure's result")
+        where = f"{self.path.name}:{decl.line}: the result"
+        result = from_lua(vm.call(spec[1], entered), where)
         ops.write_back()
         if not decl.output:
             return result
-        return fitted(decl.output, result, f"{self.path.name}: the result", others=True)
+        return fitted(decl.output, result, where, others=True)
 
     def call_procedure(self, name: str, args: Any) -> Any:
         """A child run of another procedure of the file."""
@@ -174,7 +178,8 @@ class Program:
 
     def _tool(self, decl: ToolDecl) -> Callable[..., Any]:
         if decl.host:
-            return self.host(decl.host)
+            with at(self.path.name, decl.line):
+                return self.host(decl.host)
 
         def unkeyed(**given: Any) -> Any:
             return self._body(decl.name, 1, given)
@@ -183,7 +188,7 @@ class Program:
             return self._body(decl.name, 1, {**given, KEY: idempotency_key or None})
 
         body = keyed if KEY in decl.fields else unkeyed
-        body.__doc__ = decl.description or None
+        body.__doc__, body.__name__ = decl.description or None, decl.name
         options = dict(decl.options)
         if decl.has_check:
             options["check"] = lambda key: self._body(decl.name, b"check", key)

@@ -59,7 +59,7 @@ def problems_of(path: Path) -> list[Problem]:
         program.main  # noqa: B018 - or InvalidInput
     except InvalidInput as error:
         return [_problem(str(error))]
-    words = list(_words(path.read_text(encoding="utf-8")))
+    words = list(_words(program.source.decode("utf-8", "replace")))
     found = [*_unknown_globals(words, program), *_stages(words, program), *_templates(program)]
     return sorted(set(found), key=lambda p: (p.line, p.says))
 
@@ -118,8 +118,12 @@ def _assigned(words: list[_Word]) -> set[str]:
 
 
 def _is_assigned(words: list[_Word], n: int) -> bool:
+    """Whether `=` comes after it, or after a list of names that it begins: `a, b = 1, 2`."""
     is_field = n > 0 and words[n - 1].text in (".", ":", "{")
-    return not is_field and n + 1 < len(words) and words[n + 1].text == "="
+    after = [word.text for word in words[n + 1 : n + 60]]
+    while after[:1] == [","] and after[1:2] and after[1].isidentifier():
+        after = after[2:]
+    return not is_field and after[:1] == ["="]
 
 
 def _declared_after(words: list[_Word], n: int) -> Iterator[str]:

@@ -24,6 +24,8 @@ from holdfast.lua.convert import text
 
 MEGABYTE: Final = 1 << 20
 MESSAGE_MAX: Final = 10_000
+OPERATION: Final = 100
+"""What a call of Python counts, in instructions: its own time is not counted."""
 _HERE: Final = Path(__file__).parent
 _OWN: Final = ("patterns.lua", "stable.lua", "sandbox.lua", "language.lua")
 _PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
@@ -116,6 +118,7 @@ class Vm:
         if chunk is None:
             raise LuaError(text(wrong))
         self.call(chunk)
+        self.language[b"set_loaded"]()
 
     def call(self, fn: Any, *args: Any) -> Any:
         """Call a function of Lua; its first result. Raises what must end the run, or LuaError."""
@@ -147,6 +150,7 @@ class Vm:
 
         def guarded(*args: Any) -> tuple[Any, ...]:
             began = time.thread_time()
+            self._left -= OPERATION  # the next hook looks whether it was too many
             try:
                 result = op(*args[:most])
             except CATCHABLE as error:
@@ -196,6 +200,7 @@ def _parameters(op: Callable[..., Any]) -> int | None:
 
 def _message(error: BaseException) -> bytes:
     said = error.message if isinstance(error, LuaError) else str(error)
+    said = said.partition("\nstack traceback:")[0]  # of the tool's body; `holdfast show` has it
     return said.encode("utf-8", "replace")
 
 
