@@ -292,3 +292,31 @@ def test_a_required_key_is_given_by_the_runtime(tmp_path: Path) -> None:
 
     with Holdfast(tmp_path / "h.db") as hf:
         assert str(hf.run(procedure(path), id="r")).startswith("r:1:send:")
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (b'local a = 1\nrequire("lib")', "lib.lua:2: require: module lib requires itself"),
+        (b"\nreturn {", "lib.lua:2: unexpected symbol near <eof>"),
+    ],
+)
+def test_an_error_in_a_module_is_reported_with_its_file_at_the_line_that_requires_it(
+    module: bytes, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lib.lua").write_bytes(module)
+    path = written(tmp_path, '\nlocal lib = require("lib")\nProcedure { function() end }')
+
+    (problem,) = problems_of(path)
+
+    assert (2, says) == (problem.line, problem.says)
+
+
+def test_a_byte_order_mark_of_a_module_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "lib.lua").write_bytes(b"\xef\xbb\xbfreturn {x = 7}")
+    path = written(
+        tmp_path, 'local lib = require("lib")\nProcedure { function() return lib.x end }'
+    )
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert 7 == hf.run(procedure(path), id="r")

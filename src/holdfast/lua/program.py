@@ -13,13 +13,13 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from holdfast import InvalidInput, ParamSchema, agent, step, tool
 from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
 from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
-from holdfast.lua.files import Project
+from holdfast.lua.files import Project, code_of
 from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, param_schema
@@ -29,9 +29,6 @@ from holdfast.runtime.declare.specs import spec_of
 if TYPE_CHECKING:
     from holdfast import Run
     from holdfast.agents.models.base import Model
-
-_BEFORE: Final = re.compile(rb"\A(\xef\xbb\xbf)?(#[^\n]*)?")
-"""What may be before the code: a byte order mark, and a line for the shell."""
 
 
 class Program:
@@ -46,7 +43,7 @@ class Program:
         self.models = dict(models or {})
         self._host = {_tool_name(fn): fn for fn in tools}
         try:
-            self.source = _BEFORE.sub(b"", path.read_bytes(), count=1)
+            self.source = code_of(path.read_bytes())
         except OSError as error:
             raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
         self._bodies = threading.local()

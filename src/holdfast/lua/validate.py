@@ -58,18 +58,23 @@ def problems_of(path: Path) -> list[Problem]:
         program = Program(path)
         program.main  # noqa: B018 - or InvalidInput
     except InvalidInput as error:
-        return [_problem(str(error))]
+        return [_problem(str(error), path.name)]
     words = list(_words(program.source.decode("utf-8", "replace")))
     found = [*_unknown_globals(words, program), *_stages(words, program), *_templates(program)]
     return sorted(set(found), key=lambda p: (p.line, p.says))
 
 
-def _problem(said: str) -> Problem:
-    said = said.partition(" cannot be loaded: ")[2] or said
+def _problem(said: str, file: str) -> Problem:
+    said, _, stack = (said.partition(" cannot be loaded: ")[2] or said).partition(
+        "\nstack traceback"
+    )
     place = _PLACE.match(said)
-    if place is None:
-        return Problem(1, said)
-    return Problem(int(place["line"]), place["says"].partition("\nstack traceback")[0])
+    if place is not None and place["file"] == file:
+        return Problem(int(place["line"]), place["says"])
+    required = re.search(
+        rf"{re.escape(file)}:(\d+): ", stack
+    )  # an error in a module that it requires
+    return Problem(int(required[1]) if required else 1, said)
 
 
 def _words(source: str) -> Iterator[_Word]:
