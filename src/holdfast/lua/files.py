@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast import InvalidInput
 
-_BEFORE: Final = re.compile(rb"\A(\xef\xbb\xbf)?(#[^\n]*)?")
+_BEFORE: Final = rb"\A(\xef\xbb\xbf)?(#[^\n]*)?"
 """What may be before the code: a byte order mark, and a line for the shell."""
 READ_MAX: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".lua", ".tac")
@@ -18,7 +18,7 @@ SUFFIXES: Final = (".lua", ".tac")
 
 def code_of(content: bytes) -> bytes:
     """The code of a file, with its lines where they are."""
-    return _BEFORE.sub(b"", content, count=1)
+    return re.sub(_BEFORE, b"", content, count=1)
 
 
 class Project(Struct, frozen=True):

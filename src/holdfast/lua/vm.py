@@ -28,7 +28,7 @@ OPERATION: Final = 100
 """What a call of Python counts, in instructions: its own time is not counted."""
 _HERE: Final = Path(__file__).parent
 _OWN: Final = ("patterns.lua", "stable.lua", "sandbox.lua", "language.lua")
-_PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
+_PLACE: Final = r"^[^\n:]+:(\d+): "
 
 
 class Limits(Struct, frozen=True):
@@ -138,7 +138,7 @@ class Vm:
             return first
         cause, message = self.caught, text(first)[:MESSAGE_MAX]
         error = LuaError(message, _readable(text(more[0]) if more else ""))
-        is_same = cause is not None and _PLACE.sub("", message) == str(cause)
+        is_same = cause is not None and re.sub(_PLACE, "", message) == str(cause)
         raise error from (cause if is_same else None)
 
     # ── what Lua calls ───────────────────────────────────────────────────────────────────
