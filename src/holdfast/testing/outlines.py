@@ -7,6 +7,7 @@ longer to import than such a text takes to run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 KEYWORDS: Final = ("Given", "When", "Then", "And", "But", "*")
@@ -55,16 +56,18 @@ def outlines_of(parsed: Any) -> list[Outline]:
     from gherkin.pickles.compiler import Compiler
 
     places = dict(_places(parsed))
-    return [
-        Outline(pickle["name"], pickle["location"]["line"], [
-            StepLine(*places[step["astNodeIds"][0]], step["text"], step.get("argument"))
-            for step in pickle["steps"]
-        ])
-        for pickle in Compiler().compile({**parsed, "uri": ""})
-    ]  # fmt: skip
+    parsed["uri"] = ""
+    found = []
+    for pickle in Compiler().compile(parsed):
+        outline = Outline(pickle["name"], pickle["location"]["line"], [])
+        for step in pickle["steps"]:
+            keyword, line = places[step["astNodeIds"][0]]
+            outline.steps.append(StepLine(keyword, line, step["text"], step.get("argument")))
+        found.append(outline)
+    return found
 
 
-def _places(node: Any) -> Any:
+def _places(node: Any) -> Iterator[tuple[str, tuple[str, int]]]:
     """Of every step by its id: its keyword and line."""
     if isinstance(node, dict):
         if "id" in node and "keyword" in node and "text" in node:
