@@ -320,3 +320,17 @@ def test_a_byte_order_mark_of_a_module_is_skipped(tmp_path: Path) -> None:
 
     with Holdfast(tmp_path / "h.db") as hf:
         assert 7 == hf.run(procedure(path), id="r")
+
+
+def test_a_retry_with_a_fraction_of_an_attempt_still_raises_the_last_error(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        Procedure { input = {}, function()
+          Retry.with_backoff(function() error("no") end, {max_attempts = 2.5, initial_delay = 0})
+        end }
+        """,
+    )
+
+    with Holdfast(tmp_path / "h.db") as hf, pytest.raises(RunFailed, match=r"a\.tac:3: no"):
+        hf.run(procedure(path), id="r")

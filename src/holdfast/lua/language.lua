@@ -350,6 +350,7 @@ G.Retry = {
     local attempts, delay = options.max_attempts or 3, options.initial_delay or 1
     local longest, factor = options.max_delay or 60, options.backoff_factor or 2
     check_number(attempts, "Retry.with_backoff: max_attempts", 1)
+    attempts = attempts // 1
     check_number(delay, "Retry.with_backoff: initial_delay", 0)
     check_number(longest, "Retry.with_backoff: max_delay", 0)
     check_number(factor, "Retry.with_backoff: backoff_factor", 0)
