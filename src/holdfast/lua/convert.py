@@ -93,7 +93,15 @@ class _Reader:
     def _table(self, table: Any, path: str, depth: int) -> Any:
         items: dict[bytes | int, Any] = {}
         for key, item in table.items():
-            self._count(key, item)
+            self._left -= 2
+            if type(item) is bytes:
+                self._text_left -= len(item)
+            if type(key) is bytes:
+                self._text_left -= len(key)
+            if self._left < 0:
+                raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
+            if self._text_left < 0:
+                raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
             if type(key) is not bytes and type(key) is not int:
                 raise NotPlain(
                     f"{self._what}{path} has a key that is neither text nor a whole number"
@@ -108,16 +116,6 @@ class _Reader:
                 raise NotPlain(f"{self._what}{path} has the key {name} twice, as text and number")
             found[name] = self.read(item, f"{path}.{name}", depth)
         return dict(sorted(found.items()))
-
-    def _count(self, key: Any, item: Any) -> None:
-        self._left -= 2
-        self._text_left -= (len(key) if type(key) is bytes else 0) + (
-            len(item) if type(item) is bytes else 0
-        )
-        if self._left < 0:
-            raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
-        if self._text_left < 0:
-            raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
 
     def _name(self, key: bytes | int, path: str) -> str:
         return self._text(key, path) if isinstance(key, bytes) else str(key)

@@ -115,9 +115,8 @@ class Program:
         vm = self._vm(ops)
         entered = to_lua(vm.lua, given)
         vm.language[b"set_input"](entered)
-        spec = vm.language[b"find"](b"Procedure", decl.name.encode())
         where = f"{self.path.name}:{decl.line}: the result"
-        result = from_lua(vm.call(spec[1], entered), where)
+        result = from_lua(vm.call(vm.declared(b"Procedure", decl.name, 1), entered), where)
         ops.write_back()
         if not decl.output:
             return result
@@ -199,8 +198,8 @@ class Program:
         vm: Vm | None = getattr(self._bodies, "vm", None)
         if vm is None or vm.fatal is not None:
             vm = self._bodies.vm = self._vm(BodyOps(self))
-        spec = vm.language[b"find"](b"Tool", name.encode())
-        return from_lua(vm.call(spec[which], to_lua(vm.lua, given)), f"the result of {name}")
+        body = vm.declared(b"Tool", name, which)
+        return from_lua(vm.call(body, to_lua(vm.lua, given)), f"the result of {name}")
 
     @functools.cached_property
     def file_steps(self) -> Mapping[str, Callable[..., Any]]:

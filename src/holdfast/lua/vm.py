@@ -89,6 +89,7 @@ class Vm:
         self.caught: BaseException | None = None
         """The last error of a Python call that Lua may have caught."""
         self._left, self._ends = limits.instructions, 0.0
+        self._functions: dict[tuple[bytes, str, Any], Any] = {}
         self.lua: Any = runtime_class()(
             encoding=None, source_encoding="utf-8", attribute_filter=_no_attributes, register_eval=False,
             register_builtins=False, unpack_returned_tuples=True, max_memory=limits.memory,
@@ -140,6 +141,13 @@ class Vm:
         error = LuaError(message, _readable(text(more[0]) if more else ""))
         is_same = cause is not None and re.sub(_PLACE, "", message) == str(cause)
         raise error from (cause if is_same else None)
+
+    def declared(self, kind: bytes, name: str, key: Any) -> Any:
+        """A function of a declaration: at index 1 what it does, or one that it names."""
+        place = (kind, name, key)
+        if place not in self._functions:
+            self._functions[place] = self.language[b"find"](kind, name.encode())[key]
+        return self._functions[place]
 
     # ── what Lua calls ───────────────────────────────────────────────────────────────────
 
