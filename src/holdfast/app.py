@@ -22,7 +22,6 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.execution import perform
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
-from holdfast.runtime.declare.registration import register
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.store.base import RunRow, Schedule, Store
@@ -275,6 +274,8 @@ class Holdfast:
     def register(self, *agents: Callable[..., Any]) -> None:
         """Let runs of these agents (or of all that this object knows) be started by name. A worker registers its
         own agents when it starts."""
+        from holdfast.runtime.declare.registration import register
+
         specs = specs_of(agents)
         for spec in specs:
             self.engine.claims.register(spec)

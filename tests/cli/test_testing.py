@@ -161,7 +161,7 @@ def test_what_is_not_installed_is_named_with_the_way_to_get_it(
 ) -> None:
     folder.write(
         "alone.py",
-        AGENT
+        AGENT.replace("Feature:", "# A comment, which is read by the parser.\nFeature:")
         if missing == "gherkin"
         else f"{AGENT.split('MOCKS', maxsplit=1)[0]}\ndef test_it(): pass\n",
     )

@@ -15,8 +15,8 @@ from holdfast.lua import load_program
 from holdfast.lua.ops import Ops
 from holdfast.lua.validate import problems_of
 from holdfast.lua.vm import Limits, Vm
-from holdfast.testing.crash import explore
-from holdfast.testing.spec import judge, play_of, play_scenario
+from holdfast.testing.spec import play_scenario
+from support.slim import Slim
 
 FILES = Path(__file__).parent / "files"
 RIGHT = sorted(FILES.glob("*.tac"))
@@ -262,18 +262,13 @@ def test_a_file_passes_its_specs_and_is_valid(path: Path) -> None:
         for path in RIGHT
     ],
 )
-def test_a_file_that_is_killed_at_every_boundary_ends_the_same(path: Path) -> None:
-    file = found(str(path), mock=True)
+def test_a_file_that_is_killed_at_every_boundary_ends_the_same(path: Path, slim: Slim) -> None:
+    reports = slim.call("support.slim_lua:explored", path=str(path))
 
-    for scenario in file.scenarios:
-
-        def check(outcome: object, scenario: object = scenario) -> str:
-            verdict = judge(scenario, outcome)  # type: ignore[arg-type]
-            return "" if verdict.ok else f"{verdict.failed}: {verdict.actual}"
-
-        report = explore(play_of(scenario, file.cast), check=check, tools=file.cast.tools)
-        assert report.ok, str(report)
-        assert report.boundaries
+    assert reports
+    for report in reports:
+        assert report["ok"], report["report"]
+        assert report["boundaries"]
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=name_of)

@@ -206,6 +206,23 @@ ENDLESS = {
     "pairs": "for _ in pairs(setmetatable({}, {__pairs = function() return function() return 1 end end})) do end",
     "checkpoint": "Step.checkpoint(function() while true do end end)",
     "checkpoint in a coroutine": "coroutine.wrap(function() Step.checkpoint(function() while true do end end) end)()",
+    "close that opens two": """local m = {}
+        m.__close = function() local a <close> = setmetatable({}, m) local b <close> = setmetatable({}, m) error("x") end
+        local c <close> = setmetatable({}, m) while true do end""",
+    "close that opens two in a loop": """local m = {}
+        m.__close = function()
+          for _ in function() end, nil, nil, setmetatable({}, m) do end
+          local a <close> = setmetatable({}, m) local b <close> = setmetatable({}, m) error("x")
+        end
+        for _ in function() return 1 end, nil, nil, setmetatable({}, m) do end""",
+    "close that opens two in a coroutine": """local m = {}
+        m.__close = function() coroutine.wrap(function()
+          local a <close> = setmetatable({}, m) local b <close> = setmetatable({}, m) error("x") end)() end
+        coroutine.wrap(function() local c <close> = setmetatable({}, m) while true do end end)()""",
+    "close that yields": """local co = coroutine.create(function()
+        local c <close> = setmetatable({}, {__close = coroutine.yield}) while true do end end)
+        coroutine.resume(co) while true do end""",
+    "operations": "while true do local now = Json.encode(1) end",
     "format": "local s = ('%99d'):rep(10000) while true do pcall(string.format, s, 1) end",
 }  # fmt: skip
 
@@ -253,6 +270,49 @@ def test_no_call_is_made_after_a_limit(tmp_path: Path) -> None:
 
     with Holdfast(tmp_path / "h.db") as hf:
         assert {} == hf.get("r").state
+
+
+def test_a_call_of_python_counts_as_a_hundred_instructions(tmp_path: Path) -> None:
+    """Its time is not counted, so that a slow tool costs a file nothing; a loop of them still ends."""
+    with pytest.raises(RunFailed, match="3,000,000 Lua instructions"):
+        run(tmp_path, "for i = 1, 40000 do local text = Json.encode(1) end")
+
+
+def test_an_error_of_a_tail_call_names_the_line_where_the_function_begins(tmp_path: Path) -> None:
+    """Lua keeps no frame of `return f()`, so the line itself is not known."""
+    with pytest.raises(RunFailed, match=r"LuaError: a\.tac:2: t takes a table of arguments"):
+        run(tmp_path, "return t(5)")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("table.unpack(nil)", "attempt to get length of a nil value"),
+        ("for k in pairs(5) do end", "bad argument #1 to 'pairs'"),
+        ("local s = os.difftime(1)", "attempt to perform arithmetic on a nil value"),
+    ],
+)
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_an_error_inside_the_sandbox_names_the_line_that_called_it(
+    body: str, says: str, is_caught: bool, tmp_path: Path
+) -> None:
+    if is_caught:
+        said = run(
+            tmp_path,
+            f"local ok, e = pcall(function()\n{body}\nend)\nreturn e",
+        )
+        assert str(said).startswith(f"a.tac:4: {says}")
+    else:
+        with pytest.raises(RunFailed) as caught:
+            run(tmp_path, f"\n{body}")
+        assert f"LuaError: a.tac:4: {says}" in str(caught.value)
+
+
+def test_a_caught_error_of_a_tool_has_no_traceback(tmp_path: Path) -> None:
+    """A file that looks at the message should not meet the lines of Lua's stack."""
+    said = run(tmp_path, "local ok, e = pcall(t, {})\nreturn e")
+
+    assert "t failed: LuaError: a.tac:1: no" == said
 
 
 def test_an_error_says_file_line_and_lua_traceback(tmp_path: Path) -> None:

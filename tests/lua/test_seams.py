@@ -1,4 +1,4 @@
-"""The Lua front end stands on public names: it knows nothing of the inside of the runtime, the stores or the views."""
+"""The Lua front end uses public names: it knows nothing of the inside of the runtime, the stores or the views."""
 
 from __future__ import annotations
 

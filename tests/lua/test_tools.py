@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast, InvalidInput, RunFailed, tool
 from holdfast.lua import load_program, procedure
+from holdfast.lua.validate import problems_of
 from holdfast.lua.vm import Limits
 
 
@@ -128,6 +129,46 @@ def test_the_input_is_checked_by_its_fields(given: Any, says: str, tmp_path: Pat
         ),
         ("Procedure { input = {n = field.number{items = 'string'}}, function() end }", "a.tac:1: "),
         ("Procedure { input = {n = field.array{items = 'text'}}, function() end }", "a.tac:1: "),
+        ("t = Tool(5)", "a.tac:1: Tool takes a table, not number"),
+        ("t = Tool { name = '', function() end }", "a.tac:1: Tool: name must be a text"),
+        ("t = Tool { risk = 5, function() end }", "a.tac:1: t: risk must be one of"),
+        ("t = Tool { retry = 3, function() end }", "a.tac:1: Tool t: retry takes a table"),
+        ("t = Tool { [true] = 1, function() end }", "a.tac:1: Tool t has more than one value"),
+        ("\nt = Tool { use = 'host.nope' }", "a.tac:2: Python tool 'nope' was not given"),
+        ("t = Tool { input = {a = field.string(5)}, function() end }", "a.tac:1: field.string"),
+        (
+            "t = Tool { input = {a = field.string}, function() end }",
+            "a.tac:1: Tool t: input: field a must be field.string{} or another field, not a function",
+        ),
+        (
+            "t = Tool { input = {a = field.string{required = 'yes'}}, function() end }",
+            "a.tac:1: Tool t: input: field a: required must be true or false",
+        ),
+        (
+            "t = Tool { input = {a = field.string{enum = 5}}, function() end }",
+            "a.tac:1: Tool t: input: field a: enum must be a list",
+        ),
+        (
+            "t = Tool { input = {a = field.string{enum = {1}}}, function() end }",
+            "a.tac:1: Tool t: input: field a: enum must be a list of values of type string",
+        ),
+        (
+            "t = Tool { input = {idempotency_key = field.integer{}}, function() end }",
+            "a.tac:1: Tool t: input: field idempotency_key must be a string",
+        ),
+        ("a = Agent { model = 'gpt-5', max_turns = 'x' }", "a.tac:1: Agent a: max_turns must be"),
+        (
+            "t = Tool { function() end }\na = Agent { model = 'gpt-5', tools = {t, x = t} }",
+            "a.tac:2: Agent a: tools must be a list of tools",
+        ),
+        (
+            "local own = {}\nown[1] = own\na = Agent { model = 'gpt-5', tools = own }",
+            "a.tac:3: Agent a: tools must be a list of tools",
+        ),
+        ("Mocks { a = {usage = 5} }", "a.tac:1: the mock of a: usage takes a table"),
+        ("Mocks { a = {message = 5} }", "a.tac:1: the mock of a: message must be a text"),
+        ("h = History(5)", "a.tac:1: History takes a list of messages"),
+        ("Procedure { budget = 5, function() end }", "a.tac:1: Procedure: budget takes a table"),
     ],
 )
 def test_a_wrong_declaration_is_refused_with_its_line(
@@ -156,4 +197,140 @@ def test_an_option_that_is_not_known_is_refused_by_name(body: str, tmp_path: Pat
         Holdfast(tmp_path / "h.db") as hf,
         pytest.raises(RunFailed, match=r"a\.tac:2: .*has no option"),
     ):
+        hf.run(procedure(path), id="r")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("Stages({'late'})", "Stages must be declared at the top of the file"),
+        ("Mocks {}", "Mocks must be declared at the top of the file"),
+        ("local t = Tool { function() end }", "Tool must be declared at the top of the file"),
+        ("File.write('a.txt', nil)", "File.write: the content must be a text, not nil"),
+        ("File.write('a.txt', {1})", "File.write: the content must be a text, not table"),
+        ("File.write('a.txt', true)", "File.write: the content must be a text, not boolean"),
+        ("Stage.set({})", "Stage.set: the stage must be a text, not table"),
+        ("Stage.set('sent')", "stage 'sent' is not declared; Stages has none"),
+        ("Host.call({})", "Host.call: the tool must be a text, not table"),
+        (
+            "Retry.with_backoff(print, {max_attempts = 0})",
+            "max_attempts must be a number of at least 1",
+        ),
+        ("Retry.with_backoff(print, {initial_delay = 'x'})", "initial_delay must be a number"),
+        ("Retry.with_backoff(print, 5)", "Retry.with_backoff takes a table of options"),
+        ("Iterations.exceeded()", "Iterations.exceeded: the limit must be a number"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_its_line(body: str, says: str, tmp_path: Path) -> None:
+    path = written(tmp_path, f"Procedure {{ input = {{}}, function()\n{body}\nend }}")
+
+    with Holdfast(tmp_path / "h.db") as hf, pytest.raises(RunFailed) as caught:
+        hf.run(procedure(path), id="r")
+
+    assert f"LuaError: a.tac:2: {says}" in str(caught.value).replace("Retry.with_backoff: ", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("state[1234567], state[1234568] = 1, 2", {"1234567": 1, "1234568": 2}),
+        ("state[1.5], state[2.0] = 1, 2", {"1.5": 1, "2": 2}),
+        (
+            "state.flags = {0, 1} state.flags[1] = false state.flags[2] = true",
+            {"flags": [False, True]},
+        ),
+        ("state.list = {1} table.insert(state.list, 2)", {"list": [1, 2]}),
+        ("state.list = {} state.list[1] = {} state.list[1].x = 1", {"list": [{"x": 1}]}),
+    ],
+)
+def test_the_state_keeps_what_a_file_assigns(body: str, state: Any, tmp_path: Path) -> None:
+    path = written(tmp_path, f"Procedure {{ input = {{}}, function()\n{body}\nend }}")
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        hf.run(procedure(path), id="r")
+
+        assert state == hf.get("r").state
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"#!/usr/bin/env lua\n", b"\xef\xbb\xbf# x\n"])
+def test_a_byte_order_mark_and_a_line_for_the_shell_are_skipped(
+    before: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tac"
+    path.write_bytes(before + b"Procedure { input = {}, function() return nope end }")
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert hf.run(procedure(path), id="r") is None
+    (problem,) = problems_of(path)
+    assert (1 + before.count(b"\n"), "unknown global 'nope'; declare it with local, or assign it") == (
+        problem.line, problem.says,
+    )  # fmt: skip
+
+
+def test_validate_knows_names_that_are_assigned_together_and_bytes_that_are_no_text(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.tac"
+    path.write_bytes(
+        b"a, b, c = 1, 2, 3 -- \xff\nProcedure { input = {}, function() return a + b + c end }"
+    )
+
+    assert [] == problems_of(path)
+
+
+def test_a_required_key_is_given_by_the_runtime(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        send = Tool {
+          description = "x", input = {idempotency_key = field.string{required = true}},
+          function(args) return args.idempotency_key end
+        }
+        Procedure { input = {}, function() return send({}) end }
+        """,
+    )
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert str(hf.run(procedure(path), id="r")).startswith("r:1:send:")
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (b'local a = 1\nrequire("lib")', "lib.lua:2: require: module lib requires itself"),
+        (b"\nreturn {", "lib.lua:2: unexpected symbol near <eof>"),
+    ],
+)
+def test_an_error_in_a_module_is_reported_with_its_file_at_the_line_that_requires_it(
+    module: bytes, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lib.lua").write_bytes(module)
+    path = written(tmp_path, '\nlocal lib = require("lib")\nProcedure { function() end }')
+
+    (problem,) = problems_of(path)
+
+    assert (2, says) == (problem.line, problem.says)
+
+
+def test_a_byte_order_mark_of_a_module_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "lib.lua").write_bytes(b"\xef\xbb\xbfreturn {x = 7}")
+    path = written(
+        tmp_path, 'local lib = require("lib")\nProcedure { function() return lib.x end }'
+    )
+
+    with Holdfast(tmp_path / "h.db") as hf:
+        assert 7 == hf.run(procedure(path), id="r")
+
+
+def test_a_retry_with_a_fraction_of_an_attempt_still_raises_the_last_error(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        Procedure { input = {}, function()
+          Retry.with_backoff(function() error("no") end, {max_attempts = 2.5, initial_delay = 0})
+        end }
+        """,
+    )
+
+    with Holdfast(tmp_path / "h.db") as hf, pytest.raises(RunFailed, match=r"a\.tac:3: no"):
         hf.run(procedure(path), id="r")

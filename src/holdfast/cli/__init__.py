@@ -213,4 +213,7 @@ def main() -> None:
     """The command `holdfast`."""
     # What imports create is kept: looking for garbage in it meanwhile takes a tenth of the start.
     gc.disable()
-    cli(prog_name="holdfast")
+    try:
+        cli(prog_name="holdfast")
+    finally:
+        gc.freeze()  # nor does the interpreter look for garbage when it ends

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
@@ -16,11 +15,10 @@ from contextlib import (
 )
 from functools import wraps
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 from msgspec import Struct
 
 from holdfast.cli import text
@@ -33,6 +31,9 @@ from holdfast.store.opening import (
 )
 from holdfast.store.passwords import has_masked_password, with_password
 from holdfast.words.advice import command, refusal
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,12 +86,16 @@ def file_argument(command: F) -> F:
 
 def python_files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """For a shell's completion: its own, of files."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(begun, type="file")]
 
 
 def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """For a shell's completion: the newest runs whose id starts so. Whatever is wrong, it is not said
     here: completion must not print errors."""
+    from click.shell_completion import CompletionItem
+
     url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")
     try:
         with existing_store(url) as store:
@@ -182,6 +187,8 @@ def pair(text_: str) -> tuple[str, str]:
 
 def who() -> str:
     """The name under which a decision is recorded, if none is given."""
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users

@@ -8,8 +8,6 @@ The dialogue (`messages`) is what a user sees; `memory` is what the agent works 
 time: missing times (0) are set by the loop that commits it.
 """
 
-from __future__ import annotations
-
 import copy
 import enum
 import functools

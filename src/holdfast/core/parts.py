@@ -8,8 +8,6 @@ Times are microseconds since 1970; 0 means that the time is not set yet. Pure va
 add up to is `state.py`.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import itertools

@@ -6,8 +6,6 @@ failure context. All of it is immutable.
 Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -7,7 +7,9 @@ A number without a fraction is an integer in both directions, so that 6/2 is sto
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast import InvalidInput
@@ -26,22 +28,18 @@ class NotPlain(InvalidInput):
 
 def to_lua(runtime: Any, value: Any) -> Any:
     """A plain value of Python as one of Lua, copied."""
-    if value is None or isinstance(value, bool | int):
-        return value if not isinstance(value, int) or -(2**63) <= value < 2**63 else float(value)
+    if value is None:
+        return None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else float(value)
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):
-        table = runtime.table()
-        for key, item in value.items():
-            table[_key(key)] = to_lua(runtime, item)
-        return table
-    if isinstance(value, list | tuple):
-        table = runtime.table()
-        for number, item in enumerate(value, 1):
-            table[number] = to_lua(runtime, item)
-        return table
+        return runtime.table_from({_key(k): to_lua(runtime, item) for k, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return runtime.table_from([to_lua(runtime, item) for item in value])
     lowered = values.lower(value, typed=True)  # what a Python tool returned: a record, a date
     if type(lowered) is type(value):
         raise NotPlain(f"a {type(value).__name__} has no form in Lua")
@@ -49,11 +47,13 @@ def to_lua(runtime: Any, value: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    return key.encode() if isinstance(key, str) else key
+    return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
 
 
 def from_lua(value: Any, what: str = "the value") -> Any:
     """A value of Lua as one of Python, copied; NotPlain says where it is not plain data."""
+    if value is None or isinstance(value, int):
+        return value
     return _Reader(what).read(value, "", 0)
 
 
@@ -62,14 +62,15 @@ class _Reader:
         self._what, self._left, self._text_left = what, NODES_MAX, TEXT_MAX
 
     def read(self, value: Any, path: str, depth: int) -> Any:
-        if value is None or isinstance(value, bool | int):
+        if value is None or isinstance(value, int):
             return value
         if isinstance(value, bytes):
             return self._text(value, path)
         if isinstance(value, float):
             return self._number(value, path)
-        if not _is_table(value):
-            raise NotPlain(f"{self._what}{path} is a {kind_of(value)}, which cannot be stored")
+        kind = kind_of(value)
+        if kind != "table":
+            raise NotPlain(f"{self._what}{path} is a {kind}, which cannot be stored")
         if depth == DEPTH_MAX:
             raise NotPlain(
                 f"{self._what} is nested more than {DEPTH_MAX} tables deep, or contains itself"
@@ -92,10 +93,21 @@ class _Reader:
     def _table(self, table: Any, path: str, depth: int) -> Any:
         items: dict[bytes | int, Any] = {}
         for key, item in table.items():
-            self._count(key)
-            self._count(item)
-            items[self._checked_key(key, path)] = item
-        if items.keys() == set(range(1, len(items) + 1)):
+            self._left -= 2
+            if type(item) is bytes:
+                self._text_left -= len(item)
+            if type(key) is bytes:
+                self._text_left -= len(key)
+            if self._left < 0:
+                raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
+            if self._text_left < 0:
+                raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
+            if type(key) is not bytes and type(key) is not int:
+                raise NotPlain(
+                    f"{self._what}{path} has a key that is neither text nor a whole number"
+                )
+            items[key] = item
+        if not items or (1 in items and items.keys() == set(range(1, len(items) + 1))):
             return [self.read(items[n], f"{path}[{n}]", depth) for n in range(1, len(items) + 1)]
         found: dict[str, Any] = {}
         for key, item in items.items():
@@ -105,33 +117,36 @@ class _Reader:
             found[name] = self.read(item, f"{path}.{name}", depth)
         return dict(sorted(found.items()))
 
-    def _count(self, value: Any) -> None:
-        self._left -= 1
-        if isinstance(value, bytes):
-            self._text_left -= len(value)
-        if self._left < 0:
-            raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
-        if self._text_left < 0:
-            raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
-
-    def _checked_key(self, key: Any, path: str) -> bytes | int:
-        if isinstance(key, bytes | int) and not isinstance(key, bool):
-            return key
-        raise NotPlain(f"{self._what}{path} has a key that is neither text nor a whole number")
-
     def _name(self, key: bytes | int, path: str) -> str:
         return self._text(key, path) if isinstance(key, bytes) else str(key)
 
 
-def _is_table(value: Any) -> bool:
-    return kind_of(value) == "table"
-
-
 def kind_of(value: Any) -> str:
     """What Lua calls the type of a value that is not plain."""
-    from lupa import lua54
+    named = "boolean" if isinstance(value, bool) else type(value).__name__
+    return _lua_type()(value) or named
 
-    return lua54.lua_type(value) or type(value).__name__
+
+@functools.cache
+def _lua_type() -> Callable[[Any], str | None]:
+    from lupa import lua54  # here, because lupa is optional
+
+    found: Callable[[Any], str | None] = lua54.lua_type
+    return found
+
+
+def word(value: Any, what: str) -> str:
+    """An argument that must be a text; as in Lua, a number will do."""
+    if isinstance(value, bytes):
+        return text(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number_text(value)
+    raise InvalidInput(f"{what} must be a text, not {'nil' if value is None else kind_of(value)}")
+
+
+def number_text(value: float) -> str:
+    """A number as a text: 3 for 3.0, as everywhere in a file."""
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
 
 
 def text(value: Any) -> str:

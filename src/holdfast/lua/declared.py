@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MAIN: Final = "main"
 DONE: Final = "done"
+MAX_TURNS: Final = 30
+TOOLSETS_MAX: Final = 8
+"""So deep may toolsets contain toolsets."""
 _TOOL: Final = (
     "risk", "timeout", "key_ttl", "on_doubt", "redact", "version", "max_running", "retry", "rate",
 )  # fmt: skip
@@ -171,13 +174,15 @@ class _Reader:
             name, model, provider, model_name, {**settings, **{k: v for k, v in plain.items() if k not in ("provider", "model")}},
             _text_option(spec, "system_prompt", where), _text_option(spec, "initial_message", where),
             tuple(self._tool_names(spec[b"tools"], where)), read_fields(spec[b"output"], f"{where}: output"),
-            spec[b"max_turns"] or 30,
+            _max_turns(spec[b"max_turns"], where),
         )  # fmt: skip
 
-    def _tool_names(self, given: Any, where: str) -> Iterator[str]:
+    def _tool_names(self, given: Any, where: str, depth: int = 0) -> Iterator[str]:
         if given is None:
             return
         if kind_of(given) != "table":
+            raise InvalidInput(f"{where}: tools must be a list of tools")
+        if depth == TOOLSETS_MAX or not all(isinstance(key, int) for key in given):
             raise InvalidInput(f"{where}: tools must be a list of tools")
         for _, item in sorted(given.items()):
             declared = None if isinstance(item, bytes) else self._vm.language[b"declared_by"](item)
@@ -186,7 +191,7 @@ class _Reader:
             elif declared is not None and declared[b"name"] is not None:
                 yield text(declared[b"name"])
             elif kind_of(item) == "table":
-                yield from self._tool_names(item, where)
+                yield from self._tool_names(item, where, depth + 1)
             else:
                 raise InvalidInput(f"{where}: tools must be a list of tools")
 
@@ -280,8 +285,16 @@ def _check_options(spec: Any, where: str, known: tuple[str, ...]) -> None:
     for key in spec:
         if isinstance(key, bytes) and text(key) not in known:
             raise InvalidInput(f"{where} has no option {text(key)}; it takes {', '.join(known)}")
-        if isinstance(key, int) and key != 1:
+        if not isinstance(key, bytes) and (isinstance(key, bool) or key != 1):
             raise InvalidInput(f"{where} has more than one value without a name")
+
+
+def _max_turns(given: Any, where: str) -> int:
+    if given is None:
+        return MAX_TURNS
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise InvalidInput(f"{where}: max_turns must be a whole number of at least 1")
+    return given
 
 
 def _text_option(spec: Any, option: str, where: str) -> str:
@@ -309,6 +322,8 @@ def _options(spec: Any, known: tuple[str, ...], where: str) -> dict[str, Any]:
 
 
 def _made(made: Callable[..., T], value: Any, where: str) -> T:
+    if not isinstance(value, dict | list):
+        raise InvalidInput(f"{where} takes a table of options, not {value!r}")
     try:
         return made(*value) if isinstance(value, list) else made(**value)
     except TypeError as error:

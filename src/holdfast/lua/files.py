@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +10,15 @@ from msgspec import Struct
 
 from holdfast import InvalidInput
 
+_BEFORE: Final = rb"\A(\xef\xbb\xbf)?(#[^\n]*)?"
+"""What may be before the code: a byte order mark, and a line for the shell."""
 READ_MAX: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".lua", ".tac")
+
+
+def code_of(content: bytes) -> bytes:
+    """The code of a file, with its lines where they are."""
+    return re.sub(_BEFORE, b"", content, count=1)
 
 
 class Project(Struct, frozen=True):
@@ -74,7 +82,7 @@ class Project(Struct, frozen=True):
         for suffix in ("", *SUFFIXES):
             given = below + suffix
             if Path(given).suffix in SUFFIXES and self.path(given).is_file():
-                return self.read(given).encode(), given
+                return code_of(self.read(given).encode()), given
         raise InvalidInput(
             f"require: module {name!r} not found in the project (looked for {below}.lua and {below}.tac)"
         )

@@ -5,28 +5,22 @@
 local S = ...
 
 local G, bridge, protect, text_of, pairs, pcall = S.globals, S.bridge, S.protect, S.text_of, S.pairs, S.pcall
+local here = S.here
 local error, ipairs, rawget, type, select, next = error, ipairs, rawget, type, select, next
 local pack, unpack, concat = table.pack, table.unpack, table.concat
-local getinfo = debug.getinfo
 
--- ── where the file is ─────────────────────────────────────────────────────────────────────────
-local function here()
-  local level = 2
-  while true do
-    local info = getinfo(level, "Sl")
-    if not info then return 0, "?" end
-    if info.what ~= "C" and info.short_src ~= "holdfast" then return info.currentline, info.short_src end
-    level = level + 1
-  end
+local function fail(message)
+  local line, file = here()
+  error((line and file .. ":" .. line .. ": " or "") .. message, 0)
 end
 
-local function fail(message, ...)
-  local line, file = here()
-  error(file .. ":" .. line .. ": " .. message, 0)
+local function check_number(value, what, least)
+  if type(value) ~= "number" or value < least then fail(what .. " must be a number of at least " .. least) end
 end
 
 -- ── declarations ──────────────────────────────────────────────────────────────────────────────
 local declarations, by_handle = {}, {}
+local is_loaded = false
 
 S.naming[1] = function(name, value)
   local declared = type(value) == "table" and by_handle[value]
@@ -34,13 +28,14 @@ S.naming[1] = function(name, value)
 end
 
 local function declare(kind, handle, name, spec)
-  if type(name) == "table" and spec == nil then
+  if is_loaded then fail(kind .. " must be declared at the top of the file, not while it runs") end
+  if spec == nil and type(name) ~= "string" then
     name, spec = nil, name
   end
   if type(spec) ~= "table" then fail(kind .. " takes a table, not " .. type(spec)) end
   local line, file = here()
   if name == nil then name = rawget(spec, "name") end
-  if name ~= nil and type(name) ~= "string" then fail(kind .. ": name must be a text") end
+  if name ~= nil and (type(name) ~= "string" or name == "") then fail(kind .. ": name must be a text") end
   local declared = { kind = kind, name = name, spec = spec, line = line, file = file }
   declarations[#declarations + 1] = declared
   if handle then by_handle[handle] = declared end
@@ -209,6 +204,7 @@ G.field = {}
 for _, kind in ipairs({ "string", "number", "boolean", "array", "object", "integer" }) do
   G.field[kind] = function(options)
     local made = { type = kind }
+    if options ~= nil and type(options) ~= "table" then fail("field." .. kind .. " takes a table, not " .. type(options)) end
     for k, v in pairs(options or {}) do
       if k ~= "required" and k ~= "default" and k ~= "description" and k ~= "enum" and k ~= "items" then
         fail("field." .. kind .. " has no option " .. text_of(k) .. "; it takes required, default, description, enum, items")
@@ -244,6 +240,7 @@ function G.Message(given)
 end
 function G.History(given)
   local list = {}
+  if given ~= nil and type(given) ~= "table" then fail("History takes a list of messages, not " .. type(given)) end
   for i, message in ipairs(given or {}) do list[i] = G.Message(message) end
   return list
 end
@@ -307,7 +304,10 @@ function G.print(...)
 end
 G.Iterations = {
   current = function() return iterations end,
-  exceeded = function(n) return iterations >= n end,
+  exceeded = function(n)
+    check_number(n, "Iterations.exceeded: the limit", 0)
+    return iterations >= n
+  end,
 }
 G.Stop = {
   requested = function() return stop.requested end,
@@ -339,6 +339,7 @@ G.Sleep = sleep
 G.Retry = {
   with_backoff = function(fn, options)
     if type(fn) ~= "function" then fail("Retry.with_backoff takes a function") end
+    if options ~= nil and type(options) ~= "table" then fail("Retry.with_backoff takes a table of options, not " .. type(options)) end
     options = options or {}
     for k in pairs(options) do
       if k ~= "max_attempts" and k ~= "initial_delay" and k ~= "max_delay" and k ~= "backoff_factor" then
@@ -347,14 +348,19 @@ G.Retry = {
       end
     end
     local attempts, delay = options.max_attempts or 3, options.initial_delay or 1
+    local longest, factor = options.max_delay or 60, options.backoff_factor or 2
+    check_number(attempts, "Retry.with_backoff: max_attempts", 1)
+    attempts = attempts // 1
+    check_number(delay, "Retry.with_backoff: initial_delay", 0)
+    check_number(longest, "Retry.with_backoff: max_delay", 0)
+    check_number(factor, "Retry.with_backoff: backoff_factor", 0)
     for attempt = 1, attempts do
       local got = pack(pcall(fn))
       if got[1] then return unpack(got, 2, got.n) end
       if attempt == attempts then error(got[2], 0) end
       log("warn", "attempt " .. attempt .. " of " .. attempts .. " failed: " .. text_of(got[2]))
-      sleep(delay)
-      delay = delay * (options.backoff_factor or 2)
-      if delay > (options.max_delay or 60) then delay = options.max_delay or 60 end
+      sleep(delay < longest and delay or longest)
+      delay = delay * factor
     end
   end,
 }
@@ -414,8 +420,8 @@ end
 -- ── for Python ────────────────────────────────────────────────────────────────────────────────
 return {
   declarations = declarations,
-  handles = by_handle,
   declared_by = function(handle) return by_handle[handle] end,
+  set_loaded = function() is_loaded = true end,
   set_input = function(value) G.input = value end,
   names = function()
     local found = {}

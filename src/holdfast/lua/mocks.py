@@ -102,9 +102,14 @@ def _agent(name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
     ]
     said = given.get("message") or (json.dumps(given["data"]) if "data" in given else "done")
     usage = given.get("usage") or {}
+    if not isinstance(said, str):
+        raise InvalidInput(f"the mock of {name}: message must be a text")
+    if not isinstance(usage, dict) or not all(isinstance(x, int) for x in usage.values()):
+        raise InvalidInput(f"the mock of {name}: usage takes a table of numbers of tokens")
+    counts: dict[str, int] = usage
     tokens = {
-        "input_tokens": int(usage.get("prompt_tokens", usage.get("input_tokens", 0))),
-        "output_tokens": int(usage.get("completion_tokens", usage.get("output_tokens", 0))),
+        "input_tokens": counts.get("prompt_tokens", counts.get("input_tokens", 0)),
+        "output_tokens": counts.get("completion_tokens", counts.get("output_tokens", 0)),
     }
 
     def answer(turn: int) -> Any:

@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import InvalidInput
-from holdfast.lua.convert import NODES_MAX, from_lua, text, to_lua
+from holdfast.lua.convert import NODES_MAX, from_lua, text, to_lua, word
 
 if TYPE_CHECKING:
     from holdfast.lua.seam import LoadedFile
     from holdfast.lua.vm import Vm
 
 _LOG: Final = logging.getLogger("holdfast.lua")
+FILE: Final = "the name of a file"
+CONTENT: Final = "File.write: the content"
 _LEVELS: Final = {"debug": 10, "info": 20, "warn": 30, "error": 40}
 NAMES: Final = (
     "seed", "os_time", "os_date", "os_clock", "tool_call", "agent_turn", "child_call", "note_progress", "checkpoint",
@@ -67,7 +69,7 @@ class Ops:
         return json.dumps(from_lua(value, "Json.encode"), ensure_ascii=False).encode()
 
     def json_decode(self, given: Any = None) -> Any:
-        said = text(given)
+        said = word(given, "Json.decode: the value")
         if sum(map(said.count, "[{,")) > NODES_MAX:
             raise InvalidInput(f"Json.decode: more than {NODES_MAX:,} parts")
         try:
@@ -139,16 +141,16 @@ class BodyOps(Ops):
         return self._lua(self.program.call_tool(text(name), from_lua(args, text(name))))
 
     def file_read(self, name: Any = None) -> Any:
-        return self._lua(self.program.project.read(text(name)))
+        return self._lua(self.program.project.read(word(name, FILE)))
 
     def file_write(self, name: Any = None, content: Any = None) -> Any:
-        return self.program.project.write(text(name), text(content))
+        return self.program.project.write(word(name, FILE), word(content, CONTENT))
 
     def file_exists(self, name: Any = None) -> bool:
-        return self.program.project.exists(text(name))
+        return self.program.project.exists(word(name, FILE))
 
     def file_size(self, name: Any = None) -> int:
-        return self.program.project.size(text(name))
+        return self.program.project.size(word(name, FILE))
 
 
 class SpecOps(Ops):
@@ -168,7 +170,7 @@ class SpecOps(Ops):
         return self._stage.encode() or None
 
     def stage_is(self, stage: Any = None) -> bool:
-        return self._stage == text(stage)
+        return self._stage == word(stage, "Stage.is: the stage")
 
 
 def said(message: bytes, data: Any) -> str:

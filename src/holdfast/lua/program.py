@@ -8,6 +8,7 @@ thread that executes tool bodies loads the file again, into a Lua state of its o
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from holdfast import InvalidInput, ParamSchema, agent, step, tool
 from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
 from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
-from holdfast.lua.files import Project
+from holdfast.lua.files import Project, code_of
 from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, param_schema
@@ -42,7 +43,7 @@ class Program:
         self.models = dict(models or {})
         self._host = {_tool_name(fn): fn for fn in tools}
         try:
-            self.source = path.read_bytes()
+            self.source = code_of(path.read_bytes())
         except OSError as error:
             raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
         self._bodies = threading.local()
@@ -114,12 +115,12 @@ class Program:
         vm = self._vm(ops)
         entered = to_lua(vm.lua, given)
         vm.language[b"set_input"](entered)
-        spec = vm.language[b"find"](b"Procedure", decl.name.encode())
-        result = from_lua(vm.call(spec[1], entered), "the procedure's result")
+        where = f"{self.path.name}:{decl.line}: the result"
+        result = from_lua(vm.call(vm.declared(b"Procedure", decl.name, 1), entered), where)
         ops.write_back()
         if not decl.output:
             return result
-        return fitted(decl.output, result, f"{self.path.name}: the result", others=True)
+        return fitted(decl.output, result, where, others=True)
 
     def call_procedure(self, name: str, args: Any) -> Any:
         """A child run of another procedure of the file."""
@@ -144,8 +145,9 @@ class Program:
         """Call a tool of the file with a table of arguments."""
         fn = self.tool(name)
         decl = self.declared.tools[name]
-        values = fitted(decl.fields, args, name, others=decl.is_open or bool(decl.host))
-        return self._called(fn, name, values)
+        if decl.host:
+            return self._called(fn, name, fitted(decl.fields, args, name, others=True))
+        return fn(**fitted(decl.fields, args, name, others=decl.is_open))
 
     def call_host(self, name: str, args: Any) -> Any:
         """Call a tool that was given from Python."""
@@ -161,6 +163,7 @@ class Program:
 
     @staticmethod
     def _called(fn: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+        """Call a Python tool. Arguments that it does not take are an error of the file, not of the tool."""
         spec = spec_of(fn)
         assert spec is not None
         try:
@@ -171,7 +174,8 @@ class Program:
 
     def _tool(self, decl: ToolDecl) -> Callable[..., Any]:
         if decl.host:
-            return self.host(decl.host)
+            with at(self.path.name, decl.line):
+                return self.host(decl.host)
 
         def unkeyed(**given: Any) -> Any:
             return self._body(decl.name, 1, given)
@@ -180,7 +184,7 @@ class Program:
             return self._body(decl.name, 1, {**given, KEY: idempotency_key or None})
 
         body = keyed if KEY in decl.fields else unkeyed
-        body.__doc__ = decl.description or None
+        body.__doc__, body.__name__ = decl.description or None, decl.name
         options = dict(decl.options)
         if decl.has_check:
             options["check"] = lambda key: self._body(decl.name, b"check", key)
@@ -194,8 +198,8 @@ class Program:
         vm: Vm | None = getattr(self._bodies, "vm", None)
         if vm is None or vm.fatal is not None:
             vm = self._bodies.vm = self._vm(BodyOps(self))
-        spec = vm.language[b"find"](b"Tool", name.encode())
-        return from_lua(vm.call(spec[which], to_lua(vm.lua, given)), f"the result of {name}")
+        body = vm.declared(b"Tool", name, which)
+        return from_lua(vm.call(body, to_lua(vm.lua, given)), f"the result of {name}")
 
     @functools.cached_property
     def file_steps(self) -> Mapping[str, Callable[..., Any]]:
@@ -217,9 +221,7 @@ class Program:
         names = vars(made)
         names.update(self._tools)
         names.update({a.name: a.llm([], {}) for a in self.declared.agents.values()})
-        if (
-            b"File" in self.source or b"require" in self.source
-        ):  # few files do: declaring steps takes time
+        if re.search(rb"\b(File|require)\b", self.source):  # declaring steps takes time
             names.update({f"File.{verb}": fn for verb, fn in self.file_steps.items()})
         names["MOCKS"] = dict(self.declared.mocks)
         names["__lua__"] = self

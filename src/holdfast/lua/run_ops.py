@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import InvalidInput, step
-from holdfast.lua.convert import from_lua, kind_of, text
+from holdfast.core import values
+from holdfast.lua.convert import from_lua, kind_of, number_text, text, word
 from holdfast.lua.dialogue import Dialogue
-from holdfast.lua.ops import Ops, said
+from holdfast.lua.ops import CONTENT, FILE, Ops, said
 from holdfast.lua.people import People
 from holdfast.lua.templates import render
 
@@ -68,7 +69,8 @@ class RunOps(Ops):
         """Record what the file changed in tables that it read from the state."""
         for key, (table, before) in self._live.items():
             now = self._fitted(key, from_lua(table, f"state.{key}"))
-            if now != before and not (not now and not before):
+            # By their stored form: to Python 1 and true are equal, and so are an empty list and a tuple.
+            if (now or before) and values.canonical(now) != values.canonical(before):
                 self.run.state[key] = now
                 self._live[key] = (table, now)
 
@@ -129,8 +131,12 @@ class RunOps(Ops):
     # ── stages, log ──────────────────────────────────────────────────────────────────────
 
     def stage_set(self, stage: Any = None) -> None:
-        self.run.stage = text(stage)
-        self._stages.append(text(stage))
+        name = word(stage, "Stage.set: the stage")
+        if name not in self.program.stages:
+            known = ", ".join(self.program.stages) or "none"
+            raise InvalidInput(f"stage {name!r} is not declared; Stages has {known}")
+        self.run.stage = name
+        self._stages.append(name)
 
     def stage_advance(self, stage: Any = None) -> Any:
         if stage is not None:
@@ -140,14 +146,15 @@ class RunOps(Ops):
         after = declared.index(now) + 1 if now else 0
         if after >= len(declared):
             return None
-        self.stage_set(declared[after])
-        return declared[after].encode()
+        following = declared[after].encode()
+        self.stage_set(following)
+        return following
 
     def stage_current(self) -> bytes | None:
         return self.run.stage.encode() or None
 
     def stage_is(self, stage: Any = None) -> bool:
-        return self.run.stage == text(stage)
+        return self.run.stage == word(stage, "Stage.is: the stage")
 
     def stage_history(self) -> Any:
         return self._lua(list(self._stages))
@@ -178,19 +185,19 @@ class RunOps(Ops):
         tool = text(name)
         return self._lua(self.program.call_tool(tool, from_lua(args, tool)))
 
-    def host_call(self, name: Any, args: Any = None) -> Any:
-        tool = text(name)
+    def host_call(self, name: Any = None, args: Any = None) -> Any:
+        tool = word(name, "Host.call: the tool")
         return self._lua(self.program.call_host(tool, from_lua(args, tool)))
 
-    def child_call(self, name: Any, args: Any = None) -> Any:
-        procedure = text(name)
+    def child_call(self, name: Any = None, args: Any = None) -> Any:
+        procedure = word(name, "Procedure.run: the procedure")
         return self._lua(self.program.call_procedure(procedure, from_lua(args, procedure)))
 
     def checkpoint(self, name: Any, fn: Any) -> Any:
         if kind_of(fn) != "function":
             raise InvalidInput("Step.checkpoint takes a function")
 
-        @step(name=text(name))
+        @step(name=word(name, "Step.checkpoint: the name"))
         def body() -> Any:
             return from_lua(self.vm.call(fn), "the result of the checkpoint")
 
@@ -262,17 +269,17 @@ class RunOps(Ops):
         return int(self.run.random() * 2**53)
 
     def file_read(self, name: Any = None) -> Any:
-        return self._lua(self.program.file_steps["read"](text(name)))
+        return self._lua(self.program.file_steps["read"](word(name, FILE)))
 
     def file_write(self, name: Any = None, content: Any = None) -> Any:
-        content = from_lua(content, "File.write: the content")
-        return self._lua(self.program.file_steps["write"](text(name), str(content)))
+        write = self.program.file_steps["write"]
+        return self._lua(write(word(name, FILE), word(content, CONTENT)))
 
     def file_exists(self, name: Any = None) -> Any:
-        return self._lua(self.program.file_steps["exists"](text(name)))
+        return self._lua(self.program.file_steps["exists"](word(name, FILE)))
 
     def file_size(self, name: Any = None) -> Any:
-        return self._lua(self.program.file_steps["size"](text(name)))
+        return self._lua(self.program.file_steps["size"](word(name, FILE)))
 
     def messages(self, verb: bytes, *args: Any) -> Any:
         plain = [from_lua(arg, f"MessageHistory.{text(verb)}") for arg in args]
@@ -286,4 +293,4 @@ class RunOps(Ops):
 def _name(key: Any) -> str:
     if not isinstance(key, bytes | int | float) or isinstance(key, bool):
         raise InvalidInput("state needs a name: state.name")
-    return text(key) if isinstance(key, bytes) else f"{key:g}"
+    return text(key) if isinstance(key, bytes) else number_text(key)

@@ -17,7 +17,7 @@ local assert, error, getmetatable, ipairs, load, next = assert, error, getmetata
 local pcall, rawequal, rawget, rawlen, rawset, select = pcall, rawequal, rawget, rawlen, rawset, select
 local setmetatable, tonumber, tostring, type, xpcall = setmetatable, tonumber, tostring, type, xpcall
 local math, string, table, utf8, coroutine, debug = math, string, table, utf8, coroutine, debug
-local find, format, gsub, rep = string.find, string.format, string.gsub, string.rep
+local find, format, gsub, rep, sub = string.find, string.format, string.gsub, string.rep, string.sub
 local concat, insert, move, pack, remove, unpack = table.concat, table.insert, table.move, table.pack, table.remove, table.unpack
 local co_create, co_resume, co_status, co_close = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
 local getinfo, sethook, traceback = debug.getinfo, debug.sethook, debug.traceback
@@ -30,18 +30,26 @@ local PLAIN_MAX = 1000000000
 local RANGE_MAX = 10000000
 local ARGUMENTS_MAX = 8
 local MEMORY = "not enough memory"
+local OWN = "holdfast" -- the name of our own files
 
 -- ── what ends a run ───────────────────────────────────────────────────────────────────────────
 local FATAL = {}
 local fatal = false
+local hook
 
-local function die()
-  fatal = true
+-- From here on a function of the file ends at its first instruction: what Lua still calls (`__close`) can do nothing.
+local function unwind()
+  sethook(hook, "", 1)
   error(FATAL, 0)
 end
 
+local function die()
+  fatal = true
+  unwind()
+end
+
 local function check()
-  if fatal then error(FATAL, 0) end
+  if fatal then unwind() end
 end
 
 local function charge(instructions)
@@ -49,7 +57,33 @@ local function charge(instructions)
   if py.exhausted(instructions) then die() end
 end
 
-local function hook() charge(HOOK_EVERY) end
+function hook()
+  if not fatal then
+    charge(HOOK_EVERY)
+  elseif getinfo(2, "S").short_src ~= OWN then
+    error(FATAL, 0)
+  end
+end
+
+-- The line and file that is being executed; nothing in a tail call, which has no frame.
+local function here()
+  local level = 2
+  while true do
+    local info = getinfo(level, "Sl")
+    if not info then return nil end
+    if info.what ~= "C" and info.short_src ~= OWN then return info.currentline, info.short_src end
+    level = level + 1
+  end
+end
+
+-- An error of our own code, as one of the line that called it.
+local function placed(e)
+  if type(e) ~= "string" then return e end
+  local _, last = find(e, "^holdfast:%d+: ")
+  if not last then return e end
+  local line, file = here()
+  return (line and file .. ":" .. line .. ": " or "") .. sub(e, last + 1)
+end
 
 -- The C library is not interrupted by the hook. What may take it long is refused, or charged before it starts.
 local function charge_steps(steps)
@@ -82,8 +116,8 @@ end
 
 -- What a failed call gives to the file: never a value of Python, and never FATAL.
 local function caught(ok, e, ...)
+  check()
   if ok then return true, e, ... end
-  if fatal then error(FATAL, 0) end
   if is_memory_error(e) then
     py.out_of_memory()
     die()
@@ -100,14 +134,14 @@ local safe = {}
 
 function safe.pcall(f, ...)
   check()
-  return caught(pcall(f, ...))
+  return caught(xpcall(f, placed, ...))
 end
 
 function safe.xpcall(f, handler, ...)
   check()
   return caught(xpcall(f, function(e)
     if fatal or is_memory_error(e) or is_exception(e) then return e end
-    return handler(e)
+    return handler(placed(e))
   end, ...))
 end
 
@@ -381,12 +415,12 @@ globals._G = env
 local function report(e)
   if fatal then return FATAL end
   if is_memory_error(e) or is_exception(e) then return e end
-  local ok, text = pcall(text_of, e)
+  local ok, text = pcall(text_of, placed(e))
   if not ok then text = "an error whose __tostring fails" end
-  return { text, traceback(nil, 2) }
+  return { text, traceback(nil, 2), here() }
 end
 
-local function finished(ok, first, ...)
+local function finished(fn, ok, first, ...)
   if ok then return true, first, ... end
   if fatal then return nil end
   if is_memory_error(first) or is_exception(first) then
@@ -394,14 +428,21 @@ local function finished(ok, first, ...)
     fatal = true
     return nil
   end
-  if type(first) == "table" then return false, first[1], first[2] end
+  if type(first) == "table" then
+    local text, stack, line = first[1], first[2], first[3]
+    if not line and not find(text, "^[^\n:]+:%d+: ") then -- only tail calls: the line where the function begins is the nearest that is known
+      local info = getinfo(fn, "S")
+      text = info.short_src .. ":" .. info.linedefined .. ": " .. text
+    end
+    return false, text, stack
+  end
   return false, "error in an error handler", ""
 end
 
 local function call(fn, ...)
   if fatal then return nil end
   sethook(hook, "", HOOK_EVERY)
-  return finished(xpcall(fn, report, ...))
+  return finished(fn, xpcall(fn, report, ...))
 end
 
 local function compile(source, name)
@@ -410,9 +451,5 @@ end
 
 return {
   env = env, globals = globals, bridge = bridge, protect = protect, text_of = text_of, pairs = safe.pairs,
-  pcall = safe.pcall, naming = naming, call = call, compile = compile, check = check,
-  line = function(level)
-    local info = getinfo(level + 1, "Sl")
-    return info and info.currentline or 0, info and info.short_src or "?"
-  end,
+  pcall = safe.pcall, naming = naming, call = call, compile = compile, here = here,
 }

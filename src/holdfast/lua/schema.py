@@ -21,6 +21,7 @@ TYPES: Final[dict[str, Any]] = {
     "array": list,
     "object": dict,
 }
+_MEANT: Final[dict[type, str]] = {bool: "true or false", str: "a text", list: "a list"}
 _OPTIONS: Final = ("type", "required", "default", "description", "enum", "items")
 KEY: Final = "idempotency_key"
 
@@ -57,11 +58,11 @@ class Field(Struct, frozen=True):
         if value is None and not self.required:
             return value
         if not _is_a(value, self.type):
-            raise InvalidInput(f"{where}{self.name} must be a {self.type}, not {_shown(value)}")
+            raise InvalidInput(f"{where}{self.name} must be {_a(self.type)}, not {_shown(value)}")
         for number, item in enumerate(value if self.items else (), 1):
             if not _is_a(item, self.items):
                 raise InvalidInput(
-                    f"{where}{self.name}[{number}] must be a {self.items}, not {_shown(item)}"
+                    f"{where}{self.name}[{number}] must be {_a(self.items)}, not {_shown(item)}"
                 )
         if self.enum and value not in self.enum:
             choices = ", ".join(map(repr, self.enum))
@@ -76,8 +77,13 @@ def _is_a(value: Any, kind: str) -> bool:
     return isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aio" else f"a {kind}"
+
+
 def _shown(value: Any) -> str:
-    said = "nil" if value is None else repr(value)
+    plain = value is None or isinstance(value, str | int | float | dict | list)
+    said = "nil" if value is None else repr(value) if plain else _a(kind_of(value))
     return said if len(said) <= 60 else said[:59] + "…"
 
 
@@ -108,7 +114,9 @@ def _field(name: str, given: Any, where: str) -> Field:
         if not isinstance(given_options, dict):
             raise InvalidInput(f'{where} needs a type: field.string{{}} or {{type = "string"}}')
     else:
-        raise InvalidInput(f"{where} must be field.string{{}} or a like, not {_shown(given)}")
+        raise InvalidInput(
+            f"{where} must be field.string{{}} or another field, not {_shown(given)}"
+        )
     options = {k: v for k, v in given_options.items() if not k.startswith("__")}
     unknown = [option for option in options if option not in _OPTIONS]
     if unknown:
@@ -116,10 +124,17 @@ def _field(name: str, given: Any, where: str) -> Field:
     kind = options.get("type")
     if kind not in TYPES:
         raise InvalidInput(f"{where} has the type {kind!r}; known are {', '.join(TYPES)}")
+    for option, wanted in (("required", bool), ("description", str), ("enum", list)):
+        if not isinstance(options.get(option, wanted()), wanted):
+            raise InvalidInput(f"{where}: {option} must be {_MEANT[wanted]}")
     made = Field(
-        name, kind, bool(options.get("required", False)), None, str(options.get("description", "")),
+        name, kind, options.get("required", False), None, options.get("description", ""),
         tuple(options.get("enum", ())), _items(options.get("items"), kind, where),
     )  # fmt: skip
+    if "enum" in options and not (made.enum and all(_is_a(x, kind) for x in made.enum)):
+        raise InvalidInput(f"{where}: enum must be a list of values of type {kind}")
+    if name == KEY and (kind != "string" or made.enum):
+        raise InvalidInput(f"{where} must be a string: Holdfast gives each call its key")
     default = options.get("default")
     if default is None:
         return made
@@ -145,7 +160,7 @@ def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> 
     if not fields and others:
         return values
     wrong = [f"{name} is missing" for name, f in fields.items()
-             if f.required and f.default is None and values.get(name) is None]  # fmt: skip
+             if f.required and f.default is None and values.get(name) is None and name != KEY]  # fmt: skip
     wrong += [f"{name} is unknown" for name in values if name not in fields and not others]
     if wrong:
         raise InvalidInput(

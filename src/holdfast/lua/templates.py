@@ -14,7 +14,7 @@ from holdfast.core import dialogue
 if TYPE_CHECKING:
     from holdfast import Run
 
-_TOKEN: Final = re.compile(r"\{(state|input|params|prepared)((?:\.\w+)+)\}")
+_FIELD: Final = r"\{(state|input|params|prepared)((?:\.\w+)+)\}"
 
 
 def render(run: Run, template: str, known: Mapping[str, Any] | None = None) -> str:
@@ -35,9 +35,9 @@ def render(run: Run, template: str, known: Mapping[str, Any] | None = None) -> s
             )
         return run.format(f"{{{'input' if root == 'params' else root}{path}}}")
 
-    return _TOKEN.sub(filled, template)
+    return re.sub(_FIELD, filled, template)
 
 
 def names_in(template: str, root: str) -> list[str]:
     """The first keys after a root in a template: what `validate` compares with the declared input."""
-    return [path.split(".")[1] for found, path in _TOKEN.findall(template) if found == root]
+    return [path.split(".")[1] for found, path in re.findall(_FIELD, template) if found == root]

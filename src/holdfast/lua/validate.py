@@ -58,18 +58,23 @@ def problems_of(path: Path) -> list[Problem]:
         program = Program(path)
         program.main  # noqa: B018 - or InvalidInput
     except InvalidInput as error:
-        return [_problem(str(error))]
-    words = list(_words(path.read_text(encoding="utf-8")))
+        return [_problem(str(error), path.name)]
+    words = list(_words(program.source.decode("utf-8", "replace")))
     found = [*_unknown_globals(words, program), *_stages(words, program), *_templates(program)]
     return sorted(set(found), key=lambda p: (p.line, p.says))
 
 
-def _problem(said: str) -> Problem:
-    said = said.partition(" cannot be loaded: ")[2] or said
+def _problem(said: str, file: str) -> Problem:
+    said, _, stack = (said.partition(" cannot be loaded: ")[2] or said).partition(
+        "\nstack traceback"
+    )
     place = _PLACE.match(said)
-    if place is None:
-        return Problem(1, said)
-    return Problem(int(place["line"]), place["says"].partition("\nstack traceback")[0])
+    if place is not None and place["file"] == file:
+        return Problem(int(place["line"]), place["says"])
+    required = re.search(
+        rf"{re.escape(file)}:(\d+): ", stack
+    )  # an error in a module that it requires
+    return Problem(int(required[1]) if required else 1, said)
 
 
 def _words(source: str) -> Iterator[_Word]:
@@ -118,8 +123,12 @@ def _assigned(words: list[_Word]) -> set[str]:
 
 
 def _is_assigned(words: list[_Word], n: int) -> bool:
+    """Whether `=` comes after it, or after a list of names that it begins: `a, b = 1, 2`."""
     is_field = n > 0 and words[n - 1].text in (".", ":", "{")
-    return not is_field and n + 1 < len(words) and words[n + 1].text == "="
+    after = [word.text for word in words[n + 1 : n + 60]]
+    while after[:1] == [","] and after[1:2] and after[1].isidentifier():
+        after = after[2:]
+    return not is_field and after[:1] == ["="]
 
 
 def _declared_after(words: list[_Word], n: int) -> Iterator[str]:

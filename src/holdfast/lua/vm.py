@@ -24,8 +24,11 @@ from holdfast.lua.convert import text
 
 MEGABYTE: Final = 1 << 20
 MESSAGE_MAX: Final = 10_000
+OPERATION: Final = 100
+"""What a call of Python counts, in instructions: its own time is not counted."""
 _HERE: Final = Path(__file__).parent
-_PLACE: Final = re.compile(r"^[^\n:]+:(\d+): ")
+_OWN: Final = ("patterns.lua", "stable.lua", "sandbox.lua", "language.lua")
+_PLACE: Final = r"^[^\n:]+:(\d+): "
 
 
 class Limits(Struct, frozen=True):
@@ -54,13 +57,12 @@ CATCHABLE: Final = (CallFailed, InvalidInput, ModelError, OutOfTurns, LuaError)
 
 
 @functools.cache
-def _bytecode(name: str) -> bytes:
-    """One of our own Lua files, compiled once per process: a state is made for every execution."""
+def _bytecodes() -> tuple[bytes, ...]:
+    """Our own Lua files, compiled once per process: a state is made for every execution."""
     compiled = runtime_class()(encoding=None).execute(
-        b'return function(source, name) return string.dump(assert(load(source, name, "t"))) end'
+        b'return function(source) return string.dump(assert(load(source, "=holdfast", "t"))) end'
     )
-    code: bytes = compiled((_HERE / name).read_bytes(), b"=holdfast")
-    return code
+    return tuple(compiled((_HERE / name).read_bytes()) for name in _OWN)
 
 
 def runtime_class() -> Any:
@@ -87,6 +89,7 @@ class Vm:
         self.caught: BaseException | None = None
         """The last error of a Python call that Lua may have caught."""
         self._left, self._ends = limits.instructions, 0.0
+        self._functions: dict[tuple[bytes, str, Any], Any] = {}
         self.lua: Any = runtime_class()(
             encoding=None, source_encoding="utf-8", attribute_filter=_no_attributes, register_eval=False,
             register_builtins=False, unpack_returned_tuples=True, max_memory=limits.memory,
@@ -101,14 +104,11 @@ class Vm:
             py[name.encode()] = self._guarded(op)
         for name, op in own.items():
             py[name.encode()] = op
-        slow, stable = self._own("patterns.lua"), self._own("stable.lua")
-        self.sandbox = self._own("sandbox.lua", py, slow, stable)
-        self.language = self._own("language.lua", self.sandbox)
-        self._call = self.sandbox[b"call"]
-
-    def _own(self, name: str, *args: Any) -> Any:
         load = self.lua.execute(b'return function(code) return load(code, "=holdfast", "b") end')
-        return load(_bytecode(name))(*args)
+        patterns, stable, sandbox, language = map(load, _bytecodes())
+        self.sandbox = sandbox(py, patterns(), stable())
+        self.language = language(self.sandbox)
+        self._call = self.sandbox[b"call"]
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
@@ -119,6 +119,7 @@ class Vm:
         if chunk is None:
             raise LuaError(text(wrong))
         self.call(chunk)
+        self.language[b"set_loaded"]()
 
     def call(self, fn: Any, *args: Any) -> Any:
         """Call a function of Lua; its first result. Raises what must end the run, or LuaError."""
@@ -138,8 +139,15 @@ class Vm:
             return first
         cause, message = self.caught, text(first)[:MESSAGE_MAX]
         error = LuaError(message, _readable(text(more[0]) if more else ""))
-        is_same = cause is not None and _PLACE.sub("", message) == str(cause)
+        is_same = cause is not None and re.sub(_PLACE, "", message) == str(cause)
         raise error from (cause if is_same else None)
+
+    def declared(self, kind: bytes, name: str, key: Any) -> Any:
+        """A function of a declaration: at index 1 what it does, or one that it names."""
+        place = (kind, name, key)
+        if place not in self._functions:
+            self._functions[place] = self.language[b"find"](kind, name.encode())[key]
+        return self._functions[place]
 
     # ── what Lua calls ───────────────────────────────────────────────────────────────────
 
@@ -150,6 +158,7 @@ class Vm:
 
         def guarded(*args: Any) -> tuple[Any, ...]:
             began = time.thread_time()
+            self._left -= OPERATION  # the next hook looks whether it was too many
             try:
                 result = op(*args[:most])
             except CATCHABLE as error:
@@ -199,6 +208,7 @@ def _parameters(op: Callable[..., Any]) -> int | None:
 
 def _message(error: BaseException) -> bytes:
     said = error.message if isinstance(error, LuaError) else str(error)
+    said = said.partition("\nstack traceback:")[0]  # of the tool's body; `holdfast show` has it
     return said.encode("utf-8", "replace")
 
 

@@ -7,7 +7,6 @@ spec can contain is this file, read from top to bottom.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import re
@@ -82,9 +81,9 @@ def _matched(what: str, actual: Any, pattern: str) -> None:
 
 
 def _similar(what: str, actual: Any, text: str, percent: float) -> None:
-    ratio = (
-        0.0 if actual is _NOWHERE else difflib.SequenceMatcher(None, _as_text(actual), text).ratio()
-    )
+    from difflib import SequenceMatcher
+
+    ratio = 0.0 if actual is _NOWHERE else SequenceMatcher(None, _as_text(actual), text).ratio()
     Outcome.expect(
         f"{what} to be {percent:g}% similar to {text!r}", f"{_there(actual)} ({ratio:.0%})", ratio * 100 >= percent
     )  # fmt: skip

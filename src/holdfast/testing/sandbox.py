@@ -16,9 +16,9 @@ import mmap
 import os
 import random
 import re
+import site
 import struct
 import sys
-import sysconfig
 import threading
 import time
 import uuid
@@ -53,10 +53,8 @@ from holdfast.testing.no_contact import refuse_contacts
 LEASE_SECONDS: Final = 3600.0  # dead processes are known to be dead here: no lease has to expire
 
 _OURS: Final = str(Path(holdfast.__file__).parent)
-_LIBRARIES: Final = tuple(
-    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")}
-    | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+_STDLIB: Final = Path(os.__file__).parent
+_LIBRARIES: Final = (str(_STDLIB), str(_STDLIB.resolve()), *site.getsitepackages())
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────

@@ -1,14 +1,13 @@
 '''Specs next to an agent: Gherkin text in `SPEC = """…"""` or in a `.feature` file, read and played.
 
-The parser is Cucumber's own (`gherkin-official`), so Background, Rule, Scenario Outline, tables and doc
-strings mean what they mean everywhere. An unknown sentence is an error before anything runs,
+The parser is Cucumber's own (`gherkin-official`; `outlines.py` says when it is not needed), so Background, Rule, Scenario
+Outline, tables and doc strings mean what they mean everywhere. An unknown sentence is an error before anything runs,
 with its line and the sentences that come closest.
 '''
 
 from __future__ import annotations
 
 import ast
-import difflib
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.mocks import Mocks
 from holdfast.runtime.declare.specs import agent_spec, spec_of
 from holdfast.testing.builtin_steps import ready_sentences
+from holdfast.testing.outlines import Outline, StepLine, outlines_of, plain_outlines
 from holdfast.testing.scenario import RUN_ID, Act, Life, Play, Stage, live_here
 from holdfast.testing.step_matcher import (
     Called,
@@ -115,31 +115,33 @@ def read_spec(
     text: str, file: str, known: list[Sentence], *, first_line: int = 1
 ) -> list[Scenario]:
     """The scenarios of a Gherkin text, outlines expanded, every sentence understood."""
-    parsed = _parsed(text, file, first_line)
-    from gherkin.pickles.compiler import Compiler
-
-    parsed["uri"] = file
-    lines = dict(_locations(parsed))
-    _check_no_lost_sentence(parsed, known, file, first_line)
     scenarios, unknown = [], []
-    for pickle in Compiler().compile(parsed):
+    for outline in _outlines(text, file, known, first_line):
         found = []
-        for step in pickle["steps"]:
-            keyword, number = lines[step["astNodeIds"][0]]
-            place = f"{file}:{number + first_line - 1}"
+        for step in outline.steps:
+            place = f"{file}:{step.line + first_line - 1}"
             try:
-                found.append(_line(place, keyword, step, known))
+                found.append(_line(place, step, known))
             except SpecError as error:
                 unknown.append(str(error))
-        place = f"{file}:{pickle['location']['line'] + first_line - 1}"
+        place = f"{file}:{outline.line + first_line - 1}"
         if not found and not unknown:
-            raise SpecError(f"{place}: scenario {pickle['name']!r} has no steps")
-        scenario = Scenario(pickle["name"], place, tuple(found))
+            raise SpecError(f"{place}: scenario {outline.name!r} has no steps")
+        scenario = Scenario(outline.name, place, tuple(found))
         _check_order(scenario)
         scenarios.append(scenario)
     if unknown:
         raise SpecError("\n".join(dict.fromkeys(unknown)))
     return scenarios
+
+
+def _outlines(text: str, file: str, known: list[Sentence], first_line: int) -> list[Outline]:
+    plain = plain_outlines(text)
+    if plain is not None:
+        return plain
+    parsed = _parsed(text, file, first_line)
+    _check_no_lost_sentence(parsed, known, file, first_line)
+    return outlines_of(parsed)
 
 
 def _parsed(text: str, file: str, first_line: int) -> Any:
@@ -169,18 +171,6 @@ def _parser_error(file: str, first_line: int, error: Any) -> str:
     return f"{file}:{line}: not Gherkin: {said}{hint}"
 
 
-def _locations(node: Any) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Of every step by its id: its keyword and line."""
-    if isinstance(node, dict):
-        if "id" in node and "keyword" in node and "text" in node:
-            yield node["id"], (node["keyword"].strip(), node["location"]["line"])
-        for value in node.values():
-            yield from _locations(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _locations(value)
-
-
 def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first_line: int) -> None:
     """A misspelt keyword below a headline makes Gherkin take a sentence for prose, which is never intended."""
     for node in _nodes(parsed):
@@ -204,24 +194,21 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(value)
 
 
-def _line(place: str, keyword: str, step: Any, known: list[Sentence]) -> Line:
-    said, block = step["text"], _block(step.get("argument"))
-    fits = []
-    for candidate in known:
-        values = candidate.match(said)
-        if values is not None:
-            fits.append((candidate, values))
-    if not fits:
+def _line(place: str, step: StepLine, known: list[Sentence]) -> Line:
+    said, block = step.said, _block(step.argument)
+    # The most exact one that fits is meant; the patterns of the others are not even compiled.
+    candidates = sorted(filter(lambda x: x.may_match(said), known), key=lambda x: -x.weight)
+    fits = ((x, values) for x in candidates if (values := x.match(said)) is not None)
+    sentence, values = next(fits, (None, {}))
+    if sentence is None:
         raise SpecError(f"{place}: {_unknown(said, known)}")
-    fits.sort(key=lambda fit: fit[0].weight, reverse=True)
-    sentence, values = fits[0]
     if sentence.has_block:
         if block is None:
             raise SpecError(f"{place}: {said!r} needs a table or a text in triple quotes below it")
         values["block"] = block
     elif block is not None:
         raise SpecError(f"{place}: {said!r} takes no table or text below it")
-    return Line(place, keyword, said, sentence, values)
+    return Line(place, step.keyword, said, sentence, values)
 
 
 def _block(argument: Any) -> Any:
@@ -235,7 +222,9 @@ def _block(argument: Any) -> Any:
 
 def _unknown(said: str, known: list[Sentence]) -> str:
     texts = {_as_said(sentence.text, said): sentence.text for sentence in known}
-    close = difflib.get_close_matches(said, texts, CLOSE_ONES, 0.5)
+    from difflib import get_close_matches
+
+    close = get_close_matches(said, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {texts[one]}" for one in close)
     if not hint:
         return f"unknown sentence: {said}\n  the known ones:" + "".join(
@@ -329,7 +318,9 @@ def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
     known = cast.tools | plain
     for name in play.mocks:
         if name not in known and name not in cast.tools and not _may_be_elsewhere(name, cast):
-            close = difflib.get_close_matches(name, known, 1)
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SpecError(
                 f"{scenario.place}: {name!r} is mocked, but there is no step, tool or function of that "

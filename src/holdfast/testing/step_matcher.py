@@ -36,6 +36,8 @@ _KINDS: Final = {
     "word": r'"[^"]*"|[^\s"]+', "int": r"-?\d+", "number": r"-?\d+(?:\.\d+)?", "value": r".+",
 }  # fmt: skip
 
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz'-/"
+
 
 class Unmet(AssertionError):
     """What a spec expects did not come true."""
@@ -65,11 +67,13 @@ class Sentence(Struct, frozen=True):
         """How much of it is literal: of two that fit, the more exact one is meant."""
         return len(re.sub(r"\{[^}]*\}", "", self.text))
 
+    def may_match(self, said: str) -> bool:
+        """Whether it has all words of the pattern: few sentences do, and the pattern need not be compiled."""
+        words = _words_of(said)
+        return not any(words.isdisjoint(one) for one in _literal_words(self.text))
+
     def match(self, said: str) -> dict[str, Any] | None:
-        words = set(said.lower().rstrip(":").split())
-        if not all(words & one for one in _literal_words(self.text)):
-            return None  # so for most sentences, and their patterns need not be compiled
-        found = self.regex.fullmatch(said.strip())
+        found = self.regex.fullmatch(said.strip()) if self.may_match(said) else None
         if found is None:
             return None
         kinds = dict(re.findall(r"\{(\w+)(?::(\w+))?\}", self.text))
@@ -83,11 +87,16 @@ def _regex(text: str) -> re.Pattern[str]:
     return re.compile("".join(map(_part, parts)) + end, re.IGNORECASE)
 
 
+@functools.lru_cache(maxsize=1)
+def _words_of(said: str) -> frozenset[str]:
+    return frozenset(said.lower().rstrip(":").split())
+
+
 @functools.cache
-def _literal_words(text: str) -> list[set[str]]:
+def _literal_words(text: str) -> list[list[str]]:
     """The words that a sentence always contains; for each, its alternatives (`tool/step`)."""
-    words = text.rstrip(":").split()
-    return [set(w.lower().split("/")) for w in words if re.fullmatch(r"[\w'-]+(?:/[\w'-]+)*", w)]
+    words = text.rstrip(":").lower().split()
+    return [word.split("/") for word in words if word.strip(_LETTERS) == ""]
 
 
 def _part(part: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from holdfast.core.fold import fold
 from holdfast.core.plain import to_plain
@@ -22,12 +23,11 @@ FIELDS: Final = ("text", "input", "result", "error", "state")
 """What can be searched; `text` is all of the others."""
 SHORT: Final = 200
 """A log of up to so many events is compared with the words before it is folded."""
-_UNESCAPED: Final = re.compile(r"[\w .@+-]*")
+_UNESCAPED: Final = r"[\w .@+-]*"
 """Words that JSON writes as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """The parts of a run that are searched, as plain JSON values."""
 
     input: Any
@@ -60,7 +60,7 @@ def read_content(store: Store, run_id: str, words: Iterable[str]) -> Content | N
 
 
 def _may_contain(log: str, word: str) -> bool:
-    return _UNESCAPED.fullmatch(word) is None or word.casefold() in log
+    return re.fullmatch(_UNESCAPED, word) is None or word.casefold() in log
 
 
 def _content(state: RunState) -> Content:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from holdfast.errors import InvalidInput
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
@@ -31,7 +32,7 @@ READ_SECONDS: Final = 0.12
 PAGE: Final = 500
 PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
 """How what people are asked for starts, in `RunRow.waiting_for`."""
-_AGE: Final = re.compile(r"(\d+)(m|h|d|w)")
+_AGE: Final = r"(\d+)(m|h|d|w)"
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS: Final = (
     "status", "agent", "parent", "id", "worker", "waiting", "since", "before", "version", *FIELDS,
@@ -52,8 +53,7 @@ class Term(NamedTuple):
         return self.key.partition(".")[0] in FIELDS
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Runs, newest first, with the status that is shown. `next` is the cursor of the next page.
 
     `stopped`: the search looked at as many runs (`looked`) as it may and did not fill the page; `next` continues it.
@@ -105,7 +105,7 @@ def _check_statuses(words: tuple[str, ...], place: int) -> None:
 
 
 def _age_us(words: tuple[str, ...], place: int) -> int:
-    match = _AGE.fullmatch(words[0]) if len(words) == 1 else None
+    match = re.fullmatch(_AGE, words[0]) if len(words) == 1 else None
     if match is None:
         raise InvalidInput(
             f"position {place + 1} of the search takes an age such as 30m, 24h or 7d, not {','.join(words)!r}"

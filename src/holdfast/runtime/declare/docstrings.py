@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 _HEADING: Final = re.compile(
     r"(args|arguments|parameters|params|returns?|raises|yields?|examples?|notes?)(:?)", re.I
@@ -16,8 +17,7 @@ _SPHINX: Final = re.compile(r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)$")
 _FIELD: Final = re.compile(r":\w[^:]*:")
 
 
-@dataclass(slots=True)
-class _Section:
+class _Section(Struct):
     """Some lines of a docstring and the heading above them; underlined in the style of NumPy."""
 
     heading: str = ""

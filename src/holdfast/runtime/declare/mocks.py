@@ -14,7 +14,6 @@ asks for approvals; see `testing/sandbox.py` and `dry_fork.py` for how a mock is
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import json
@@ -99,7 +98,9 @@ def mock_of(name: str, given: Any) -> Mock:
 def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     unknown = [str(key) for key in given if key not in known]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], known, 1)
+        from difflib import get_close_matches
+
+        close = get_close_matches(unknown[0], known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
             f"{what} has {unknown[0]!r}, which is unknown; known are {', '.join(known)}{hint}"
