@@ -138,21 +138,21 @@ MUTANTS = (
         "core/entry.py::Entry.is_cut_off",
         "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
         "return False",
-        ("tests/runtime/test_cut_off.py",),
+        ("tests/runtime/test_cancelled_calls.py",),
     ),
     Mutant(
         "a wait that the code gave up is over in time when it is replayed",
         "runtime/call/waits.py::_give_up",
         "wait_ended(at, entry, CUT, above)",
         'wait_ended(at, entry, "time")',
-        ("tests/runtime/test_cut_off.py", "-k", "gave_up"),
+        ("tests/runtime/test_cancelled_calls.py", "-k", "gave_up"),
     ),
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
         "runtime/log/session.py::Session.is_ending",
         "return self.torn or self.stopped is not None",
         "return False",
-        ("tests/runtime/test_cut_off.py", "-k", "outside"),
+        ("tests/runtime/test_cancelled_calls.py", "-k", "outside"),
     ),
     Mutant(
         "the fence is not checked where the append is committed",
@@ -367,7 +367,7 @@ MUTANTS = (
         "agents/llm.py::LLMAgent._question",
         "declared = step(name=self._step_name, retry=self._retry, outside=outside)",
         "declared: Any = lambda fn: fn",
-        ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "something_else_each_time"),
+        ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "replies_differently_each_time"),
     ),
     Mutant(
         "under a coarser checkpoint strategy an effect begins before its intent is committed",

@@ -93,7 +93,7 @@ def said(words: list[str], folder: Path, **more: str) -> str:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) and value[0].endswith(".py") else "",
 )  # fmt: skip
-def test_an_example_does_what_it_says(words: list[str], lines: list[str], tmp_path: Path) -> None:
+def test_an_example_does_what_its_docstring_states(words: list[str], lines: list[str], tmp_path: Path) -> None:
     shown = said([str(EXAMPLES / words[0]), *words[1:]], tmp_path)
 
     assert [] == [line for line in lines if line not in shown], shown
@@ -112,7 +112,7 @@ def test_the_lessons_agent_has_at_most_30_lines() -> None:
     assert len((EXAMPLES / "lesson.py").read_text(encoding="utf-8").splitlines()) <= 30
 
 
-def test_the_research_goes_on_where_it_was_without_searching_twice(tmp_path: Path) -> None:
+def test_the_research_continues_where_it_was_without_searching_twice(tmp_path: Path) -> None:
     """But for the search that was under way when the power failed."""
     shown = said([str(EXAMPLES / "research.py")], tmp_path)
     after = shown.partition("Another process")[2]

@@ -81,7 +81,7 @@ def test_a_path_where_none_can_be_is_refused(hf: Holdfast, query: str, says: str
         hf.search(query)
 
 
-def test_a_search_that_takes_too_long_is_cut_says_so_and_is_continued(
+def test_a_search_that_takes_too_long_stops_early_reports_it_and_can_be_continued(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page looks at one run at least, so it ends."""

@@ -444,7 +444,7 @@ def test_the_core_is_pure(name: str) -> None:
 
 
 @each_module
-def test_every_module_says_what_it_is(module: Module) -> None:
+def test_every_module_has_a_docstring(module: Module) -> None:
     """The first thing in a file is a docstring: what it is, and where useful what it is not."""
     assert ast.get_docstring(module.tree)
 

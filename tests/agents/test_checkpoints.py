@@ -171,7 +171,7 @@ def test_the_table_in_the_docs_is_what_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_kill_costs_more_than_the_table_in_the_docs_says(strategy: Any, tmp_path: Path) -> None:
+def test_no_kill_repeats_more_than_the_table_in_the_docs_states(strategy: Any, tmp_path: Path) -> None:
     """The commits are as it says; of the kills, some: the night takes all."""
     _, table, _ = table_in_the_docs()
     (row,) = [line for line in table.splitlines() if line.startswith(f"| `{strategy}`")]
@@ -285,7 +285,7 @@ def test_what_came_from_outside_is_seen_at_the_same_place_on_replay(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_loop_that_goes_on_sees_what_came_from_outside_where_it_saw_it_first(
+def test_a_resumed_loop_sees_a_patch_from_outside_where_it_saw_it_first(
     strategy: Any, hf: Holdfast
 ) -> None:
     seen: dict[int, list[list[Any]]] = {}
@@ -417,7 +417,7 @@ def test_snapshots_beyond_the_newest_few_or_too_old_go_but_never_the_newest(tmp_
         assert [5] == left()
 
 
-def test_a_loop_keeps_as_many_snapshots_as_its_checkpoint_says(
+def test_a_loop_keeps_as_many_snapshots_as_its_checkpoint_declares(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "SNAPSHOT_BYTES", 1)
@@ -546,7 +546,7 @@ def test_a_child_run_that_is_too_old_holds_its_parent_until_a_person_overrides_i
         assert 1 == hf.run(parent, id="r")
 
 
-def test_a_failed_run_is_checked_before_it_is_resumed_and_not_before_its_failure_is_told(
+def test_a_failed_run_is_checked_before_it_is_resumed_and_not_before_its_failure_is_reported(
     tmp_path: Path,
 ) -> None:
     def failing(version: str) -> Any:
@@ -616,7 +616,7 @@ def test_a_run_of_a_version_that_its_agent_continues_is_resumed_here_and_by_work
         ("on_state_change", []),
     ],
 )
-def test_a_model_agent_ends_an_iteration_with_each_turn_and_commits_as_its_strategy_says(
+def test_a_model_agent_ends_an_iteration_with_each_reply_and_commits_by_its_strategy(
     strategy: Any, commits: list[str], tmp_path: Path
 ) -> None:
     """A turn that only reads, one that acts, and the answer."""
@@ -640,7 +640,7 @@ def test_a_model_agent_ends_an_iteration_with_each_turn_and_commits_as_its_strat
     ]
 
 
-def test_a_cancelled_run_is_not_resumed_and_the_error_says_what_to_do(hf: Holdfast) -> None:
+def test_a_cancelled_run_is_not_resumed_and_the_error_has_advice(hf: Holdfast) -> None:
     with pytest.raises(RunWaiting):
         hf.run(waiting(), id="r")
     hf.cancel("r")

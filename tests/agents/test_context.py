@@ -32,7 +32,7 @@ def look(what: str) -> str:
     cap=st.none() | st.integers(0, 100),
     unit=st.sampled_from(["bytes", "tokens"]),
 )  # fmt: skip
-def test_a_slice_is_never_longer_than_its_cap_and_says_how_long_it_is(
+def test_a_slice_is_never_longer_than_its_cap_and_reports_its_length(
     goal: str, questions: list[str], facts: list[Fact], contents: list[Any], limit: int, cap: int | None, unit: str
 ) -> None:  # fmt: skip
     blobs = {str(i): data for i, (_, data, _) in enumerate(contents)}

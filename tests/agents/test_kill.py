@@ -36,7 +36,7 @@ def test_a_loop_killed_at_some_boundaries_ends_as_if_nothing_had_happened(
 
 @pytest.mark.usefixtures("many_snapshots")
 @pytest.mark.parametrize("scenario", loop_scenarios.ALL[:3:2], ids=lambda s: s.name)
-def test_a_loop_that_goes_on_from_snapshots_ends_as_if_nothing_had_happened(
+def test_a_loop_resumed_from_snapshots_ends_as_if_nothing_had_happened(
     scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     make = on_sqlite(tmp_path)

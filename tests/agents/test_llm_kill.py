@@ -134,7 +134,7 @@ def test_killed_at_some_boundaries_each_effect_happens_once(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-def test_under_a_coarser_checkpoint_strategy_each_effect_happens_once_all_the_same(
+def test_under_a_coarser_checkpoint_strategy_each_effect_still_happens_once(
     strategy: Any, provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     """Answers may be asked for again; what an effect rests on never."""
@@ -143,7 +143,7 @@ def test_under_a_coarser_checkpoint_strategy_each_effect_happens_once_all_the_sa
     assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=3, stride=13) >= 2
 
 
-def test_a_model_that_says_something_else_each_time_is_held_to_what_was_recorded(
+def test_a_model_that_replies_differently_each_time_is_held_to_its_recorded_replies(
     provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     """Arguments come only from the recorded answer, keys never from the model's words."""
@@ -231,7 +231,7 @@ def test_an_async_model_killed_at_every_boundary_lets_each_effect_happen_once(
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @every_kind
-def test_a_moody_model_killed_at_every_boundary_is_held_to_what_was_recorded(
+def test_a_nondeterministic_model_killed_at_every_boundary_is_held_to_its_recorded_replies(
     kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore, record_property: Count
 ) -> None:
     assert kill(kind.scenario(provider, "moody"), make_store, ledger, record_property) >= 20

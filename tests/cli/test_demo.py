@@ -90,7 +90,7 @@ def test_the_demo_does_not_touch_an_earlier_one(told: Told) -> None:
     assert before == (folder / "calendar.jsonl").read_bytes()
 
 
-def test_the_demo_tells_its_story_in_order_and_in_colour(told: Told) -> None:
+def test_the_demo_prints_its_steps_in_order_and_in_colour(told: Told) -> None:
     """Killed at step 6, resumed at step 6, one invite."""
     story = ["nine steps", "kill -9 before it is recorded", "Killed.", "step 6 of 9, invite; 1–5 committed",
              "Another process resumes it", "completed", "ok: onboard-ada",
@@ -110,7 +110,7 @@ def test_the_page_that_the_demo_offers_is_that_of_its_store(told: Told) -> None:
     assert (0, "") == (done.returncode, done.stderr if done.returncode else "")
 
 
-def test_what_the_demo_suggests_to_try_next_works_as_it_stands(told: Told) -> None:
+def test_the_commands_that_the_demo_suggests_work_as_printed(told: Told) -> None:
     """The calendar is gone: looking and replaying need it no more."""
     lines = told.text.partition("Try next:")[2].splitlines()
     go, *suggested = [line.strip() for line in lines if line.startswith("    ")]

@@ -111,7 +111,7 @@ def forged(lines: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("run_id", ["done", "failed", "approval", "question", "signal", "doubt"])
-def test_a_forged_run_cannot_steer_the_terminal_of_who_looks_at_it(
+def test_a_forged_run_cannot_steer_the_terminal_that_shows_it(
     run_id: str, world: Path, tmp_path: Path
 ) -> None:
     exported = real(world, "export", run_id, "--db", "runs.db").stdout.splitlines()

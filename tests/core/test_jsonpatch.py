@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[Any, Any, int, str]] = {
 
 
 @pytest.mark.parametrize("case", APPENDIX.values(), ids=APPENDIX.keys())
-def test_a_patch_gives_what_the_rfc_says(case: tuple[Any, list[Any], Any]) -> None:
+def test_a_patch_gives_the_result_of_the_rfc(case: tuple[Any, list[Any], Any]) -> None:
     """The cases of appendix A, and those that the text describes."""
     document, patch, expected = case
 

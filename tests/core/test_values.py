@@ -1003,7 +1003,7 @@ def test_digests_name_exact_bytes() -> None:
     assert "e3b0c44298fc1c149afbf4c8996fb924" == values.digest(b"")
 
 
-def test_the_core_knows_pydantic_only_if_somebody_else_does() -> None:
+def test_the_core_uses_pydantic_only_if_it_is_already_imported() -> None:
     """It is not imported for values that have nothing to do with it."""
     script = (
         "import sys; from holdfast.core.values import Codec; "

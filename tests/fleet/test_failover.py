@@ -125,7 +125,7 @@ def paid(ledger: Ledger, run_id: str) -> list[int]:
 
 
 @pytest.mark.postgres
-def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
+def test_runs_whose_acknowledged_events_a_failover_lost_stop_with_the_reason(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     with (

@@ -205,7 +205,7 @@ def test_workers_keep_the_number_of_runs_of_an_agent_together(
     assert (list(range(8)), 8, ROOM_FOR) == (results, room.came, room.most)
 
 
-def test_urgent_runs_come_first_and_nothing_waits_for_ever(fleet: list[Holdfast]) -> None:
+def test_urgent_runs_come_first_and_no_run_waits_forever(fleet: list[Holdfast]) -> None:
     hf = fleet[0]
     order = [("low", -5), ("normal", 0), ("urgent", 5)]
     for name, priority in order:
@@ -254,7 +254,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_a_run_whose_turn_is_far_away_leaves_memory_and_keeps_its_turn(
+def test_a_run_with_a_long_wait_for_its_turn_is_suspended_and_keeps_its_turn(
     store: Store, clock: ManualClock
 ) -> None:
     """Two tools that name the same limit share it; who came first goes first, one an hour."""
@@ -269,7 +269,7 @@ def test_a_run_whose_turn_is_far_away_leaves_memory_and_keeps_its_turn(
     assert [["r0"], ["r0", "r1"], ["r0", "r1", "r2"], ["r0", "r1", "r2", "r3"]] == ended
 
 
-def test_a_run_that_waits_for_its_turn_says_so_and_a_crash_loses_no_more_than_a_turn(
+def test_a_run_waiting_for_its_turn_shows_it_and_a_crash_loses_at_most_one_turn(
     store: Store, clock: ManualClock
 ) -> None:
     class Crash(BaseException):

@@ -191,7 +191,7 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
     assert "call_doubted" not in kinds[kinds.index("call_resolved") :]
 
 
-def test_a_run_that_crashed_while_it_was_undone_still_says_why_it_failed(url: str) -> None:
+def test_a_run_that_crashed_while_it_was_undone_still_reports_why_it_failed(url: str) -> None:
     """Its deadline passed; the first process died in the middle of the undo."""
     world: list[str] = []
 

@@ -410,7 +410,7 @@ def test_a_check_that_finds_nothing_lets_the_call_run(home: Any) -> None:
     assert [x.how for x in of_kind(hf, "r", e.CallResolved)] == ["retry"]
 
 
-def test_a_check_can_say_that_it_was_done_with_no_result(home: Any) -> None:
+def test_a_check_can_report_that_a_call_happened_without_a_result(home: Any) -> None:
     ran: list[str] = []
     main = checked_agent(lambda key: Done(None), ran)
     home.crash(main, "r", "after book")
@@ -642,7 +642,7 @@ def test_a_transactional_tool_that_commits_or_fails_by_itself_fails_alike_on_bot
         ("DO $$ BEGIN EXECUTE 'SELECT multiple commands multiple'; END $$", "syntax error"),
     ],
 )
-def test_on_postgresql_a_tool_that_sends_two_statements_at_once_is_told_so_whatever_the_language(
+def test_on_postgresql_two_statements_in_one_execute_are_refused_whatever_the_servers_language(
     postgres_dsn: str, statement: str, says: str
 ) -> None:
     """Not by the words of the server's message, which is translated."""
@@ -908,7 +908,7 @@ def test_a_call_that_its_worker_is_still_making_cannot_be_resolved(home: Any) ->
 
 
 @pytest.mark.parametrize("by_callable", [False, True])
-def test_on_doubt_retry_repeats_and_says_that_the_policy_did(home: Any, by_callable: bool) -> None:
+def test_on_doubt_retry_repeats_the_call_and_records_the_policy_as_the_reason(home: Any, by_callable: bool) -> None:
     ran: list[int] = []
     asked: list[str] = []
 

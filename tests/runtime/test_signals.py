@@ -313,7 +313,7 @@ def test_a_signal_wins_over_a_time_that_is_up_if_it_came_first(home: Any, clock:
 # ── timers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_far_timer_leaves_memory_and_survives_a_restart(home: Any, clock: Any) -> None:
+def test_a_long_timer_suspends_the_run_and_survives_a_restart(home: Any, clock: Any) -> None:
     ran: list[str] = []
 
     @step
@@ -476,7 +476,7 @@ def test_an_async_agent_waits_the_same_way(home: Any, clock: Any) -> None:
     assert home.open().run(main, id="r") == [1, None, False]
 
 
-def test_a_signal_that_is_not_named_in_a_wait_stays_in_the_mail(home: Any) -> None:
+def test_a_signal_that_is_not_named_in_a_wait_stays_in_the_inbox(home: Any) -> None:
     hf = home.open()
     waits(hf, one_signal)
     hf.signal("r", "other", 1)

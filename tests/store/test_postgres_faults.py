@@ -257,7 +257,7 @@ class _Echo(socketserver.BaseRequestHandler):
             self.request.sendall(said)
 
 
-def test_somebody_else_on_the_servers_port_is_waited_out_like_a_server_that_is_away() -> None:
+def test_another_program_on_the_servers_port_is_treated_like_an_unavailable_server() -> None:
     """While a server restarts its port is free for others; nobody knows yet that it will not come back."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as stranger:
         serving = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
@@ -272,7 +272,7 @@ def test_somebody_else_on_the_servers_port_is_waited_out_like_a_server_that_is_a
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_whoever_opens_a_store_while_its_server_restarts_gets_it_or_is_told_to_wait(
+def test_opening_a_store_while_its_server_restarts_succeeds_or_raises_store_unavailable(
     killable_postgres: PostgresServer, immediate: bool
 ) -> None:
     """Nothing else: a worker that is told anything else ends."""
@@ -626,7 +626,7 @@ def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
     assert [["x"], ["x"]] == [one.texts() for one in logs]
 
 
-def test_a_run_that_somebody_locks_holds_up_no_other(
+def test_a_locked_run_delays_no_other_run(
     store: PostgresStore, postgres_dsn: str
 ) -> None:
     """FAULTS 42: a typed error for that run; the rest of its batch is written."""
@@ -680,7 +680,7 @@ def test_an_event_that_the_server_refuses_fails_alone(
         logs[1].append("full")
 
 
-def test_closing_leaves_no_connection_of_one_who_is_still_at_work(postgres_dsn: str) -> None:
+def test_closing_leaves_no_connection_of_a_call_in_progress(postgres_dsn: str) -> None:
     """As of a tool that outlived its worker's time of grace."""
     store = PostgresStore(postgres_dsn)
     with store._pool.link() as busy:
@@ -868,7 +868,7 @@ def test_a_newer_schema_is_refused_and_left_alone(postgres_dsn: str, opened: Ope
         PostgresStore(postgres_dsn)
 
 
-def test_a_schema_of_somebody_else_is_refused(postgres_dsn: str) -> None:
+def test_a_schema_owned_by_another_role_is_refused(postgres_dsn: str) -> None:
     """Its tables are not ours to touch."""
     admin(postgres_dsn, "CREATE SCHEMA holdfast", "CREATE TABLE holdfast.runs (id int)")
 
@@ -897,7 +897,7 @@ def restricted(postgres_dsn: str) -> Iterator[tuple[str, str]]:
     admin(postgres_dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-def test_a_role_without_rights_is_told_what_it_needs(
+def test_a_role_without_rights_gets_an_error_that_lists_what_it_needs(
     restricted: tuple[str, str], postgres_dsn: str, opened: Open
 ) -> None:
     """FAULTS 49: at the start, whether there is a schema already or not."""
@@ -955,7 +955,7 @@ def test_a_server_without_fsync_is_refused_unless_it_is_named(opened: Open) -> N
 
 
 @pytest.mark.parametrize("path", ["evil", "evil, pg_catalog"])
-def test_nobody_can_put_a_function_of_his_in_our_way(
+def test_a_function_of_another_role_on_the_search_path_is_never_called(
     path: str, postgres_dsn: str, opened: Open
 ) -> None:
     """FAULTS 49: another search_path, with tables and functions that bear our names; also in front of the

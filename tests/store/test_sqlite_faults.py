@@ -133,7 +133,7 @@ def test_a_failed_sync_breaks_the_store_until_it_is_opened_again(
 
 
 @needs_strace
-def test_a_worker_whose_disk_fails_ends_and_says_so_and_another_one_goes_on(tmp_path: Path) -> None:
+def test_a_worker_whose_disk_fails_ends_with_an_error_and_another_one_continues(tmp_path: Path) -> None:
     """It must not write again (FAULTS 23), so whoever looks after it is told, and may start a new one."""
     faults = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=3+")
     path = tmp_path / "a.db"
@@ -268,7 +268,7 @@ def test_a_full_disk_refuses_intents_and_still_takes_their_receipts(
         assert sqlite_file.RESERVE_BYTES == (disk / "a.db-reserve").stat().st_size
 
 
-def test_without_room_for_the_reserve_no_intent_is_written(
+def test_without_space_for_the_reserve_no_intent_is_written(
     small_disk: Callable[[int], Path],
 ) -> None:
     """The disk is too small from the first append on; what has happened can be told all the same."""
@@ -644,7 +644,7 @@ def test_no_durability_at_all_cannot_be_had(level: str, path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_using_a_closed_store_raises_an_error(path: Path) -> None:
     """Reading and writing alike; closing twice is fine."""
     store = SQLiteStore(path)
     run = Log(store)

@@ -67,7 +67,7 @@ def line_of(fn: Callable[..., Any], text: str) -> str:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_a_planted_fault_is_found_with_its_lines_and_a_remedy(
+def test_a_fault_is_found_with_its_lines_and_a_remedy(
     agent: Callable[..., Any],
     kind: str,
     called_at: tuple[Callable[..., Any], str] | None,
@@ -93,7 +93,7 @@ def test_a_planted_fault_is_found_with_its_lines_and_a_remedy(
     [(wrong.appends_in_a_step, wrong.write_line), (wrong.appends_in_plain_code, wrong.appends_in_plain_code)],
     ids=lambda value: value.__name__,
 )  # fmt: skip
-def test_a_real_effect_that_nobody_declared_is_seen_where_it_happens(
+def test_an_undeclared_effect_is_reported_where_it_happens(
     agent: Callable[..., Any], body: Callable[..., Any], tmp_path: Path, explored: Explored
 ) -> None:
     """Without any mock: by what the process does to the world."""
@@ -135,7 +135,7 @@ def test_a_right_agent_passes(
     assert report.boundaries >= 8
 
 
-def test_the_boundary_at_which_it_was_seen_is_said_in_words(explored: Explored) -> None:
+def test_the_boundary_of_a_fault_is_described_in_words(explored: Explored) -> None:
     (fault,) = explored(wrong.missing_key).faults
 
     assert "after the intent of charge is recorded" == fault.killed
@@ -177,7 +177,7 @@ def test_every_crash_sees_the_same_time_chance_and_ids(
     assert 602 <= first["passed"] < 603
 
 
-def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(
+def test_the_fixture_fails_the_test_and_reports_what_a_crash_would_do(
     crash_everywhere: Callable[..., Report],
 ) -> None:
     with pytest.raises(

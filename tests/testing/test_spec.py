@@ -125,7 +125,7 @@ def one(body: str) -> Verdict:
         ("the recap should be about hi", "the recap should be about money"),
     ],
 )  # fmt: skip
-def test_a_sentence_is_true_or_says_what_was_expected_and_what_was(true: str, false: str) -> None:
+def test_a_step_passes_or_reports_what_was_expected_and_what_was_found(true: str, false: str) -> None:
     holds = one(f"    When the procedure runs\n    Then {true}\n")
     fails = one(f"    When the procedure runs\n    Then {false}\n")
 
@@ -195,7 +195,7 @@ def test_people_signals_and_time_are_supplied_while_it_runs() -> None:
     assert (True, "") == (verdict.ok, verdict.problem + verdict.actual)
 
 
-def test_a_run_that_nobody_answers_waits_and_can_be_decided_later() -> None:
+def test_a_run_without_a_decision_waits_and_can_be_decided_later() -> None:
     waits, rejected = played(
         "  Background:\n    Given the input to is sam\n    When the agent runs\n"
         "  Scenario: waits\n    Then the run should wait for approval of send_email\n"
@@ -236,7 +236,7 @@ def test_a_rerun_keeps_the_state() -> None:
         ("Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n", ["f.feature:3", "takes no table"]),
     ],
 )  # fmt: skip
-def test_a_spec_that_nobody_understands_is_refused_with_its_line(
+def test_a_spec_with_an_unknown_step_is_refused_with_its_line(
     spec: str, says: list[str]
 ) -> None:
     with pytest.raises(SpecError) as caught:
@@ -259,7 +259,7 @@ def test_a_spec_that_nobody_understands_is_refused_with_its_line(
         ("When the agent runs\n    Then the stage should be ready\n", "unknown stage 'ready'"),
     ],
 )  # fmt: skip
-def test_a_scenario_about_what_is_not_there_says_so(body: str, says: str) -> None:
+def test_a_scenario_about_something_that_does_not_exist_fails_with_the_reason(body: str, says: str) -> None:
     verdict = one(f"    {body}")
 
     assert not verdict.ok
@@ -319,7 +319,7 @@ def devops(run: Run) -> str:
 """
 
 
-def test_a_model_answers_with_texts_and_tool_calls_as_the_spec_says() -> None:
+def test_a_mocked_model_replies_with_the_texts_and_tool_calls_of_the_spec() -> None:
     names = module_of(MODEL_AGENT)
     cast = Cast(
         {"devops": names["devops"]},

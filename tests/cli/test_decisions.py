@@ -35,7 +35,7 @@ def test_approve_without_a_yes_changes_nothing(shell: Shell, input: str, said: s
     assert before == shell.log("r1")
 
 
-def test_reject_is_told_to_the_agent(shell: Shell) -> None:
+def test_a_rejection_is_passed_to_the_agent(shell: Shell) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
     assert (
         "rejected"
@@ -46,7 +46,7 @@ def test_reject_is_told_to_the_agent(shell: Shell) -> None:
     assert [] == shell.lines("sent")
 
 
-def test_a_second_decision_is_refused_and_told_the_first(shell: Shell) -> None:
+def test_a_second_decision_is_refused_and_the_error_shows_the_first(shell: Shell) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
     shell("approve", "r1", "--yes", "--by", "ann")
     before = shell.log("r1")
@@ -187,7 +187,7 @@ def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
     assert "cancelled" == shell.json("show", "r1")["status"]
 
 
-def test_a_cancelled_run_waits_for_a_worker_and_then_says_once_that_it_was_cancelled(
+def test_a_cancelled_run_waits_for_a_worker_and_then_reports_once_that_it_was_cancelled(
     shell: Shell,
 ) -> None:
     shell.run("asking", "r1", code=1)
@@ -201,7 +201,7 @@ def test_a_cancelled_run_waits_for_a_worker_and_then_says_once_that_it_was_cance
     assert said.startswith("run r1 cancelled by ann: no need\n")
 
 
-def test_undo_takes_back_what_was_done_and_says_so_before(shell: Shell) -> None:
+def test_undo_lists_what_it_will_undo_and_then_undoes_it(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
     asked = shell("undo", "r1", input="y\n")

@@ -133,7 +133,7 @@ def diverge(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> str:
     return shell("resume", "ways.py", "r1", code=1).stderr
 
 
-def test_after_a_divergence_show_says_what_to_do_about_it(
+def test_after_a_divergence_show_prints_what_to_do(
     here: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverge(here, monkeypatch)
