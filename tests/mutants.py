@@ -367,7 +367,13 @@ MUTANTS = (
         "agents/llm.py::LLMAgent._question",
         "declared = step(name=self._step_name, retry=self._retry, outside=outside)",
         "declared: Any = lambda fn: fn",
-        ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "replies_differently_each_time"),
+        (
+            "tests/agents/test_llm_kill.py",
+            "-m",
+            "not nightly",
+            "-k",
+            "replies_differently_each_time",
+        ),
     ),
     Mutant(
         "under a coarser checkpoint strategy an effect begins before its intent is committed",

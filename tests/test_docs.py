@@ -145,9 +145,7 @@ def test_commands_are_distinguished_from_their_output_and_may_span_lines() -> No
     ("output", "same"),
     [("  +0.1  step 1   done\n", True), (" +14.1  step 1   done\n", True), ("  +0.1  step 2   done\n", False)],
 )  # fmt: skip
-def test_output_may_differ_at_an_ellipsis_and_in_its_blanks(
-    output: str, same: bool
-) -> None:
+def test_output_may_differ_at_an_ellipsis_and_in_its_blanks(output: str, same: bool) -> None:
     assert same is pages.is_shown("  …  step 1  done", output)
 
 

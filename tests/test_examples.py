@@ -93,7 +93,9 @@ def said(words: list[str], folder: Path, **more: str) -> str:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) and value[0].endswith(".py") else "",
 )  # fmt: skip
-def test_an_example_does_what_its_docstring_states(words: list[str], lines: list[str], tmp_path: Path) -> None:
+def test_an_example_does_what_its_docstring_states(
+    words: list[str], lines: list[str], tmp_path: Path
+) -> None:
     shown = said([str(EXAMPLES / words[0]), *words[1:]], tmp_path)
 
     assert [] == [line for line in lines if line not in shown], shown

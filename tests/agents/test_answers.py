@@ -238,7 +238,9 @@ def test_a_cut_answer_that_an_older_version_recorded_is_not_executed_either(
     assert [] == wiped
 
 
-def test_the_failure_contains_the_partial_reply_of_the_model(provider: Provider, hf: Holdfast) -> None:
+def test_the_failure_contains_the_partial_reply_of_the_model(
+    provider: Provider, hf: Holdfast
+) -> None:
     model, _ = model_of("openai", provider, "half")
     with pytest.raises(RunFailed, match="'The answer is'"):
         hf.run(agent_of(model), "Clean up", id="r")

@@ -171,7 +171,9 @@ def test_the_table_in_the_docs_is_what_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_kill_repeats_more_than_the_table_in_the_docs_states(strategy: Any, tmp_path: Path) -> None:
+def test_no_kill_repeats_more_than_the_table_in_the_docs_states(
+    strategy: Any, tmp_path: Path
+) -> None:
     """The commits are as it says; of the kills, some: the night takes all."""
     _, table, _ = table_in_the_docs()
     (row,) = [line for line in table.splitlines() if line.startswith(f"| `{strategy}`")]

@@ -262,7 +262,9 @@ def test_a_rejection_ends_the_run_where_that_is_wanted(hf: Holdfast) -> None:
         hf.run(main, "Go", id="r")
 
 
-def test_a_call_in_doubt_waits_for_a_person_and_is_not_reported_as_a_failure(tmp_path: Path) -> None:
+def test_a_call_in_doubt_waits_for_a_person_and_is_not_reported_as_a_failure(
+    tmp_path: Path,
+) -> None:
     class Crash(BaseException):
         """The process ends here."""
 

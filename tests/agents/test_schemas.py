@@ -105,7 +105,9 @@ def test_a_schema_contains_names_types_defaults_and_docstring_texts() -> None:
         (look, {"when", "card"}),
     ],
 )
-def test_parameters_that_the_runtime_fills_in_are_not_in_the_schema(fn: Any, shown: set[str]) -> None:
+def test_parameters_that_the_runtime_fills_in_are_not_in_the_schema(
+    fn: Any, shown: set[str]
+) -> None:
     assert shown == set(tool_use(fn).schema.parameters["properties"])
 
 

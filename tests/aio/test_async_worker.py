@@ -137,7 +137,7 @@ def test_a_cancelled_worker_releases_its_runs_before_it_ends(url: str, which: ob
 
     asyncio.run(main())
 
-    assert [("given back", "r")] == [(report.status, report.run_id) for report in reports]
+    assert [("released", "r")] == [(report.status, report.run_id) for report in reports]
 
 
 def test_a_loop_that_ends_ends_its_worker_and_leaves_no_lease(url: str) -> None:

@@ -188,7 +188,9 @@ def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell
         ("leaves.py", "cannot be loaded: SystemExit: 0 (line 2)"),
     ],
 )
-def test_a_file_that_cannot_be_run_is_refused_with_the_reason(shell: Shell, target: str, said: str) -> None:
+def test_a_file_that_cannot_be_run_is_refused_with_the_reason(
+    shell: Shell, target: str, said: str
+) -> None:
     (shell.folder / "broken.py").write_text("def f(:")
     (shell.folder / "raises.py").write_text("x = 1\n1 / 0\n")
     (shell.folder / "empty.py").write_text("x = 1\n")

@@ -168,7 +168,9 @@ def test_doctor_refuses_a_store_of_a_newer_holdfast_and_leaves_it_alone(own_worl
 
 @pytest.mark.parametrize("content", [b"my shopping list " * 100, b"SQLite format 3\0" + bytes(4096)],
                          ids=["text", "zeros"])  # fmt: skip
-def test_a_file_that_is_not_a_store_is_refused_and_left_unchanged(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_left_unchanged(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "runs.db").write_bytes(content)
 
     for verb in ("list", "doctor"):

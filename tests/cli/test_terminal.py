@@ -66,7 +66,9 @@ def test_a_rejection_at_the_prompt_is_passed_to_the_agent(terminal: Open, folder
     assert "rejected by" in session.text
 
 
-def test_later_at_the_prompt_leaves_the_run_waiting_and_prints_the_command(terminal: Open, folder: Path) -> None:
+def test_later_at_the_prompt_leaves_the_run_waiting_and_prints_the_command(
+    terminal: Open, folder: Path
+) -> None:
     session = terminal("run", "agents.py:asking", "--id", "r1")
     session.expect("Which colour?")
     session.expect("answer (empty: later)")

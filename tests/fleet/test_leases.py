@@ -162,7 +162,7 @@ def endless(run: Run) -> None:
 def test_workers_that_were_asked_to_stop_do_not_count_against_a_run(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """However often it was given back without getting on; workers that vanish do count."""
+    """However often it was released without progress; workers that vanish do count."""
     NEVER.clear()
     with Holdfast(url_of(kind, request, tmp_path), agents=[endless]) as hf:
         hf.start(endless, id="r")

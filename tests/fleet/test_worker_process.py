@@ -96,7 +96,7 @@ def test_a_run_whose_call_outlasts_the_grace_time_is_released_as_after_a_crash(
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
 
-    assert "given back" in told
+    assert "released" in told
     row = hf.store.get("r")
     assert row is not None
     assert ("pending", "") == (row.status, row.owner)
@@ -170,9 +170,7 @@ def test_a_run_that_a_worker_may_not_execute_is_left_for_others_and_reported_onc
     assert "started with version '1', this worker runs '2'" in told
 
 
-def test_a_worker_claims_an_abandoned_run_within_two_leases(
-    fleet: Workers, hf: Holdfast
-) -> None:
+def test_a_worker_claims_an_abandoned_run_within_two_leases(fleet: Workers, hf: Holdfast) -> None:
     """While it works, not only at its start."""
     lease = 5  # two of them leave a busy machine time to be late
     fleet.start("--lease", str(lease))

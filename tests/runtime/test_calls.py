@@ -404,7 +404,9 @@ def test_a_failed_run_raises_and_executes_nothing(home: Any) -> None:
     assert len(ran.calls) == 1
 
 
-def test_resume_of_a_failed_run_continues_from_the_failed_step_with_fresh_attempts(home: Any) -> None:
+def test_resume_of_a_failed_run_continues_from_the_failed_step_with_fresh_attempts(
+    home: Any,
+) -> None:
     ran = Counter()
     broken = [True]
 
@@ -1176,9 +1178,7 @@ def test_a_tool_in_a_branch_that_is_under_way_when_another_branch_fails_is_recor
 
 
 @pytest.mark.parametrize("how", ["gather", "taskgroup", "map", "tasks"])
-def test_one_resume_retries_every_branch_that_failed(
-    home: Any, how: str
-) -> None:
+def test_one_resume_retries_every_branch_that_failed(home: Any, how: str) -> None:
     broken, ran = [True], Counter()
 
     @step

@@ -333,9 +333,7 @@ def test_with_several_calls_in_doubt_a_decision_must_name_one(home: Any, clock: 
     assert sorted(hf.resume("r")) == [1, 2]
 
 
-def test_a_late_decision_about_a_finished_call_gets_the_same_error(
-    home: Any, clock: Any
-) -> None:
+def test_a_late_decision_about_a_finished_call_gets_the_same_error(home: Any, clock: Any) -> None:
     hf = home.open(asks)
     write_steps(hf.store, asks, "r", 300, look, n=300)
     clock.advance(1)

@@ -908,7 +908,9 @@ def test_a_call_that_its_worker_is_still_making_cannot_be_resolved(home: Any) ->
 
 
 @pytest.mark.parametrize("by_callable", [False, True])
-def test_on_doubt_retry_repeats_the_call_and_records_the_policy_as_the_reason(home: Any, by_callable: bool) -> None:
+def test_on_doubt_retry_repeats_the_call_and_records_the_policy_as_the_reason(
+    home: Any, by_callable: bool
+) -> None:
     ran: list[int] = []
     asked: list[str] = []
 
@@ -1266,7 +1268,7 @@ def test_ctrl_c_inside_a_tool_is_not_recorded_as_failed(
     assert of_kind(hf, "r", e.CallFailed) == []
     assert call_of(hf, "r").status == "in_doubt"
     with pytest.raises(RunWaiting, match="may or may not"):
-        home.open().run(main, id="r")  # and the lease was given back
+        home.open().run(main, id="r")  # and the lease was released
 
 
 def test_ctrl_c_inside_a_step_lets_it_run_again(home: Any) -> None:

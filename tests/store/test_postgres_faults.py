@@ -626,9 +626,7 @@ def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
     assert [["x"], ["x"]] == [one.texts() for one in logs]
 
 
-def test_a_locked_run_delays_no_other_run(
-    store: PostgresStore, postgres_dsn: str
-) -> None:
+def test_a_locked_run_delays_no_other_run(store: PostgresStore, postgres_dsn: str) -> None:
     """FAULTS 42: a typed error for that run; the rest of its batch is written."""
     admin(postgres_dsn, "ALTER ROUTINE holdfast.append_events SET lock_timeout = '100ms'")
     logs = [Log(store, "a"), Log(store, "b"), Log(store, "c")]

@@ -125,7 +125,9 @@ def one(body: str) -> Verdict:
         ("the recap should be about hi", "the recap should be about money"),
     ],
 )  # fmt: skip
-def test_a_step_passes_or_reports_what_was_expected_and_what_was_found(true: str, false: str) -> None:
+def test_a_step_passes_or_reports_what_was_expected_and_what_was_found(
+    true: str, false: str
+) -> None:
     holds = one(f"    When the procedure runs\n    Then {true}\n")
     fails = one(f"    When the procedure runs\n    Then {false}\n")
 
@@ -199,7 +201,7 @@ def test_a_run_without_a_decision_waits_and_can_be_decided_later() -> None:
     waits, rejected = played(
         "  Background:\n    Given the input to is sam\n    When the agent runs\n"
         "  Scenario: waits\n    Then the run should wait for approval of send_email\n"
-        "  Scenario: rejected\n    When somebody rejects\n    And the agent runs again\n"
+        "  Scenario: rejected\n    When the request is rejected\n    And the agent runs again\n"
         "    Then the run should fail with somebody\n"
     )
 
@@ -236,9 +238,7 @@ def test_a_rerun_keeps_the_state() -> None:
         ("Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n", ["f.feature:3", "takes no table"]),
     ],
 )  # fmt: skip
-def test_a_spec_with_an_unknown_step_is_refused_with_its_line(
-    spec: str, says: list[str]
-) -> None:
+def test_a_spec_with_an_unknown_step_is_refused_with_its_line(spec: str, says: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         read_spec(spec, "f.feature", ready_sentences())
 
@@ -259,7 +259,9 @@ def test_a_spec_with_an_unknown_step_is_refused_with_its_line(
         ("When the agent runs\n    Then the stage should be ready\n", "unknown stage 'ready'"),
     ],
 )  # fmt: skip
-def test_a_scenario_about_something_that_does_not_exist_fails_with_the_reason(body: str, says: str) -> None:
+def test_a_scenario_about_something_that_does_not_exist_fails_with_the_reason(
+    body: str, says: str
+) -> None:
     verdict = one(f"    {body}")
 
     assert not verdict.ok

@@ -46,6 +46,7 @@ from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.exec.resumable import CHECKS
 from holdfast.store.base import Store
+from holdfast.store.opening import open_store
 from holdfast.waiting import WaitingFor
 from holdfast.words.advice import advice, command
 
@@ -85,7 +86,8 @@ def _budget(given: tuple[str, ...]) -> Budget | None:
 
 
 def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
-    return Holdfast(url, agents=loaded.agents.values(), options=Options(lease_seconds=lease))
+    store = open_store(url, retry=False)
+    return Holdfast(store, agents=loaded.agents.values(), options=Options(lease_seconds=lease))
 
 
 @contextmanager

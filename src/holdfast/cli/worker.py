@@ -23,6 +23,7 @@ from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import Schedule
+from holdfast.store.opening import open_store
 
 LOOK_SECONDS = 0.1
 OPENING_SECONDS = 60.0
@@ -204,15 +205,18 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
 def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
     """The store, waited for if its server is restarting: a worker that gives up then would be missed."""
     end = time.monotonic() + OPENING_SECONDS
+    reported = False
     while True:
         try:
-            return Holdfast(url, agents=agents, options=options)
+            return Holdfast(open_store(url, retry=False), agents=agents, options=options)
         except StoreRefused:
             raise
         except StoreUnavailable as error:
             if time.monotonic() > end:
                 raise
-            click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
+            if not reported:
+                click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
+            reported = True
             time.sleep(OPENING_PAUSE_SECONDS)
 
 
@@ -255,7 +259,7 @@ def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_i
     """
     agent = load(target).chosen()
     values = _input(agent, given)
-    with Holdfast(url) as hf:
+    with Holdfast(open_store(url, retry=False)) as hf:
         made = hf.schedule(
             agent,
             cron=cron,

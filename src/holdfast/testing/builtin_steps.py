@@ -267,18 +267,18 @@ def signal_is_sent(play: Play, name: str, value: Any = None) -> None:
     play.acts.append(Act("signal", name=name, value=value))
 
 
-@sentence("somebody approves", on="play")
-def somebody_approves(play: Play) -> None:
+@sentence("the request is approved", on="play")
+def is_approved(play: Play) -> None:
     play.acts.append(Act("decide", value=Answer("approval", True)))
 
 
-@sentence("somebody rejects", on="play")
-def somebody_rejects(play: Play) -> None:
+@sentence("the request is rejected", on="play")
+def is_rejected(play: Play) -> None:
     play.acts.append(Act("decide", value=Answer("approval", False)))
 
 
-@sentence("somebody answers {value:value}", on="play")
-def somebody_answers(play: Play, value: Any) -> None:
+@sentence("the question is answered with {value:value}", on="play")
+def is_answered(play: Play, value: Any) -> None:
     play.acts.append(Act("decide", value=Answer("answer", value)))
 
 

@@ -60,7 +60,7 @@ _log: Final = logging.getLogger("holdfast.worker")
 class Report:
     """Something that a worker has to say.
 
-    `status` is what became of a run: completed, failed, cancelled, waiting, given back, or left (this
+    `status` is what became of a run: completed, failed, cancelled, waiting, released, or left (this
     worker may not go on with it); or `unknown` for a kind of runs that it may not run at all.
     """
 
@@ -338,7 +338,7 @@ class Worker:
         self._engine.let_go(list(left.values()))
         for row in left.values():
             detail = "it was inside a call when the grace period ended"
-            self._say(Report("given back", row.agent, row.id, detail=detail))
+            self._say(Report("released", row.agent, row.id, detail=detail))
 
 
 def _is_the_stores_fault(outcome: BaseException | None) -> bool:
@@ -357,10 +357,10 @@ def _status(outcome: BaseException | None, *, stopping: bool) -> str:
         case RunFailed():
             return "failed"
         case asyncio.CancelledError() if stopping:  # the event loop of an async worker is closing
-            return "given back"
+            return "released"
         case RunWaiting(waits=waits):
             is_released = stopping and any(x.kind == "worker" for x in waits)
-            return "given back" if is_released else "waiting"
+            return "released" if is_released else "waiting"
         case _:
             return "left"
 

@@ -237,7 +237,7 @@ def a_run_that_only_shows_signs_of_life_does_not_get_on(bench: Bench) -> None:
     same(1, bench.claimed().claims)
 
 
-def a_run_that_was_given_back_is_not_counted_against(bench: Bench) -> None:
+def a_run_that_was_released_is_not_counted_against(bench: Bench) -> None:
     """Its worker lives; unless that says that it died of the run."""
     bench.create()
     for _ in range(3):
