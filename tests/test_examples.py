@@ -138,7 +138,7 @@ def test_a_recap_whose_process_is_killed_is_sent_once(kill_at: int, tmp_path: Pa
 def test_a_journey_whose_process_is_killed_leaves_nothing_booked(
     kill_at: int, tmp_path: Path
 ) -> None:
-    """While it books, and while it takes back; and the agency saw every key once."""
+    """While it books, and while it undoes; and the agency saw every key once."""
     home = {"BOOKING_HOME": str(tmp_path)}
     killed = run(["-c", KILLED, str(kill_at), str(EXAMPLES / "booking.py")], tmp_path, **home)
     assert -signal.SIGKILL == killed.returncode, killed.stdout + killed.stderr

@@ -245,7 +245,7 @@ def test_a_refusing_network_accepts_no_connection_until_it_heals(proxy: Proxy) -
 
 
 def test_a_black_hole_is_silent_and_delivers_after_it_heals(dsn: str, proxy: Proxy) -> None:
-    """No error and no progress while it lasts; then the client goes on as if nothing had been."""
+    """No error and no progress while it lasts; then the client continues as if nothing had been."""
     dark, committed = threading.Event(), threading.Event()
 
     def write() -> None:

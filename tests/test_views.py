@@ -1,4 +1,4 @@
-"""What people see is the log, whatever is kept beside it."""
+"""What people see is the log, whatever is kept next to it."""
 
 from __future__ import annotations
 

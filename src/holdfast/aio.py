@@ -492,12 +492,12 @@ class AsyncHoldfast:
 
     async def search(
         self, query: str, *, limit: int = 50, cursor: int | None = None
-    ) -> views.Found:
+    ) -> views.SearchResult:
         """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
         cut (`stopped`) is continued with `cursor=found.next`."""
         return await self._read(Holdfast.search, query, limit=limit, cursor=cursor)
 
-    async def verify(self, run_id: str) -> views.Verdict:
+    async def verify(self, run_id: str) -> views.Verification:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return await self._read(Holdfast.verify, run_id)
 

@@ -393,12 +393,14 @@ class Holdfast:
             self.store, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
         ).runs
 
-    def search(self, query: str, *, limit: int = 50, cursor: int | None = None) -> views.Found:
+    def search(
+        self, query: str, *, limit: int = 50, cursor: int | None = None
+    ) -> views.SearchResult:
         """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
         cut (`stopped`) is continued with `cursor=found.next`."""
         return views.search(self.store, query, limit=limit, cursor=cursor)
 
-    def verify(self, run_id: str) -> views.Verdict:
+    def verify(self, run_id: str) -> views.Verification:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return views.verify(self.store, run_id)
 

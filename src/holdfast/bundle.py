@@ -4,7 +4,7 @@
     {"seq": 0, "time": …, "epoch": …, "kind": …, "data": "…", "hash": "…"}   one for each event
     {"blob": "<hash>", "data": "<base64>"}                 one for each value kept next to the log
 
-A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
+An imported file is untrusted data: its shape, its chain, every event and every hash are
 checked before anything is written, what the first line claims is taken from the log instead, and a
 run that had not ended is paused. Nothing of it becomes code.
 

@@ -222,7 +222,7 @@ def test_what_a_model_of_ones_own_reports_counts_as_well(
 def test_a_cut_answer_that_an_older_version_recorded_is_not_executed_either(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Versions before 0.2 recorded it as a success and went on to the tools."""
+    """Versions before 0.2 recorded it as a success and continued with the tools."""
     from holdfast.agents import llm
 
     cut = Reply(tool_calls=(ToolRequest("1", "wipe", '{"disk": "a"}'),), finish="length")

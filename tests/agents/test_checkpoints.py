@@ -267,7 +267,7 @@ def test_what_came_from_outside_is_seen_at_the_same_place_on_replay(
         found: list[Any] = []
         seen.append(found)
         think("a")
-        if len(seen) == 1:  # somebody else does, while it runs for the first time
+        if len(seen) == 1:  # someone else does, while it runs for the first time
             hf.patch("r", {"word": "new"})
         for text in "bcd":
             think(text)
@@ -460,7 +460,7 @@ def test_a_run_that_is_too_old_is_not_resumed_unless_that_is_asked_for(tmp_path:
             with pytest.raises(NotResumable, match="age check failed") as refused:
                 again()
             assert "hf.resume('r', override=['age'])" in str(refused.value)
-        hf.signal("r", "go", 1)  # somebody has written to it: it lives
+        hf.signal("r", "go", 1)  # someone has written to it: it lives
 
         assert 1 == hf.resume("r", override=["age"])
 

@@ -133,7 +133,7 @@ def test_other_constraints_are_the_users_own() -> None:
 
 
 def test_the_stored_form_is_read_too() -> None:
-    """As it stands in logs, and as `to_json` wrote it before."""
+    """As it is in logs, and as `to_json` wrote it before."""
     state = AgentState.begin("x").with_plan([PlanStep("a", "doing")]).with_fact("k", 1)
     assert state == AgentState.from_json(state.stored())
 

@@ -213,7 +213,7 @@ def test_messages_are_shaped_for_either_provider_from_inside_a_run(hf: Holdfast)
 
 
 def test_a_big_message_can_be_read_before_it_is_committed(hf: Holdfast) -> None:
-    """What was noted and is not yet in the store is there for the code all the same."""
+    """What was noted and is not yet in the store is there for the code anyway."""
     big = "x" * 100_000
 
     @agent

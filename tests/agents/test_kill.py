@@ -1,4 +1,4 @@
-"""A loop that is killed anywhere goes on from its last committed state, under every strategy."""
+"""A loop that is killed anywhere continues from its last committed state, under every strategy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ every_scenario = pytest.mark.parametrize("scenario", loop_scenarios.ALL, ids=lam
 
 @pytest.fixture
 def many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop goes on from its log as long as that is short; here from a snapshot as soon as it can."""
+    """A loop continues from its log as long as that is short; here from a snapshot as soon as it can."""
     monkeypatch.setattr(checkpoints, "SNAPSHOT_BYTES", 1)
 
 

@@ -52,7 +52,7 @@ def fail(why: str, idempotency_key: str = "") -> None:
 
 @tool
 def fire() -> str:
-    """Nobody may repeat it."""
+    """No one may repeat it."""
     return "fired"
 
 
@@ -140,7 +140,7 @@ def test_an_agent_can_be_the_tool_of_another(hf: Holdfast) -> None:
 
 
 def test_a_run_continues_when_instructions_change_and_keeps_its_first_ones(hf: Holdfast) -> None:
-    """A person may take days to approve; nobody's run should be lost to a better wording meanwhile."""
+    """A person may take days to approve; no one's run should be lost to a better wording meanwhile."""
     lines = (call("clean", days=7), "Done.")
     with pytest.raises(RunWaiting):
         hf.run(devops(*lines, instructions="Old.", approve=["external_action"]), "Go", id="r")
@@ -324,7 +324,7 @@ async def look_async(disk: str) -> str:
 
 
 def test_tools_of_both_kinds_are_called_at_the_same_time(hf: Holdfast) -> None:
-    """Each waits for the other: one after the other they would wait for ever."""
+    """Each waits for the other: one after the other they would wait forever."""
     here = threading.Barrier(2, timeout=120)
 
     @step
@@ -406,7 +406,7 @@ def test_a_model_that_reports_no_usage_is_charged_for_the_tools_and_calls_in_its
         hf.run(LLMAgent(run_id, model=Silent(), tools=tools), "Go", id=run_id)
     none, told = (hf.get(run_id).usage.input_tokens for run_id in ("none", "look"))
 
-    assert none > 200  # the call that it made stands in its second prompt
+    assert none > 200  # the call that it made is in its second prompt
     assert told > none + 2 * 20  # and each prompt describes the tool
 
 
@@ -535,7 +535,7 @@ def test_a_scripted_answer_that_was_cut_short_fails_like_a_real_one(hf: Holdfast
     ],
 )
 def test_a_lone_surrogate_in_a_models_text_is_replaced(hf: Holdfast, said: str, kept: str) -> None:
-    """Cut off in the middle of a character by a token limit: the run goes on."""
+    """Cut off in the middle of a character by a token limit: the run continues."""
     seen: list[str] = []
     bot = devops(say(said, call("look")), said, on_text=seen.append)
 

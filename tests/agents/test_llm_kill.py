@@ -1,4 +1,4 @@
-"""A model agent that is killed anywhere goes on where it stopped: questions may be asked again, effects
+"""A model agent that is killed anywhere continues where it stopped: questions may be asked again, effects
 never happen again."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUICK = Retry(attempts=6, initial=0.001, jitter=0)
 
 
 def brain(model: str, turn: int, results: list[str]) -> Said:
-    """Two effects at once, then one that nobody may repeat, then an answer; `moody` never says the same."""
+    """Two effects at once, then one that no one may repeat, then an answer; `moody` never says the same."""
     whom = f"person-{random.SystemRandom().randrange(10**9)}" if "moody" in model else "sam"
     if turn == 1:
         return {
@@ -100,7 +100,7 @@ class Kind:
     on_text: Callable[[str], None] | None = None
 
     def scenario(self, provider: Provider, mood: str = "calm", **options: Any) -> Scenario:
-        """A clerk on a model that nobody else asks; `moody` never says the same."""
+        """A clerk on a model that no one else asks; `moody` never says the same."""
         clerk = LLMAgent(
             "clerk", model=self.model(provider.url, f"{mood}-{uuid.uuid4().hex[:6]}"), retry=QUICK,
             instructions="Do it.", tools=[read_notes, send, book, pay_once], on_text=self.on_text, **options,

@@ -45,7 +45,7 @@ def search(text: str) -> str:
 
 
 def counting(until: int, calls: list[int], **options: Any) -> Callable[..., Any]:
-    """A loop that comes round `until` times, with one step in each iteration."""
+    """A loop that iterates `until` times, with one step in each iteration."""
     limit = options.pop("max_iterations", 10**6)
 
     @loop(max_iterations=limit, **options)
@@ -431,7 +431,7 @@ def test_a_fork_of_a_loop_goes_its_own_way_from_a_step(hf: Holdfast) -> None:
     hf.fork("r", 3, id="f")
     forked = hf.resume("f")
 
-    assert [3, 4, 5] == calls  # it goes on in the iteration of that step
+    assert [3, 4, 5] == calls  # it continues in the iteration of that step
     assert original.memory.notes == forked.memory.notes
 
 

@@ -94,7 +94,7 @@ opened: list[ClientModel] = []
 
 @pytest.fixture(autouse=True)
 def _close_models() -> Iterator[None]:
-    """A connection that nobody closes is found by the garbage collector, in some other test."""
+    """A connection that no one closes is found by the garbage collector, in some other test."""
     yield
     while opened:
         opened.pop().close()

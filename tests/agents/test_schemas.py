@@ -1,4 +1,4 @@
-"""A model is told what a tool takes, and what it gives back is read strictly."""
+"""A model is told what a tool takes, and what it returns is read strictly."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Told(NamedTuple):
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """One demo for all tests of this file."""
     folder = tmp_path_factory.mktemp("demo") / "it's here, überall"
-    # Somebody's own settings must not lead the demo into their store, nor decide whether it crashes.
+    # Someone's own settings must not lead the demo into their store, nor decide whether it crashes.
     env = {"HOLDFAST_URL": "/nowhere/at.db", "HOLDFAST_DEMO_CALENDAR": "http://127.0.0.1:9"}
     session = Terminal(folder.parent, HOLDFAST, "demo", "--folder", str(folder), **env)
     try:

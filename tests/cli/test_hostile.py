@@ -55,7 +55,7 @@ def test_escape_sequences_in_data_never_reach_the_screen(shell: Shell) -> None:
         )
 
 
-# -- a log that somebody made to harm ------------------------------------------------------------
+# -- a log that someone made to harm ------------------------------------------------------------
 
 TRICK = "\x1b[2J\x1b]0;x\x07\x9b2J\u202e\u200b\r\n\x7f"
 GOLDEN = json.loads((Path(__file__).parents[1] / "core" / "golden_events.json").read_text())

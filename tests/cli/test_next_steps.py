@@ -157,7 +157,7 @@ def test_each_way_out_of_a_divergence_works_as_printed(
     if way == 0:
         monkeypatch.delenv("CHANGED")
 
-    paste(line, code=1)  # it goes on to where it waits
+    paste(line, code=1)  # it continues with where it waits
 
     here("signal", "r1", "payment", "paid")
     assert "paid" == here.json("resume", "ways.py", "r1")["result"]

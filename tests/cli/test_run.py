@@ -139,7 +139,7 @@ def test_what_an_agent_prints_does_not_spoil_the_json(shell: Shell) -> None:
 
 
 def test_sigterm_leaves_a_run_that_can_be_resumed(shell: Shell) -> None:
-    """As a service manager stops it: like Ctrl-C, with the command to go on."""
+    """As a service manager stops it: like Ctrl-C, with the command to continue."""
     words = [HOLDFAST, "run", "agents.py:patient", "--id", "r1", "--db", str(shell.db)]
     with Door(shell.folder / "go"):
         process = subprocess.Popen(words, cwd=shell.folder, env=environment(), text=True,

@@ -206,7 +206,7 @@ def test_gc_by_age_and_by_count_deletes_only_what_has_ended(own_world: Path) -> 
 
 
 def test_a_run_moves_to_another_store_through_a_pipe(world: Path, tmp_path: Path) -> None:
-    """Chained as it was; what had not ended is paused, and waits for somebody who trusts it."""
+    """Chained as it was; what had not ended is paused, and waits for someone who trusts it."""
     for run_id, status in (("done", "completed"), ("question", "paused")):
         packed = real(world, "export", run_id, "--db", "runs.db").stdout
         taken = real(tmp_path, "import", "-", "--json", "--db", "new.db", input=packed)

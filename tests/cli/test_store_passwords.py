@@ -161,7 +161,7 @@ def failing(run: Run) -> None:
 def test_a_command_in_an_error_of_python_has_all_of_the_url_but_the_password(
     store: str, as_keywords: bool, tmp_path: Path
 ) -> None:
-    """The user and the options too, or it would connect as somebody else."""
+    """The user and the options too, or it would connect as someone else."""
     given = f"{store}?application_name=a%20b"
     if as_keywords:
         given = conninfo.make_conninfo(given)

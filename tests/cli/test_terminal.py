@@ -1,4 +1,4 @@
-"""The installed command at a pseudo-terminal: only there is somebody asked, only there is Ctrl-C a
+"""The installed command at a pseudo-terminal: only there is someone asked, only there is Ctrl-C a
 key, and only there is colour. What a command tells people to type is typed, as it stands.
 """
 
@@ -31,7 +31,7 @@ def shown(folder: Path, run_id: str) -> Any:
 
 
 def commands(said: str) -> list[str]:
-    """The commands that stand on lines of their own, without what is said beside them."""
+    """The commands that are on lines of their own, without what is said next to them."""
     return [line.split("   ")[0] for line in re.findall(r"^  (holdfast .*)$", said, re.M)]
 
 
@@ -39,7 +39,7 @@ def commands(said: str) -> list[str]:
 
 
 def test_run_asks_for_an_approval_on_the_spot(terminal: Open, folder: Path) -> None:
-    """It shows the exact arguments, takes the decision with its reason, and goes on."""
+    """It shows the exact arguments, takes the decision with its reason, and continues."""
     session = terminal("run", "agents.py:careful", "--id", "r1", "--param", "to=sam")
     session.expect('"to": "sam"')
     session.expect("approve?")
@@ -241,7 +241,7 @@ def test_run_prints_each_step_while_it_is_executed(terminal: Open, folder: Path)
 def test_a_worker_shows_on_a_terminal_how_many_runs_are_under_way_and_what_became_of_others(
     terminal: Open, folder: Path
 ) -> None:
-    """The count stands on one line, which is cleared for every line that stays."""
+    """The count is on one line, which is cleared for every line that stays."""
     patient = load(str(folder / "agents.py")).agents["patient"]
     with Holdfast(folder / "runs.db") as hf:
         hf.start(patient, id="p1")

@@ -492,7 +492,7 @@ def test_what_does_not_fit_the_declared_type_is_refused_on_reading(
 
 
 class Opaque:
-    """A class that nobody knows how to read."""
+    """A class that no one knows how to read."""
 
 
 @pytest.mark.parametrize(
@@ -983,7 +983,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", HOSTILE_BYTES, ids=lambda data: ascii(data)[:30])
 def test_hostile_bytes_are_read_as_data_or_refused(data: bytes) -> None:
-    """A dict that looks like somebody's tag is a dict."""
+    """A dict that looks like someone's tag is a dict."""
     try:
         value = decode(data)
     except NotStorable:

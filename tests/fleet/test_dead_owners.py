@@ -1,4 +1,4 @@
-"""A lease whose owner was a process on this machine that is dead has ended: nobody waits for its time."""
+"""A lease whose owner was a process on this machine that is dead has ended: no one waits for its time."""
 
 from __future__ import annotations
 

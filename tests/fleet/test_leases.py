@@ -225,7 +225,7 @@ def one_slow_call(run: Run) -> str:
 def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease has ended because the store was away; it goes on with the run when that has ended here."""
+    """Its lease has ended because the store was away; it continues with the run when that has ended here."""
     BEGUN.clear()
     GO_ON.clear()
     with Holdfast(

@@ -36,7 +36,7 @@ ROOM_FOR = 2
 
 
 class Room:
-    """Counts who is inside at the same time. Each stays until somebody else was turned away meanwhile, and
+    """Counts who is inside at the same time. Each stays until someone else was turned away meanwhile, and
     those who come first until all who ask for a place have been answered: one too many would be let in."""
 
     def __init__(self, visits: int = 0, askers: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A worker dies, and its runs go on elsewhere; a worker that only seemed dead can do no harm."""
+"""A worker dies, and its runs continue elsewhere; a worker that only seemed dead can do no harm."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
     url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     """Nothing in that process can renew the lease. Another worker takes the run; what the first one did is
-    refused as a receipt and kept as evidence, and the run goes on when somebody has decided."""
+    refused as a receipt and kept as evidence, and the run continues when someone has decided."""
     with (
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=0.8) as fleet,

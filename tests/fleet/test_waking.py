@@ -90,7 +90,7 @@ def processes(url: str, tmp_path: Path) -> Iterator[Workers]:
 def test_ten_thousand_waiting_runs_cost_no_thread_task_or_connection(
     url: str, processes: Workers
 ) -> None:
-    """A worker process counts what it has open, without them and beside them."""
+    """A worker process counts what it has open, without them and next to them."""
     with Holdfast(url) as hf:
         worker = processes.start("--concurrency", "4")
         counts = [hf.start(fleet_agents.census).result(timeout=PATIENCE_SECONDS) for _ in range(8)]

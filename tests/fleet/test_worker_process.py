@@ -1,5 +1,5 @@
 """Workers as processes of their own, on both stores: they take what is due, in files and modules; and
-when they are told to stop they give back what is under way, so that others go on at once.
+when they are told to stop they release what is under way, so that others continue at once.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def test_a_worker_waits_for_a_server_that_restarts_and_not_for_one_that_refuses(
         hasty = fleet.start()
         assert hasty.stderr is not None
         assert "waiting for the store" in hasty.stderr.readline()
-        hasty.send_signal(signal.SIGTERM)  # it has nothing to give back
+        hasty.send_signal(signal.SIGTERM)  # it has nothing to release
         assert -signal.SIGTERM == hasty.wait(PATIENCE_SECONDS)
         server.start()
         said, _ = process.communicate(timeout=PATIENCE_SECONDS)
@@ -262,7 +262,7 @@ sys.stdin.readline()
 def test_a_signal_while_a_worker_is_starting_ends_it_at_once_and_it_has_taken_nothing(
     tmp_path: Path, number: int, code: int
 ) -> None:
-    """There is nothing to give back yet, so the system's own way of ending is the right one."""
+    """There is nothing to release yet, so the system's own way of ending is the right one."""
     (tmp_path / "loading.py").write_text(LOADING)
     with contextlib.contextmanager(workers)(str(tmp_path / "h.db"), tmp_path) as fleet:
 

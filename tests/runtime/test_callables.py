@@ -38,7 +38,7 @@ class Shop:
 
     @tool
     def pay(self, cents: Annotated[int, Meta(gt=0)], idempotency_key: str = "") -> str:
-        """Pay somebody.
+        """Pay someone.
 
         Args:
             cents: How much.

@@ -45,7 +45,7 @@ async def outer(run: AsyncRun) -> Any:
 
 
 def is_free(hf: Holdfast, run_id: str) -> bool:
-    """Whether no lease is kept here, and anybody may claim the run (if it exists and has not ended)."""
+    """Whether no lease is kept here, and anyone may claim the run (if it exists and has not ended)."""
     if hf.engine.leases.sessions():
         return False
     row = hf.store.get(run_id)

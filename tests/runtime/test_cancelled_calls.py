@@ -194,7 +194,7 @@ def test_a_tool_that_may_have_acted_is_in_doubt_and_the_run_waits(home: Any, way
     assert "in_doubt" == call.status
     hf.resolve("r", call.step, done="it was sent", by="ann")
     hf.signal("r", "go")
-    if way is not beaten:  # there the other one may have won: who was first is told anew
+    if way is not beaten:  # there the other one may have won: who was first is told again
         said = "too late" if way is beside_a_failure else "it was sent"
         assert hf.run(main, id="r") == [said, "fallback"]
     assert happened.count("x begins") == 1
@@ -311,7 +311,7 @@ def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(hom
 def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it(
     home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by the fuzzer (seed 400022): the child was executed to its end though nobody waited for it."""
+    """Found by the fuzzer (seed 400022): the child was executed to its end though no one waited for it."""
 
     @agent(name="child")
     async def child(_: AsyncRun) -> str:
@@ -562,7 +562,7 @@ WAITS: dict[str, Callable[[AsyncRun], Any]] = {
 
 
 class Paused:
-    """A wait in the process that does not end before the code has gone on."""
+    """A wait in the process that does not end before the code has continued."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -589,7 +589,7 @@ FAR: dict[str, Callable[[AsyncRun], Any]] = {
 
 
 async def beaten_and_left(far: Any) -> str:
-    """Nobody looks what became of the one that lost."""
+    """No one looks what became of the one that lost."""
     tasks = [asyncio.create_task(far("x")), asyncio.create_task(quick("winner"))]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     tasks[0].cancel()

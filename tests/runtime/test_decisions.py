@@ -48,7 +48,7 @@ def send(to: str) -> str:
 
 @tool
 def ring(number: int) -> int:
-    """The process dies while it rings: from then on nobody knows whether it rang."""
+    """The process dies while it rings: from then on no one knows whether it rang."""
     raise KeyboardInterrupt
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_never_waited_is_cancelled_once_however_long_it_is(
 def test_of_several_requests_all_are_found_however_far_apart_they_began(
     home: Any, clock: Any
 ) -> None:
-    """One branch asks and waits, while another one goes on for long and then asks, too."""
+    """One branch asks and waits, while another one continues for long and then asks, too."""
 
     def ask(item: int) -> Any:
         for i in range(100 * item):

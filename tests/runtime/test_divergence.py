@@ -162,7 +162,7 @@ def test_changed_code_stops_before_any_new_effect_with_both_sides_named(
     assert hf.handle("r").status == "waiting"
     assert "diverged" in hf.get("r").waiting_for
     hf.signal("r", "go")
-    assert hf.run(make(original), id="r") == ["a", "sam", "b", "kim"]  # the old code goes on
+    assert hf.run(make(original), id="r") == ["a", "sam", "b", "kim"]  # the old code continues
     assert happened == [*before, "send kim"]
 
 

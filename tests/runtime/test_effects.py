@@ -778,7 +778,7 @@ def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(
     before = list(ran)
 
     hf = home.open()
-    assert call_of(hf, "r").status == "in_doubt"  # shown even before anybody resumes it
+    assert call_of(hf, "r").status == "in_doubt"  # shown even before anyone resumes it
     for _ in range(2):
         with pytest.raises(
             RunWaiting, match=r"step 1, pay, which may or may not have happened"

@@ -19,7 +19,7 @@ from holdfast import (
 
 
 class World:
-    """A bank that is down until it is mended, and what has really happened."""
+    """A bank that is down until it is fixed, and what has really happened."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []
@@ -51,7 +51,7 @@ def fails(hf: Any, main: Any) -> None:
 
 
 def telling(world: World) -> Any:
-    """What people write: tell somebody, and fail all the same."""
+    """What people write: tell someone, and fail anyway."""
 
     @agent
     def main(run: Run) -> list[Any]:

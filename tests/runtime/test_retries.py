@@ -152,7 +152,7 @@ def test_a_restart_neither_forgets_attempts_nor_shortens_the_wait(home: Any, clo
     main = flaky_agent(times, clock, patient)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
-    for _ in range(3):  # whoever asks meanwhile is told to wait
+    for _ in range(3):  # who asks meanwhile is told to wait
         clock.advance(100)
         with pytest.raises(RunWaiting):
             home.open().run(main, id="r")
@@ -189,7 +189,7 @@ def test_a_crash_during_the_wait_does_not_make_the_next_attempt_early(
 def test_a_crashed_attempt_counts(home: Any, clock: Any) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, Retry(attempts=2, initial=0, jitter=0))
-    home.crash(main, "r", "before call")  # attempt 1: begun, nobody knows
+    home.crash(main, "r", "before call")  # attempt 1: begun, no one knows
 
     with pytest.raises(RunFailed):
         home.open().run(main, id="r")

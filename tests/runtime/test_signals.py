@@ -229,7 +229,7 @@ def test_of_several_things_that_came_the_first_in_the_log_wins(home: Any) -> Non
     hf.signal("r", "paid", 10)
     hf.approve("r")
 
-    # The signal that lost is kept for the next wait; the approval is of no use to anybody.
+    # The signal that lost is kept for the next wait; the approval is of no use to anyone.
     assert home.open().run(choosing, id="r") == [["Why so late?", "snow"], 10]
 
 
@@ -305,7 +305,7 @@ def test_a_signal_wins_over_a_time_that_is_up_if_it_came_first(home: Any, clock:
     hf = home.open()
     waits(hf, main)
     hf.signal("r", "go", "in time")
-    clock.advance(3600)  # nobody was there to see it
+    clock.advance(3600)  # no one was there to see it
 
     assert home.open().run(main, id="r") == "in time"
 

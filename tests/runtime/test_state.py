@@ -32,7 +32,7 @@ from holdfast.core import events as e
 from support.runs import of_kind, waits
 
 BIG = "x" * 100_000
-"""More than an event holds: it is kept beside the log."""
+"""More than an event holds: it is kept next to the log."""
 
 
 @step

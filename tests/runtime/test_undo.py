@@ -1,4 +1,4 @@
-"""Compensation: what a run did is taken back, newest first, each undo a durable call."""
+"""Compensation: what a run did is undone, newest first, each undo a durable call."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ def test_a_run_that_is_being_executed_cannot_be_undone(home: Any) -> None:
 def test_resume_after_an_undone_failure_does_not_pretend_that_the_bookings_are_there(
     home: Any,
 ) -> None:
-    """What was undone is gone: going on from the failed step would build upon nothing."""
+    """What was undone is gone: going on from the failed step would build on nothing."""
     trip = Trip()
     hf = home.open(trip.agent)
     with pytest.raises(RunFailed):

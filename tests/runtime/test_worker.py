@@ -1,4 +1,4 @@
-"""A worker takes runs up that are due, and goes on when the store has failed for a moment."""
+"""A worker claims runs that are due, and continues when the store has failed for a moment."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
 def aging(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Holdfast]:
-    """A store whose time is the test's, for agents that go on within an hour or not by themselves."""
+    """A store whose time is the test's, for agents that continue within an hour or not by themselves."""
     store: Store
     if request.param == "sqlite":
         store = SQLiteStore(tmp_path / "h.db", clock=clock.now)

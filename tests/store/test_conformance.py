@@ -71,7 +71,7 @@ def test_a_store_keeps_its_promises(
 def test_a_deleted_run_leaves_no_row_in_any_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Also where nobody could reach it any more: what was deleted must not lie on the disk."""
+    """Also where no one could reach it any more: what was deleted must not lie on the disk."""
     with bench_of(kind, request) as bench:
         for run_id in ("gone", "kept"):
             bench.create(run_id, worker="w")
@@ -111,7 +111,7 @@ def sqlite_path(request: pytest.FixtureRequest) -> Path:
 def test_a_name_that_is_no_longer_valid_text_is_reported_as_damage(
     request: pytest.FixtureRequest,
 ) -> None:
-    """In SQLite a flipped bit can make text invalid: that run is named, others go on."""
+    """In SQLite a flipped bit can make text invalid: that run is named, others continue."""
     with bench_of("sqlite", request) as bench:
         bench.create("hit")
         bench.create("well")

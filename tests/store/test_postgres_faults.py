@@ -202,7 +202,7 @@ def test_what_was_acknowledged_is_there_once_after_kill_9(
 def test_claims_and_leases_survive_fast_restarts(
     killable_postgres: PostgresServer, opened: Open
 ) -> None:
-    """FAULTS 38, 53: nobody loses a lease, and no epoch is given twice."""
+    """FAULTS 38, 53: no one loses a lease, and no epoch is given twice."""
     store = opened(
         killable_postgres.dsn(killable_postgres.create_database()), patience=ANSWER_SECONDS
     )
@@ -250,7 +250,7 @@ def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
 
 
 class _Echo(socketserver.BaseRequestHandler):
-    """Somebody who is no PostgreSQL."""
+    """Someone who is no PostgreSQL."""
 
     def handle(self) -> None:
         while said := self.request.recv(1000):
@@ -258,7 +258,7 @@ class _Echo(socketserver.BaseRequestHandler):
 
 
 def test_another_program_on_the_servers_port_is_treated_like_an_unavailable_server() -> None:
-    """While a server restarts its port is free for others; nobody knows yet that it will not come back."""
+    """While a server restarts its port is free for others; no one knows yet that it will not come back."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as stranger:
         serving = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
@@ -363,7 +363,7 @@ def test_an_append_that_is_overtaken_before_it_is_asked_for_is_still_found(
     postgres_dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody appends and takes the run over while the answer is lost: neither Conflict nor LeaseLost."""
+    """Someone appends and takes the run over while the answer is lost: neither Conflict nor LeaseLost."""
     one = Log(far, lease_us=0)
     one.append("before")
     near = opened(postgres_dsn)
@@ -442,7 +442,7 @@ def test_a_deletion_that_was_not_answered_has_happened(proxy: Proxy, far: Postgr
 def test_a_tool_transaction_whose_commit_was_not_answered_is_looked_up(
     proxy: Proxy, far: PostgresStore, postgres_dsn: str
 ) -> None:
-    """FAULTS 9: effect and receipt are both there, once, and the tool is told so."""
+    """FAULTS 9: effect and receipt are both there, once, and the tool gets that as its answer."""
     admin(postgres_dsn, "CREATE TABLE effects (n int)")
     one = Log(far)
     _, work = one.next("receipt")
@@ -605,7 +605,7 @@ def test_of_appends_that_race_for_one_place_one_is_written(
 def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
     store: PostgresStore, postgres_dsn: str
 ) -> None:
-    """FAULTS 41: somebody outside locks our rows in another order; both get through."""
+    """FAULTS 41: someone outside locks our rows in another order; both get through."""
     logs = [Log(store, "a"), Log(store, "b")]
     lock = "SELECT 1 FROM holdfast.runs WHERE id = %s FOR UPDATE"
 
@@ -690,7 +690,7 @@ def test_closing_leaves_no_connection_of_a_call_in_progress(postgres_dsn: str) -
 
 
 def test_leases_and_appends_need_no_place_in_the_pool(postgres_dsn: str, opened: Open) -> None:
-    """FAULTS 43: a tool holds the only connection of the pool; the lease is renewed all the same."""
+    """FAULTS 43: a tool holds the only connection of the pool; the lease is renewed anyway."""
     store = opened(postgres_dsn, pool_size=1, patience=0.1)
     one, other = Log(store), Log(store, "b")
     _, work = one.next("receipt")
@@ -718,7 +718,7 @@ def test_stores_that_open_one_empty_database_at_once_all_work(
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking is the point here
 def test_a_forked_child_has_connections_of_its_own(store: PostgresStore) -> None:
-    """FAULTS 33: the child writes, and the parent goes on as if nothing had happened."""
+    """FAULTS 33: the child writes, and the parent continues as if nothing had happened."""
     one, other = Log(store), Log(store, "b")
     one.append("parent")
     child = os.fork()
@@ -793,7 +793,7 @@ def pooled_dsn(postgres_dsn: str) -> Iterator[str]:
     url = urlsplit(postgres_dsn)
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="hf-pgbouncer-"))
-    folder.chmod(0o755)  # as root it becomes somebody else, who has to get here
+    folder.chmod(0o755)  # as root it becomes someone else, who has to get here
     (folder / "ini").write_text(
         f"""[databases]
 * = host={url.hostname} port={url.port} user={url.username} password={url.password}
@@ -875,7 +875,7 @@ def test_a_schema_owned_by_another_role_is_refused(postgres_dsn: str) -> None:
 
 
 def test_two_schemas_of_one_database_do_not_meet(postgres_dsn: str, opened: Open) -> None:
-    """Also not when the other name has to be quoted."""
+    """Nor when the other name has to be quoted."""
     Log(opened(postgres_dsn)).append("one")
     Log(opened(postgres_dsn, schema="order")).append("two")
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the disk, the file and its neighbours, and the typed answer (FAULTS 22–36).
+"""What can go wrong with the disk, the file and its surroundings, and the typed answer (FAULTS 22–36).
 
 Real faults where the machine allows them: errors injected into system calls by strace, a disk of a
 few megabytes that is full, a read-only mount, a file size limit, flipped bytes.
@@ -273,7 +273,7 @@ def test_a_full_disk_refuses_intents_and_still_takes_their_receipts(
 def test_without_space_for_the_reserve_no_intent_is_written(
     small_disk: Callable[[int], Path],
 ) -> None:
-    """The disk is too small from the first append on; what has happened can be told all the same."""
+    """The disk is too small from the first append on; what has happened can be told anyway."""
     disk = small_disk(2 * MEGABYTE)
     with contextlib.closing(SQLiteStore(disk / "a.db")) as store:
         run = Log(store)
@@ -374,7 +374,7 @@ def as_nobody(do: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("folder_mode", [0o555, 0o777])
 def test_a_read_only_file_is_read_and_not_written(folder_mode: int) -> None:
-    """FAULTS 29, whether or not files may be made beside it."""
+    """FAULTS 29, whether or not files may be made next to it."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "a.db"
         with contextlib.closing(SQLiteStore(path)) as store:
@@ -429,7 +429,7 @@ def test_a_read_only_mount_never_hides_events_that_it_cannot_read(
         SQLiteStore(disk / "a.db")
 
 
-# -- neighbours --------------------------------------------------------------------------------
+# -- surroundings --------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -590,7 +590,7 @@ def text(path: Path) -> None:
 def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
     make: Callable[[Path], None], path: Path
 ) -> None:
-    """FAULTS 36: also its journal mode stays, and nothing is put beside it."""
+    """FAULTS 36: also its journal mode stays, and nothing is put next to it."""
     make(path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with pytest.raises(SchemaMismatch):
@@ -630,7 +630,7 @@ def test_durability_is_full_and_read_back(store: SQLiteStore) -> None:
 
 
 def test_weaker_durability_has_a_name_and_is_shown(path: Path) -> None:
-    """Nobody gets it without asking, and whoever asks sees it in the self-examination."""
+    """No one gets it without asking, and who asks sees it in the self-examination."""
     with contextlib.closing(SQLiteStore(path, synchronous="NORMAL")) as store:
         assert [("NORMAL", False)] == [
             (f.value, f.ok) for f in store.examine() if f.name == "durability"
@@ -711,7 +711,7 @@ class Interrupter:
 
 
 def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) -> None:
-    """The interrupted append is there or not, whole; everybody else goes on."""
+    """The interrupted append is there or not, whole; all others continue."""
     run = Log(store)
     for at in range(1, 10_000):
         with Interrupter(at) as interrupter, contextlib.suppress(KeyboardInterrupt):
@@ -730,7 +730,7 @@ def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) ->
 
 
 def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, path: Path) -> None:
-    """The main thread waits behind a commit; Ctrl-C frees it, and the commit goes on."""
+    """The main thread waits behind a commit; Ctrl-C frees it, and the commit continues."""
     mine, other = Log(store), Log(store, "b")
     begun = threading.Event()
     store._connections.db.exec_trace = lambda cursor, statement, bindings: begun.set() or True

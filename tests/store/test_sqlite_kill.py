@@ -1,8 +1,8 @@
-"""A process may die anywhere, by SIGKILL, and the store goes on (FAULTS 1–3, 5, 9, 33, 35).
+"""A process may die anywhere, by SIGKILL, and the store continues (FAULTS 1–3, 5, 9, 33, 35).
 
 A forked child works and is killed at the k-th boundary, for every k: before each SQL statement (so
 before BEGIN and COMMIT, and after COMMIT, which is before the next), before and after each
-acknowledgement. Then a new process checks what was acknowledged and goes on appending.
+acknowledgement. Then a new process checks what was acknowledged and continues appending.
 """
 
 import contextlib
@@ -122,7 +122,7 @@ def test_one_of_two_writers_is_killed_and_the_other_continues(kill_at: int, tmp_
 
 
 def test_many_writers_are_killed_at_any_time_and_one_continues(tmp_path: Path) -> None:
-    """Kills from outside, each after one more acknowledgement of anybody; nobody is in the way."""
+    """Kills from outside, each after one more acknowledgement of anyone; no one is in the way."""
     path = opened(tmp_path / "a.db")
     read, write = os.pipe()
     endless = [
@@ -218,7 +218,7 @@ def test_a_parent_that_closes_its_store_takes_nothing_from_its_child(
 def test_a_child_works_although_other_threads_were_committing_when_it_was_forked(
     store: SQLiteStore, acks: int, tmp_path: Path
 ) -> None:
-    """Whatever locks and queues the others held, the child has its own; the others just go on."""
+    """Whatever locks and queues the others held, the child has its own; the others just continue."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -251,7 +251,7 @@ def test_a_child_works_although_other_threads_were_committing_when_it_was_forked
 def test_a_child_does_not_wait_for_a_lock_that_can_never_be_released(
     store: SQLiteStore, acks: int, tmp_path: Path
 ) -> None:
-    """The queue's lock is held by another thread at the fork: it stays held in the child, for ever."""
+    """The queue's lock is held by another thread at the fork: it stays held in the child, forever."""
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:

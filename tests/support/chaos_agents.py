@@ -158,7 +158,7 @@ def asking(run: Run) -> list[float]:
 
 @agent
 def spending(run: Run, times: int) -> int:
-    """Payments that nobody may repeat, one after the other."""
+    """Payments that no one may repeat, one after the other."""
     for amount in range(times):
         pay(run.id, amount)
     return times

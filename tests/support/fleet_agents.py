@@ -1,4 +1,4 @@
-"""Agents for worker processes. What their tools do stands in a file, one line a deed: $DEEDS. If there is a
+"""Agents for worker processes. What their tools do is in a file, one line a deed: $DEEDS. If there is a
 pipe, $DEEDS_NEWS, something comes out of it at each."""
 
 from __future__ import annotations

@@ -124,7 +124,9 @@ def _serve(address: str, ready: Any) -> None:
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            line = self.rfile.readline()  # of a process that may be frozen: others go on meanwhile
+            line = (
+                self.rfile.readline()
+            )  # of a process that may be frozen: others continue meanwhile
             if line:
                 with one_at_a_time:
                     said = answer(json.loads(line))

@@ -247,7 +247,7 @@ def examine(path: str | os.PathLike[str], acks: Iterable[str]) -> Outcome:
         lost = [line for line in wanted if line not in held and not _is_kept(store, epochs, line)]
     finally:
         store.close()
-    times.discard((SHARED_RUN, 0))  # its creation, by whoever came first, is nobody's ack
+    times.discard((SHARED_RUN, 0))  # its creation, by whoever came first, is no one's ack
     return Outcome(lost, damaged, len(held), len(times))
 
 
@@ -304,14 +304,14 @@ def fork(child: Callable[[], object], *, before: Callable[[], object] = lambda: 
         before()
         child()
         code = 0
-    except BaseException:  # told by the exit code; a forked child must not go on as the test run
+    except BaseException:  # told by the exit code; a forked child must not continue as the test run
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 def ended(pid: int) -> int:
-    """Wait for a child, not for ever; its exit code, or minus the signal that killed it."""
+    """Wait for a child, not forever; its exit code, or minus the signal that killed it."""
     watch = os.pidfd_open(pid)
     try:
         if not select.select([watch], [], [], ANSWER_SECONDS)[0]:

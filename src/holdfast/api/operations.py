@@ -19,7 +19,7 @@ from holdfast.bundle import Imported
 from holdfast.core.state import RunState
 from holdfast.gc import Collected
 from holdfast.store.base import RunRow
-from holdfast.views import Outcome, Verdict
+from holdfast.views import Outcome, Verification
 
 PREFIX: Final = "/api/v1"
 
@@ -92,7 +92,7 @@ OPERATIONS: Final = (
               d.RecordedEvent, d.StreamQuery, media="events", problems=("no-such-run",)),
     Operation("result", "GET", _RUN + "/result", "How a run ended; with `wait`, answered when it has.", Outcome,
               d.WaitQuery, problems=("no-such-run",)),
-    Operation("verify", "GET", _RUN + "/verify", "Check a run's log against its hash chain.", Verdict,
+    Operation("verify", "GET", _RUN + "/verify", "Check a run's log against its hash chain.", Verification,
               problems=("no-such-run",)),
     Operation("export", "GET", _RUN + "/export", "A run as lines of JSON.", str, media="lines",
               problems=("no-such-run", "log-damaged")),

@@ -55,7 +55,7 @@ def _open_request(
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
     """What was done, and how the run continues."""
-    status = views.standing(views.row_of(store, run_id), store.now())
+    status = views.shown_status(views.row_of(store, run_id), store.now())
     data = {"run": run_id, "did": did, "status": status}
     lines = [f"{run_id}: {did}"]
     if status in ("waiting", "pending", "interrupted"):

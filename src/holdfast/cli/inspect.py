@@ -26,7 +26,7 @@ from holdfast.cli.progress import counted
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import RunRow, Store
-from holdfast.views import standing
+from holdfast.views import shown_status
 from holdfast.words.advice import advice, command
 from holdfast.words.calls import evidence, resolution
 
@@ -156,7 +156,7 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
     if step is not None:
         when = f"{'before' if before else 'after'} step {step}"
         click.echo(f"state {when}, at {text.clock(state.updated_at)}; "
-                   f"it is {text.status(standing(row, now))} now")  # fmt: skip
+                   f"it is {text.status(shown_status(row, now))} now")  # fmt: skip
         now = state.updated_at
     _head(state, place, waits, steps, now)
     if short:

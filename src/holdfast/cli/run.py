@@ -16,7 +16,7 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, Refused, acts, text
+from holdfast.cli import INTERRUPTED, CommandError, acts, text
 from holdfast.cli.common import (
     Decider,
     advice_as_commands,
@@ -251,7 +251,7 @@ class Job:
             f"{diverged.what} To continue:",
             *(f"  - {way}" for way in (*how, *diverged.edits)),
         ]
-        raise Refused("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
+        raise CommandError("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
 
     def _json(self, status: str, *, waiting_for: str = "", waiting: Sequence[WaitingFor] = (), error: str = "",
               how: list[str] | None = None) -> None:  # fmt: skip

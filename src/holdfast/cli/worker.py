@@ -40,7 +40,7 @@ COLOURS = {
 # ── worker ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Told:
+class ReportPrinter:
     """Reports what a worker did: lines and a count on a terminal, lines in a log, or
     JSON lines for programs; all on stderr."""
 
@@ -101,7 +101,7 @@ class Told:
 class Watch:
     """A worker in its own thread, and this one free for signals."""
 
-    def __init__(self, hands: Worker, told: Told, *, once: bool) -> None:
+    def __init__(self, hands: Worker, told: ReportPrinter, *, once: bool) -> None:
         self._hands, self._told = hands, told
         self._signals = 0
         self._error: BaseException | None = None
@@ -185,7 +185,7 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
         for agent in ([file.chosen()] if file.name else file.agents.values())
     ]
     _log_to_stderr()
-    told = Told(as_json=as_json, quiet=quiet)
+    told = ReportPrinter(as_json=as_json, quiet=quiet)
     hf = _opened(url, agents, Options(lease_seconds=lease))
     hands = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=told)
     with users_code(as_json):

@@ -245,7 +245,7 @@ class AsyncClient:
 
     async def search(
         self, query: str, *, limit: int = 50, cursor: int | None = None
-    ) -> views.Found:
+    ) -> views.SearchResult:
         """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
         cut (`stopped`) is continued with `cursor=found.next`."""
         return await self.do(calls.search(query, limit, cursor))
@@ -266,7 +266,7 @@ class AsyncClient:
         """Delete a schedule. Runs that it has started are not touched."""
         await self.do(calls.unschedule(schedule_id))
 
-    async def verify(self, run_id: str) -> views.Verdict:
+    async def verify(self, run_id: str) -> views.Verification:
         """Check the run's whole log against its hash chain."""
         return await self.do(calls.verify(run_id))
 

@@ -274,8 +274,8 @@ def outcome(run_id: str, wait: float) -> Call[views.Outcome]:
     return _of_run("result", run_id, _reads(views.Outcome), wait=max(0.0, wait))
 
 
-def verify(run_id: str) -> Call[views.Verdict]:
-    return _of_run("verify", run_id, _reads(views.Verdict))
+def verify(run_id: str) -> Call[views.Verification]:
+    return _of_run("verify", run_id, _reads(views.Verification))
 
 
 def export(run_id: str) -> Call[list[str]]:
@@ -306,11 +306,11 @@ def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -
 _RUNS: Final = _reads(d.RunList)
 
 
-def search(query: str, limit: int, cursor: int | None) -> Call[views.Found]:
-    def read(data: bytes) -> views.Found:
+def search(query: str, limit: int, cursor: int | None) -> Call[views.SearchResult]:
+    def read(data: bytes) -> views.SearchResult:
         page = _RUNS(data)
         following = None if page.next is None else int(page.next)
-        return views.Found(page.items, following, page.stopped, page.looked)
+        return views.SearchResult(page.items, following, page.stopped, page.looked)
 
     given = {"q": query, "limit": limit, **({} if cursor is None else {"after": cursor})}
     return Call(operation("runs"), read, query=given)

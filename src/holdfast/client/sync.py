@@ -249,7 +249,9 @@ class Client:
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
         return self.do(calls.runs(status, agent, parent, limit, cursor))
 
-    def search(self, query: str, *, limit: int = 50, cursor: int | None = None) -> views.Found:
+    def search(
+        self, query: str, *, limit: int = 50, cursor: int | None = None
+    ) -> views.SearchResult:
         """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
         cut (`stopped`) is continued with `cursor=found.next`."""
         return self.do(calls.search(query, limit, cursor))
@@ -270,7 +272,7 @@ class Client:
         """Delete a schedule. Runs that it has started are not touched."""
         self.do(calls.unschedule(schedule_id))
 
-    def verify(self, run_id: str) -> views.Verdict:
+    def verify(self, run_id: str) -> views.Verification:
         """Check the run's whole log against its hash chain."""
         return self.do(calls.verify(run_id))
 

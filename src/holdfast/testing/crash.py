@@ -40,11 +40,18 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.declare.specs import CallSpec, spec_of
 from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
-from holdfast.testing.scenario import Ended, How, Life, Play, Stage, live_here
+from holdfast.testing.scenario import (
+    Execute,
+    ExecutionResult,
+    How,
+    ScenarioSetup,
+    Stage,
+    execute_here,
+)
 from holdfast.testing.spec import fresh_folder, outcome_of
 from holdfast.testing.step_matcher import Outcome, shown
 
-Lives = Callable[[int | None], Life]
+Lives = Callable[[int | None], Execute]
 """Given the boundary at which to kill (None: nowhere), how the lives of one performance are lived."""
 Check = Callable[[Outcome], str]
 """What is wrong with a run at rest, in words; empty if nothing is."""
@@ -72,7 +79,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CrashReport:
     """What the explorer found."""
 
     boundaries: int
@@ -123,7 +130,7 @@ class Forked:
     def __init__(self, kill_at: int | None) -> None:
         self._kill_at = kill_at
 
-    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> Ended:
+    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult:
         return how_it_ended(stage, life_and_death(stage, agent, how, self._kill_at))
 
 
@@ -133,12 +140,12 @@ def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: i
     return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
 
 
-def how_it_ended(stage: Stage, status: int) -> Ended:
+def how_it_ended(stage: Stage, status: int) -> ExecutionResult:
     """What a process that is over has said, or died of."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
-            return Ended("killed")
+            return ExecutionResult("killed")
         raise HoldfastError(f"the agent's process was killed by {signal.Signals(number).name}")
     ends = stage.sandbox.journal.read("end")
     if os.WEXITSTATUS(status) or not ends:
@@ -147,7 +154,7 @@ def how_it_ended(stage: Stage, status: int) -> Ended:
     last = ends[-1]
     if last["says"] == "broke":
         raise HoldfastError(f"the agent's process failed:\n{last['message']}")
-    return Ended(last["says"], last["message"], last["details"])
+    return ExecutionResult(last["says"], last["message"], last["details"])
 
 
 def _child(
@@ -166,9 +173,9 @@ def _child(
     random.seed()  # a fork inherits its parent's randomness, which a new process would not
     watch(journal)
     try:
-        ended = live_here(stage, agent, how, boundary)
+        ended = execute_here(stage, agent, how, boundary)
     except BaseException:  # noqa: BLE001 - told to the parent, which ends the exploration
-        ended = Ended("broke", traceback.format_exc())
+        ended = ExecutionResult("broke", traceback.format_exc())
     journal.add("end", says=ended.says, message=ended.message, details=dict(ended.details))
 
 
@@ -207,54 +214,56 @@ class _Seen:
     did: list[dict[str, Any]]
     saw: list[dict[str, Any]]
     points: list[str]
-    ends: list[Ended]
+    ends: list[ExecutionResult]
     doubts: list[dict[str, Any]]
     runs: list[RunState]
     killed: str = ""
 
 
 def explore(
-    play: Play, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
+    setup: ScenarioSetup, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
     progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = Forked,
-) -> Report:  # fmt: skip
-    """Kill the play at every boundary, and say what a crash would do."""
+) -> CrashReport:  # fmt: skip
+    """Kill the scenario at every boundary, and report what a crash would do."""
     began = time.monotonic()
     with fresh_folder() as folder:
         try:
-            report = _Exploration(play, tools, lives, folder).report(check, progress)
+            report = _Exploration(setup, tools, lives, folder).report(check, progress)
         except HoldfastError as error:
-            report = Report(0, problem=str(error))
+            report = CrashReport(0, problem=str(error))
     return replace(report, seconds=time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)
 class _Exploration:
-    play: Play
+    setup: ScenarioSetup
     tools: frozenset[str]
     lives: Lives
     folder: Path
 
-    def report(self, check: Check, progress: Callable[[int, int], None]) -> Report:
+    def report(self, check: Check, progress: Callable[[int, int], None]) -> CrashReport:
         self._empty.mkdir()
-        with closing(Sandbox(self._empty, self.play.mocks, strict=False, is_fixed=True)) as sandbox:
+        with closing(
+            Sandbox(self._empty, self.setup.mocks, strict=False, is_fixed=True)
+        ) as sandbox:
             sandbox.store().close()
         first, second = self._performed("a", None), self._performed("b", None)
         total = len(first.points)
         if first.ends[-1].says == "MockMissing":
-            return Report(total, problem=first.ends[-1].message)
+            return CrashReport(total, problem=first.ends[-1].message)
         undisturbed = [*_diverged(first), *_diverged(second)]
         if undisturbed:
-            return Report(total, _merged(undisturbed))
+            return CrashReport(total, _merged(undisturbed))
         is_steady = _story(first) == _story(second)
-        found = _static_faults(self.play, first)
+        found = _static_faults(self.setup, first)
         for kill_at in range(1, total + 1):
             progress(kill_at, total)
             seen = self._performed(str(kill_at), kill_at)
             seen.killed = _in_words(first.points, kill_at - 1)
-            found += _judged(self.play, seen, first, check, is_steady=is_steady)
+            found += _judged(self.setup, seen, first, check, is_steady=is_steady)
         faults = _merged(fault for fault in found if fault.kind != "look")
         looks = _merged(fault for fault in found if fault.kind == "look")
-        return Report(total, faults, looks)
+        return CrashReport(total, faults, looks)
 
     @property
     def _empty(self) -> Path:
@@ -264,7 +273,7 @@ class _Exploration:
     def _performed(self, name: str, kill_at: int | None) -> _Seen:
         folder = self.folder / name
         shutil.copytree(self._empty, folder)
-        stage = Stage(folder, self.play, self.lives(kill_at), settles_doubt=True)
+        stage = Stage(folder, self.setup, self.lives(kill_at), settles_doubt=True)
         try:
             ended = stage.perform()
             if ended.says == "stuck":
@@ -322,9 +331,11 @@ def _merged(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 # ── judging ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _judged(play: Play, seen: _Seen, first: _Seen, check: Check, *, is_steady: bool) -> list[Fault]:
+def _judged(
+    setup: ScenarioSetup, seen: _Seen, first: _Seen, check: Check, *, is_steady: bool
+) -> list[Fault]:
     """What one crash did, compared with the run's own log and with the undisturbed run."""
-    found = [*_diverged(seen), *_doubted(play, seen, first), *_repeated_calls(seen)]
+    found = [*_diverged(seen), *_doubted(setup, seen, first), *_repeated_calls(seen)]
     found += _repeated_plainly(seen, first) if is_steady else []
     if any(fault.kind in ("diverges", "repeats") for fault in found):
         return found  # what else is wrong may come of that
@@ -378,11 +389,11 @@ def _diverged(seen: _Seen) -> list[Fault]:
     ]  # fmt: skip
 
 
-def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
+def _doubted(setup: ScenarioSetup, seen: _Seen, first: _Seen) -> list[Fault]:
     found = []
     for doubt in seen.doubts:
         name = doubt["name"]
-        if name in play.may_doubt:
+        if name in setup.may_doubt:
             continue
         bodies = [did for did in first.did if did["name"] == name and "error" not in did]
         body = bodies[min(doubt["nth"], len(bodies) - 1)] if bodies else {}
@@ -480,10 +491,10 @@ def _undeclared(
                  killed=seen.killed, fix=fix)  # fmt: skip
 
 
-def _static_faults(play: Play, first: _Seen) -> list[Fault]:
+def _static_faults(setup: ScenarioSetup, first: _Seen) -> list[Fault]:
     """Tools that take a key and do nothing with it: no receiver can honour a key that it is not given."""
     found = []
-    specs = [spec_of(value) for value in play.names.values()]
+    specs = [spec_of(value) for value in setup.names.values()]
     used = {did["name"]: did for did in first.did}
     for spec in {id(s): s for s in specs if isinstance(s, CallSpec)}.values():
         if spec.name not in used or spec.effect != Effect.KEYED or not _ignores_key(spec.fn):
@@ -516,4 +527,4 @@ _OF_A_COROUTINE: Final = frozenset({"RETURN_GENERATOR", "CALL_INTRINSIC_1", "RER
 """What Python adds to every `async def`, whatever its body does."""
 
 
-__all__: Final = ["Fault", "Forked", "Report", "explore", "fault_lines"]
+__all__: Final = ["CrashReport", "Fault", "Forked", "explore", "fault_lines"]

@@ -1,6 +1,6 @@
 """The sentences of a spec: what `Given the input to is "sam"` or `Then the output should be 5` means.
 
-A sentence is a function with a pattern. Some set a scene up (they are given the `Play`), the others
+A sentence is a function with a pattern. Some set a scene up (they are given the `ScenarioSetup`), the others
 ask its outcome (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
 sentences of its own:
 
@@ -27,7 +27,7 @@ from msgspec import Struct, field
 
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput
-from holdfast.testing.scenario import Ended
+from holdfast.testing.scenario import ExecutionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK: Final = "__holdfast_sentence__"
@@ -49,7 +49,7 @@ class Sentence(Struct, frozen=True):
     """A pattern and what it does."""
 
     text: str
-    on: Literal["play", "outcome"]
+    on: Literal["setup", "outcome"]
     fn: Callable[..., Any]
 
     @property
@@ -117,8 +117,8 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-def sentence(text: str, *, on: Literal["play", "outcome"] = "outcome") -> Callable[[F], F]:
-    """Make a function a sentence. `on="play"`: it sets up, for Given and When; else it asks, for Then."""
+def sentence(text: str, *, on: Literal["setup", "outcome"] = "outcome") -> Callable[[F], F]:
+    """Make a function a sentence. `on="setup"`: it sets up, for Given and When; else it asks, for Then."""
     unknown = [kind for _, kind in re.findall(r"\{(\w+):(\w+)\}", text) if kind not in _KINDS]
     if unknown:
         raise InvalidInput(f"{text!r}: {unknown[0]!r} is not one of {', '.join(_KINDS)}")
@@ -162,7 +162,7 @@ class Outcome(Struct, frozen=True):
     decisions: dict[str, tuple[Any, str]]
     error: str
     waiting_for: str
-    ended: Ended
+    ended: ExecutionResult
     known: frozenset[str] = field(default_factory=frozenset)
     """The steps and tools that there are; a spec about another is a mistake in the spec."""
 

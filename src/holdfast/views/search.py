@@ -53,7 +53,7 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Runs, newest first, with the status that is shown. `next` is the cursor of the next page.
 
     `stopped`: the search looked at as many runs (`looked`) as it may and did not fill the page; `next` continues it.
@@ -120,7 +120,7 @@ def search(
     limit: int = 50,
     cursor: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Found:
+) -> SearchResult:
     """Up to `limit` runs that match, newest first."""
     terms, now = parse(text), store.now()
     check_whole("limit", limit, least=1)
@@ -132,10 +132,10 @@ def search(
     looked, is_first = 0, cursor is None
     for row in _rows(store, which, cursor, limit if not rest else PAGE):
         if len(found) == limit:
-            return Found(found, cursor, looked=looked)
+            return SearchResult(found, cursor, looked=looked)
         if looked >= READ_MAX or (rest and looked >= READ_MIN and clock() >= end):
             named = [] if found or not is_first else _named(store, terms, now)
-            return Found(found + named, cursor, stopped=True, looked=looked)
+            return SearchResult(found + named, cursor, stopped=True, looked=looked)
         seen = shown(row, now)
         if all(_matches(seen, term) != term.excludes for term in on_rows) and (
             not on_logs or _contains(store, row.id, on_logs)
@@ -143,7 +143,7 @@ def search(
             found.append(seen)
         looked += 1
         cursor = row.cursor
-    return Found(found, None, looked=looked)
+    return SearchResult(found, None, looked=looked)
 
 
 def _named(store: Store, terms: list[Term], now: int) -> list[RunRow]:

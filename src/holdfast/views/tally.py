@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
-from holdfast.views.listing import standing
+from holdfast.views.listing import shown_status
 from holdfast.views.search import PEOPLE
 
 MOST: Final = 1000
@@ -35,7 +35,7 @@ def tally(store: Store, hours: int = 24) -> Tally:
     counts = dict.fromkeys((*_UNFINISHED, "interrupted", "people", "doubt"), 0)
     for status in _UNFINISHED:
         for row in store.runs(Filter(status=status), limit=MOST + 1):
-            counts[standing(row, now)] += 1
+            counts[shown_status(row, now)] += 1
             counts["people"] += row.waiting_for.startswith(PEOPLE) and status == "waiting"
             counts["doubt"] += row.waiting_for.startswith("a decision") and status == "waiting"
     width = hours * 3600 * MICROSECONDS // BINS
@@ -96,7 +96,7 @@ def fleet(store: Store) -> Fleet:
     held: dict[str, list[RunRow]] = {}
     lost: list[RunRow] = []
     for row in store.runs(Filter(status="running"), limit=MOST):
-        if standing(row, now) == "running":
+        if shown_status(row, now) == "running":
             held.setdefault(row.owner, []).append(row)
         else:
             lost.append(row)

@@ -46,8 +46,8 @@ class AnthropicModel(ClientModel):
             request["stream"] = True
         return client.messages.create(**request)
 
-    def _whole(self, answered: Any) -> Reply:
-        return whole(answered, self.price)
+    def _read_reply(self, answered: Any) -> Reply:
+        return read_reply(answered, self.price)
 
     def _pieces(self) -> Pieces:
         return Pieces(self.price)
@@ -59,7 +59,7 @@ class AsyncAnthropicModel(AsyncClientModel, AnthropicModel):
     client_class = "AsyncAnthropic"
 
 
-def whole(message: Any, price: Price | None) -> Reply:
+def read_reply(message: Any, price: Price | None) -> Reply:
     """A reply that was not streamed."""
     try:
         if not message.stop_reason:
@@ -124,7 +124,7 @@ class Pieces:
         self._finish = self._model = ""
         self._over = False
 
-    def take(self, piece: Any) -> str:
+    def feed(self, piece: Any) -> str:
         """Add a chunk; returns the text in it."""
         try:
             return self._read(piece)

@@ -207,7 +207,7 @@ def result(store: Store, ask: Ask) -> views.Outcome:
     return views.outcome(store, ask.run_id)
 
 
-def verify(store: Store, ask: Ask) -> views.Verdict:
+def verify(store: Store, ask: Ask) -> views.Verification:
     return views.verify(store, ask.run_id)
 
 
