@@ -59,7 +59,7 @@ def test_a_second_decision_is_refused_and_the_error_shows_the_first(shell: Shell
     "words",
     [
         ["approve", "r1", "--yes"], ["reject", "r1", "--yes"], ["answer", "r1", "x", "--yes"],
-        ["signal", "r1", "x"], ["pause", "r1"], ["cancel", "r1", "--yes"], ["resolve", "r1", "1", "--retry", "--yes"],
+        ["signal", "r1", "x"], ["pause", "r1"], ["cancel", "r1", "--yes"], ["cancel", "r1"], ["resolve", "r1", "1", "--retry", "--yes"],
     ],
     ids=lambda words: words[0],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_run_that_has_ended_takes_no_decisions(shell: Shell, words: list[str])
 
     result = shell(*words, code=1)
 
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("error: ")  # at once, without a question
     assert before == shell.log("r1")
 
 
@@ -81,6 +81,8 @@ def test_answer_takes_an_option_and_refuses_others(shell: Shell) -> None:
         "not one of the options: red, blue"
         in shell("answer", "r1", "green", "--yes", code=1).stderr
     )
+    unasked = shell("answer", "r1", "green", code=1).stderr
+    assert ("not one of the options" in unasked, "[y/N]" in unasked) == (True, False)
     assert before == shell.log("r1")
     assert "Which colour?" in shell("answer", "r1", "blue", input="y\n").stderr
     assert "blue\n" == shell("resume", "agents.py", "r1").stdout

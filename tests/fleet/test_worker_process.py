@@ -306,7 +306,7 @@ def test_a_worker_waits_for_a_file_that_another_process_has_locked(
         done = CliRunner().invoke(cli.cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
 
     assert (0, "executed 0 runs\n") == (done.exit_code, done.stdout)
-    assert 2 == len(waited) == done.stderr.count("waiting for the store")
+    assert (2, 1) == (len(waited), done.stderr.count("waiting for the store"))
 
 
 @pytest.mark.nightly

@@ -272,7 +272,7 @@ def _story(call: Call) -> list[str]:
             lines.append(f"attempt {attempt.number} failed: {text.cut(said, 120)}{again}")
     if call.status == "in_doubt":
         lines.append(click.style(
-            f"in doubt: it may or may not have happened; {describe.doubt_of(call)} (key {text.visible(call.key)})",
+            f"in doubt: it may or may not have happened. {describe.doubt_of(call)} (key {text.visible(call.key)})",
             fg="magenta"))  # fmt: skip
     lines += [f"evidence: {text.visible(evidence(found))}" for found in call.evidence]
     if call.resolution is not None:
@@ -310,7 +310,7 @@ def _knowledge(state: RunState) -> None:
     _section(
         "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
     )
-    _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
+    _section("log", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
                        for line in state.lines])  # fmt: skip
 
 

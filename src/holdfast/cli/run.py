@@ -451,5 +451,5 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     say(
         as_json,
         data,
-        f"{run_id}: the code agrees with the log, {text.count(found.steps, 'step')}, {end}; nothing was executed",
+        f"{run_id}: the code agrees with the log {end} ({text.count(found.steps, 'step')}); nothing was executed",
     )

@@ -111,6 +111,12 @@ def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
         raise NotNow(f"run {run_id!r}: the request has expired")
 
 
+def check_answer(wait: Waiting, value: Any) -> None:
+    """Raises InvalidInput if a question does not allow this answer."""
+    if wait.options and value not in wait.options:
+        raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
+
+
 def answer(
     store: Store, run_id: str, value: Any, request: str = "", *, key: str = "", by: str = "", why: str = ""
 ) -> bool:  # fmt: skip
@@ -128,8 +134,7 @@ def answer(
         refuse_ended(row)
         wait = _pending(state, "answer", request)
         _refuse_expired(store, run_id, wait)
-        if wait.options and value not in wait.options:
-            raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
+        check_answer(wait, value)
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
         return Act([event], WAKE, [] if blob is None else [blob], claimed)
 
