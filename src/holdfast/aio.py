@@ -38,7 +38,7 @@ from holdfast.execution import (
     restart,
     start_by_name,
 )
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare.specs import run_request
 from holdfast.runtime.exec.dry_run import Replayed
@@ -523,7 +523,7 @@ class AsyncHoldfast:
         snapshots: int | None = None,
         snapshot_age: float | None = None,
         dry_run: bool = False,
-    ) -> Collected:
+    ) -> GcResult:
         """Delete runs that ended long ago, and snapshots; see `Holdfast.gc`."""
         return await self._write(
             Holdfast.gc,
@@ -538,7 +538,7 @@ class AsyncHoldfast:
         """A run as lines of JSON: its log, chained as it is, and its artifacts."""
         return await self._read(Holdfast.export, run_id)
 
-    async def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+    async def import_run(self, lines: Iterable[str]) -> bundle.ImportResult:
         """Import a run that `export` wrote; one that had not ended is paused."""
         return await self._write(Holdfast.import_run, lines)
 

@@ -39,11 +39,11 @@ from holdfast.store.opening import open_store
 
 if TYPE_CHECKING:  # imported where they are used: most processes only run agents
     from holdfast.bulk import BulkReport, BulkVerb
-    from holdfast.bundle import Imported
+    from holdfast.bundle import ImportResult
     from holdfast.check import CheckedRun
     from holdfast.doctor import Diagnosis
     from holdfast.dry_fork import DryStep
-    from holdfast.gc import Collected
+    from holdfast.gc import GcResult
     from holdfast.runtime.exec.dry_run import Replayed
     from holdfast.runtime.exec.worker import Report, Worker
 
@@ -480,7 +480,7 @@ class Holdfast:
         snapshots: int | None = None,
         snapshot_age: float | None = None,
         dry_run: bool = False,
-    ) -> Collected:
+    ) -> GcResult:
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
         snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
         from holdfast.gc import gc
@@ -502,7 +502,7 @@ class Holdfast:
 
         return list(bundle.export(self.store, run_id))
 
-    def import_run(self, lines: Iterable[str]) -> Imported:
+    def import_run(self, lines: Iterable[str]) -> ImportResult:
         """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
         ended is paused."""
         from holdfast import bundle

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from holdfast.api import documents as d
 from holdfast.bulk import BulkReport
-from holdfast.bundle import Imported
+from holdfast.bundle import ImportResult
 from holdfast.core.state import RunState
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.store.base import RunRow
 from holdfast.views import Outcome, Verification
 
@@ -132,9 +132,9 @@ OPERATIONS: Final = (
               BulkReport, body=d.Bulk),
     # ── administering
     Operation("delete", "DELETE", _RUN, "Delete a run that has ended.", d.Deleted, problems=("no-such-run", "not-now")),
-    Operation("import", "POST", "/imports", "Import a run that `export` wrote. It is checked, and paused.", Imported,
+    Operation("import", "POST", "/imports", "Import a run that `export` wrote. It is checked, and paused.", ImportResult,
               status=201, takes_lines=True, problems=("not-abundle", "log-damaged")),
-    Operation("gc", "POST", "/gc", "Delete runs that ended long ago.", Collected, body=d.CollectGarbage),
+    Operation("gc", "POST", "/gc", "Delete runs that ended long ago.", GcResult, body=d.CollectGarbage),
     Operation("unschedule", "DELETE", "/schedules/{schedule_id}", "Delete a schedule.", d.Deleted,
               problems=("not-found",)),
 )  # fmt: skip

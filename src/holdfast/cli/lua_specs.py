@@ -28,11 +28,11 @@ from holdfast.testing.step_matcher import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.cli.load import Loaded
+    from holdfast.cli.load import AgentFile
     from holdfast.lua.program import Program
 
 
-def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[SpecContext, list[Scenario]]:
+def lua_scenarios(loaded: AgentFile, mock: bool) -> tuple[SpecContext, list[Scenario]]:
     """Who takes part, and the scenarios of the file and of the .feature file next to it."""
     names = vars(loaded.module)
     program: Program = names["__lua__"]

@@ -34,7 +34,7 @@ from holdfast.cli.common import (
     who,
 )
 from holdfast.cli.describe import content, next_commands
-from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
+from holdfast.cli.load import AgentFile, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.effect import Effect
@@ -85,7 +85,7 @@ def _budget(given: tuple[str, ...]) -> Budget | None:
     return Budget(**found) if found else None
 
 
-def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
+def _open(url: str | None, loaded: AgentFile, lease: float) -> Holdfast:
     store = open_store(url, retry=False)
     return Holdfast(store, agents=loaded.agents.values(), options=Options(lease_seconds=lease))
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from holdfast.cli import text
 from holdfast.cli.common import json_option
-from holdfast.cli.load import LUA, Loaded, load, parameters
+from holdfast.cli.load import LUA, AgentFile, load, parameters
 from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.runtime.declare.mocks import mocks_of
@@ -56,7 +56,7 @@ class TestTarget(Struct, frozen=True):
     """NAME=VALUE, as they were typed."""
 
 
-class Tally(Struct):
+class TestCounts(Struct):
     """What came of it all."""
 
     as_json: bool
@@ -108,7 +108,7 @@ def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: boo
             "--crash-everywhere runs each scenario many times: use --mock, or --real if the tools "
             "may really be called that often (a sandbox, a test account)"
         )
-    tally = Tally(as_json)
+    tally = TestCounts(as_json)
     # What the user's code prints is not our data.
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         for file in [find_tests(target, mock, params) for target in targets]:
@@ -175,7 +175,7 @@ def _utf8(file: Path) -> str:
         ) from None
 
 
-def _chosen(loaded: Loaded) -> Callable[..., Any] | None:
+def _chosen(loaded: AgentFile) -> Callable[..., Any] | None:
     try:
         return loaded.chosen()
     except InvalidInput:
@@ -196,7 +196,7 @@ def _test_files(path: Path, names: dict[str, Any], module: str) -> list[Path]:
 # ── playing ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _test_file(file: TestTarget, tally: Tally, only: str, *, crash: bool) -> None:
+def _test_file(file: TestTarget, tally: TestCounts, only: str, *, crash: bool) -> None:
     wanted = [(n, s) for n, s in enumerate(file.scenarios) if only.lower() in s.name.lower()]
     if not tally.as_json and (wanted or file.test_files):
         click.secho(text.visible(file.target), bold=True)
@@ -236,7 +236,9 @@ def _fork_server_command(file: TestTarget, fd: int) -> list[str]:
     ]
 
 
-def _crashed(scenario: Scenario, context: SpecContext, tally: Tally, lives: Lives) -> CrashReport:
+def _crashed(
+    scenario: Scenario, context: SpecContext, tally: TestCounts, lives: Lives
+) -> CrashReport:
     from holdfast.testing.crash import explore
 
     def check(outcome: Outcome) -> str:
@@ -310,7 +312,7 @@ def _what_happened(outcome: Outcome) -> None:
 # ── pytest functions ─────────────────────────────────────────────────────────────────────────
 
 
-def _pytest(files: list[Path], tally: Tally, only: str) -> None:
+def _pytest(files: list[Path], tally: TestCounts, only: str) -> None:
     """Hand test functions over to pytest, in its own process."""
     import subprocess
     import tempfile
@@ -380,7 +382,7 @@ def _fault_data(fault: Fault) -> dict[str, Any]:
             "killed": fault.killed, "remedy": fault.fix, "crashes": fault.crashes}  # fmt: skip
 
 
-def _end(tally: Tally, only: str) -> None:
+def _end(tally: TestCounts, only: str) -> None:
     total = len(tally.scenarios) + len(tally.tests)
     if tally.as_json:
         click.echo(text.as_json({"ok": bool(total) and not tally.failed, "passed": total - tally.failed,

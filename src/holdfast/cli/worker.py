@@ -98,11 +98,11 @@ class ReportPrinter:
             self._clear()
 
 
-class Watch:
+class WorkerThread:
     """A worker in its own thread, and this one free for signals."""
 
-    def __init__(self, hands: Worker, told: ReportPrinter, *, once: bool) -> None:
-        self._hands, self._told = hands, told
+    def __init__(self, worker: Worker, printer: ReportPrinter, *, once: bool) -> None:
+        self._worker, self._printer = worker, printer
         self._signals = 0
         self._error: BaseException | None = None
         self._thread = threading.Thread(
@@ -111,7 +111,7 @@ class Watch:
 
     def _work(self, once: bool) -> None:
         try:
-            self._hands.run(once=once)
+            self._worker.run(once=once)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread
             self._error = error
 
@@ -129,29 +129,29 @@ class Watch:
             self._thread.start()
             while self._thread.is_alive():
                 self._thread.join(LOOK_SECONDS)
-                self._told.show(self._hands.under_way)
+                self._printer.show(self._worker.under_way)
                 if self._signals > seen:
                     seen = self._signals
                     self._stop(seen)
         finally:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
-            self._told.end()
+            self._printer.end()
         if self._error is not None:
             raise self._error
 
     def _stop(self, signals: int) -> None:
-        self._told.end()
-        under_way = self._hands.under_way
+        self._printer.end()
+        under_way = self._worker.under_way
         if signals > 1:
-            self._hands.grace = 0.0
-        self._hands.stop()  # and then report it: a reader may rely on it
+            self._worker.grace = 0.0
+        self._worker.stop()  # and then report it: a reader may rely on it
         if signals > 1:
             click.echo("releasing all runs now", err=True)
         elif under_way:
             click.echo(
                 f"stopping: {text.count(under_way, 'run')} in progress, released when the current call has "
-                f"ended, or in {self._hands.grace:g} s; signal again to release now",
+                f"ended, or in {self._worker.grace:g} s; signal again to release now",
                 err=True,
             )
 
@@ -185,17 +185,17 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
         for agent in ([file.chosen()] if file.name else file.agents.values())
     ]
     _log_to_stderr()
-    told = ReportPrinter(as_json=as_json, quiet=quiet)
+    printer = ReportPrinter(as_json=as_json, quiet=quiet)
     hf = _opened(url, agents, Options(lease_seconds=lease))
-    hands = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=told)
+    worker = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=printer)
     with users_code(as_json):
-        Watch(hands, told, once=once).until_done()
+        WorkerThread(worker, printer, once=once).until_done()
     say(
         as_json,
-        {"executed": hands.taken},
-        f"executed {hands.taken} {'run' if hands.taken == 1 else 'runs'}",
+        {"executed": worker.taken},
+        f"executed {worker.taken} {'run' if worker.taken == 1 else 'runs'}",
     )
-    if hands.under_way:  # a call that does not return: its thread would keep this process alive
+    if worker.under_way:  # a call that does not return: its thread would keep this process alive
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(INTERRUPTED)

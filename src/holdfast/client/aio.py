@@ -22,7 +22,7 @@ from holdfast.core.policy import Budget
 from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.errors import InvalidInput
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.store.base import RunRow, Schedule
 
 T = TypeVar("T")
@@ -283,7 +283,7 @@ class AsyncClient:
         return await self.do(calls.bulk(verb, query, runs, newest, dry_run, why))
 
     async def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
-           snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip
+           snapshot_age: float | None = None, dry_run: bool = False) -> GcResult:  # fmt: skip
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
         return await self.do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
 
@@ -291,7 +291,7 @@ class AsyncClient:
         """A run as lines of JSON: its log and its artifacts."""
         return await self.do(calls.export(run_id))
 
-    async def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+    async def import_run(self, lines: Iterable[str]) -> bundle.ImportResult:
         """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
         return await self.do(calls.import_run(lines))
 

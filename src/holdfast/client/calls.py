@@ -35,7 +35,7 @@ from holdfast.errors import (
     RunFailed,
     StoreUnavailable,
 )
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.store.base import RunRow, Schedule
 from holdfast.store.passwords import without_password
 
@@ -440,9 +440,9 @@ def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | 
     return Call(operation("fork"), lambda data: read(data).id, {"run_id": check_run_id(run_id)}, body=_body(body))  # fmt: skip
 
 
-def import_run(lines: Iterable[str]) -> Call[bundle.Imported]:
+def import_run(lines: Iterable[str]) -> Call[bundle.ImportResult]:
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
-    return Call(operation("import"), _reads(bundle.Imported), body=content)
+    return Call(operation("import"), _reads(bundle.ImportResult), body=content)
 
 
 def bulk(verb: BulkVerb, query: str, runs: Sequence[str], newest: int | None, dry_run: bool, why: str) -> Call[BulkReport]:  # fmt: skip
@@ -451,10 +451,10 @@ def bulk(verb: BulkVerb, query: str, runs: Sequence[str], newest: int | None, dr
 
 
 def gc(older_than: float | None, keep: int | None, snapshots: int | None, snapshot_age: float | None,
-       dry_run: bool) -> Call[Collected]:  # fmt: skip
+       dry_run: bool) -> Call[GcResult]:  # fmt: skip
     body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
                             dry_run=dry_run)  # fmt: skip
-    return Call(operation("gc"), _reads(Collected), body=_body(body))
+    return Call(operation("gc"), _reads(GcResult), body=_body(body))
 
 
 def delete(run_id: str) -> Call[None]:

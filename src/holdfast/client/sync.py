@@ -22,7 +22,7 @@ from holdfast.core.policy import Budget
 from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.errors import InvalidInput
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.store.base import RunRow, Schedule
 
 T = TypeVar("T")
@@ -289,7 +289,7 @@ class Client:
         return self.do(calls.bulk(verb, query, runs, newest, dry_run, why))
 
     def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
-           snapshot_age: float | None = None, dry_run: bool = False) -> Collected:  # fmt: skip
+           snapshot_age: float | None = None, dry_run: bool = False) -> GcResult:  # fmt: skip
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
         return self.do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
 
@@ -297,7 +297,7 @@ class Client:
         """A run as lines of JSON: its log and its artifacts."""
         return self.do(calls.export(run_id))
 
-    def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+    def import_run(self, lines: Iterable[str]) -> bundle.ImportResult:
         """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
         return self.do(calls.import_run(lines))
 

@@ -124,7 +124,7 @@ def fault_lines(fault: Fault) -> list[str]:
 # ── one life that may end by a kill ──────────────────────────────────────────────────────────
 
 
-class Forked:
+class ForkedExecution:
     """Each life in its own process, killed at the n-th boundary of the whole performance."""
 
     def __init__(self, kill_at: int | None) -> None:
@@ -207,7 +207,7 @@ def _in_child(work: Callable[[], None]) -> int:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Inspection:
     """One performance, looked at afterwards."""
 
     outcome: Outcome
@@ -222,7 +222,7 @@ class _Seen:
 
 def explore(
     setup: ScenarioSetup, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
-    progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = Forked,
+    progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = ForkedExecution,
 ) -> CrashReport:  # fmt: skip
     """Kill the scenario at every boundary, and report what a crash would do."""
     began = time.monotonic()
@@ -270,7 +270,7 @@ class _Exploration:
         """A sandbox in which nothing has happened, to be copied: cheaper than making each again."""
         return self.folder / "empty"
 
-    def _performed(self, name: str, kill_at: int | None) -> _Seen:
+    def _performed(self, name: str, kill_at: int | None) -> _Inspection:
         folder = self.folder / name
         shutil.copytree(self._empty, folder)
         stage = Stage(folder, self.setup, self.lives(kill_at), settles_doubt=True)
@@ -280,7 +280,7 @@ class _Exploration:
                 raise HoldfastError(ended.message)
             journal = stage.sandbox.journal
             points = [fact["name"] for fact in journal.read("point")]
-            return _Seen(
+            return _Inspection(
                 outcome_of(stage, self.tools), journal.read("did"), journal.read("saw"), points,
                 stage.ends, stage.doubts, stage.runs(),
             )  # fmt: skip
@@ -289,7 +289,7 @@ class _Exploration:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _story(seen: _Seen) -> Any:
+def _story(seen: _Inspection) -> Any:
     """What must come out the same however often the process dies."""
     outcome = seen.outcome
     calls = sorted((c.name, shown(c.args), c.status) for c in outcome.calls)
@@ -332,7 +332,7 @@ def _merged(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 def _judged(
-    setup: ScenarioSetup, seen: _Seen, first: _Seen, check: Check, *, is_steady: bool
+    setup: ScenarioSetup, seen: _Inspection, first: _Inspection, check: Check, *, is_steady: bool
 ) -> list[Fault]:
     """What one crash did, compared with the run's own log and with the undisturbed run."""
     found = [*_diverged(seen), *_doubted(setup, seen, first), *_repeated_calls(seen)]
@@ -362,7 +362,7 @@ def _judged(
     return found
 
 
-def _difference(seen: _Seen, first: _Seen) -> str:
+def _difference(seen: _Inspection, first: _Inspection) -> str:
     now, then = seen.outcome, first.outcome
     for what, a, b in (
         ("the output", now.result, then.result),
@@ -374,7 +374,7 @@ def _difference(seen: _Seen, first: _Seen) -> str:
     return f"the calls are {now.named_calls()} instead of {then.named_calls()}"
 
 
-def _diverged(seen: _Seen) -> list[Fault]:
+def _diverged(seen: _Inspection) -> list[Fault]:
     return [
         Fault(
             "diverges",
@@ -389,7 +389,7 @@ def _diverged(seen: _Seen) -> list[Fault]:
     ]  # fmt: skip
 
 
-def _doubted(setup: ScenarioSetup, seen: _Seen, first: _Seen) -> list[Fault]:
+def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> list[Fault]:
     found = []
     for doubt in seen.doubts:
         name = doubt["name"]
@@ -411,7 +411,7 @@ def _doubted(setup: ScenarioSetup, seen: _Seen, first: _Seen) -> list[Fault]:
 _NOT_COUNTED: Final = (Effect.REPEATABLE, Effect.TRANSACTIONAL, "check", "plain", "outside")
 
 
-def _repeated_calls(seen: _Seen) -> list[Fault]:
+def _repeated_calls(seen: _Inspection) -> list[Fault]:
     """Bodies of tools that were executed more often than the log has calls and recorded failures."""
     found = []
     for run in seen.runs:
@@ -430,7 +430,9 @@ def _repeated_calls(seen: _Seen) -> list[Fault]:
     return found
 
 
-def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Seen) -> Fault:
+def _repeated(
+    name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Inspection
+) -> Fault:
     effect = body["effect"]
     if effect == Effect.KEYED:
         says = f"{name} happens {happened} times for {_count(allowed, 'call')}, each with a different key"
@@ -450,7 +452,7 @@ def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen
     )
 
 
-def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
+def _repeated_plainly(seen: _Inspection, first: _Inspection) -> list[Fault]:
     """Mocked sync functions, and what step bodies and plain code were seen doing, more often than
     without a crash."""
     found = []
@@ -476,7 +478,7 @@ def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
 
 
 def _undeclared(
-    does: str, times: int, inside: str, place: str, declared: str, seen: _Seen, *, sure: bool
+    does: str, times: int, inside: str, place: str, declared: str, seen: _Inspection, *, sure: bool
 ) -> Fault:
     where = (
         f"in the body of {inside}, which is declared safe to repeat"
@@ -491,7 +493,7 @@ def _undeclared(
                  killed=seen.killed, fix=fix)  # fmt: skip
 
 
-def _static_faults(setup: ScenarioSetup, first: _Seen) -> list[Fault]:
+def _static_faults(setup: ScenarioSetup, first: _Inspection) -> list[Fault]:
     """Tools that take a key and do nothing with it: no receiver can honour a key that it is not given."""
     found = []
     specs = [spec_of(value) for value in setup.names.values()]
@@ -527,4 +529,4 @@ _OF_A_COROUTINE: Final = frozenset({"RETURN_GENERATOR", "CALL_INTRINSIC_1", "RER
 """What Python adds to every `async def`, whatever its body does."""
 
 
-__all__: Final = ["CrashReport", "Fault", "Forked", "explore", "fault_lines"]
+__all__: Final = ["CrashReport", "Fault", "ForkedExecution", "explore", "fault_lines"]

@@ -28,8 +28,8 @@ from holdfast.runtime.declare.specs import AgentSpec, CallSpec, agent_spec, spec
 from holdfast.testing.builtin_steps import builtin_sentences
 from holdfast.testing.scenario import RUN_ID, Action, Execute, ScenarioSetup, Stage, execute_here
 from holdfast.testing.step_matcher import (
-    Called,
     Outcome,
+    RecordedCall,
     Sentence,
     Unmet,
     json_or_text,
@@ -409,7 +409,7 @@ def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
             return views.to_plain(views.value(store, RUN_ID, value))
 
         calls = tuple(
-            Called(
+            RecordedCall(
                 call.step, call.name, call.status, whole(call.args) or {}, whole(call.result),
                 max(1, len(call.attempts)), _error(call.error),
             )

@@ -139,7 +139,7 @@ def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
 # ── its outcome ──────────────────────────────────────────────────────────────────────────
 
 
-class Called(Struct, frozen=True):
+class RecordedCall(Struct, frozen=True):
     """One call of a step or tool, as the run's log has it."""
 
     step: int
@@ -158,7 +158,7 @@ class Outcome(Struct, frozen=True):
     status: str
     result: Any
     state: dict[str, Any]
-    calls: tuple[Called, ...]
+    calls: tuple[RecordedCall, ...]
     decisions: dict[str, tuple[Any, str]]
     error: str
     waiting_for: str
@@ -172,7 +172,7 @@ class Outcome(Struct, frozen=True):
         if not holds:
             raise Unmet(expected, actual if isinstance(actual, str) else shown(actual))
 
-    def calls_of(self, name: str) -> list[Called]:
+    def calls_of(self, name: str) -> list[RecordedCall]:
         found = [call for call in self.calls if call.name == name]
         if not found and name not in self.known:
             raise InvalidInput(f"unknown tool {name!r}; known are {', '.join(sorted(self.known))}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Final
 
-from holdfast.agents.models.base import Kept, Price, Prompt, Reply, ToolRequest, usage_of
+from holdfast.agents.models.base import Price, Prompt, ProviderBlocks, Reply, ToolRequest, usage_of
 from holdfast.agents.models.client import AsyncClientModel, ClientModel
 from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue, values
@@ -93,10 +93,10 @@ def _text(blocks: list[dict[str, Any]]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _kept(blocks: list[dict[str, Any]]) -> Kept | None:
+def _kept(blocks: list[dict[str, Any]]) -> ProviderBlocks | None:
     """All blocks, if some of them cannot be made again from text and tool calls."""
     plain = all(block["type"] in ("text", "tool_use") for block in blocks)
-    return None if plain else Kept("anthropic", blocks)
+    return None if plain else ProviderBlocks("anthropic", blocks)
 
 
 def _input_tokens(usage: Any) -> int:

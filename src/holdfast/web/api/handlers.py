@@ -421,11 +421,11 @@ def bulk_(store: Store, ask: Ask) -> BulkReport:
 # ── administering ────────────────────────────────────────────────────────────────────────────
 
 
-def import_run(store: Store, ask: Ask) -> bundle.Imported:
+def import_run(store: Store, ask: Ask) -> bundle.ImportResult:
     return bundle.import_run(store, bundle.read(ask.lines))
 
 
-def gc(store: Store, ask: Ask) -> garbage.Collected:
+def gc(store: Store, ask: Ask) -> garbage.GcResult:
     b = ask.body
     age, snapshot_age = b.older_than, b.snapshot_age
     return garbage.gc(
