@@ -117,7 +117,14 @@ class Reader:
     def __init__(self, page: Path) -> None:
         self.page = page
         self.names: dict[str, Any] = {"__name__": f"page_{page.stem.replace('-', '_')}"}
-        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
+        # The plugins of other packages cost a second of each pytest that a page starts.
+        plugins = "-p no:schemathesis -p no:langsmith_plugin"
+        self.environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "120",
+            "PYTEST_ADDOPTS": plugins,
+        }
 
     def follow(self) -> None:
         for block in blocks(self.page):
