@@ -77,8 +77,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has it from the process 
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C. Whoever is started in the background by a shell ignores it, and hands that
-    on to all that it starts, unless it says otherwise."""
+    """Tests press Ctrl-C. A process that a shell starts in the background ignores it, and so
+    do its children, unless they say otherwise."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -29,7 +29,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted bug: where, what, and which tests must notice.
+    """One mutant: where, what, and which tests must notice.
 
     `where` is a file and a function in it, as `runtime/call/flow.py::_make` or `store/fence.py::Fence.check`; in SQL
     a named statement or function. Only text inside that function is replaced, so code elsewhere may change.
@@ -162,7 +162,7 @@ MUTANTS = (
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
-        "the epoch starts anew after a release",
+        "the epoch starts over after a release",
         "store/sql/sqlite/queries.sql::release",
         "claims = max(0, claims - :forgiven)",
         "claims = max(0, claims - :forgiven), epoch = 0",
@@ -293,14 +293,14 @@ MUTANTS = (
         ("tests/store/test_conformance.py", "-k", "postgres"),
     ),
     Mutant(
-        "a run is claimed whoever holds it",
+        "a run is claimed although another worker holds it",
         "store/sql/sqlite/queries.sql::claim",
         "OR (+status = 'running' AND +due_at <= :now))",
         "OR +status = 'running')",
         ("tests/fleet/test_race.py", "-k", "not postgresql"),
     ),
     Mutant(
-        "on PostgreSQL a run is claimed whoever holds it",
+        "on PostgreSQL a run is claimed although another worker holds it",
         "store/sql/postgres/queries.sql::claim",
         "OR (r.status = 'running' AND r.due_at <= c.now))",
         "OR r.status = 'running')",
@@ -412,7 +412,7 @@ MUTANTS = (
         ("tests/agents/test_providers.py", "-k", "tried_again_by_the_log"),
     ),
     Mutant(
-        "a decision is written behind another event than it was made upon",
+        "a decision is written after another event than the one it was based on",
         "store/outside.py::act",
         "key, before=head.hash)",
         "key)",

@@ -88,7 +88,7 @@ def over_async_anthropic(url: str, name: str) -> AsyncAnthropicModel:
 
 
 def silent(_: str) -> None:
-    """Whoever listens is given a stream."""
+    """A caller that listens gets a stream."""
 
 
 @dataclass(frozen=True)

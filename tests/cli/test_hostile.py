@@ -78,7 +78,7 @@ def tricks_in(said: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", sorted(GOLDEN))
 def test_no_field_of_any_event_can_steer_the_timeline(kind: str) -> None:
-    """Whoever writes a log chooses every text in it; an import checks the chain, not the words."""
+    """The author of a log chooses every text in it; an import checks the chain, not the words."""
     for stored in GOLDEN[kind]:
         data = json.dumps(hostile(json.loads(stored["data"]))).encode()
         event = log.read_event("r1", Record(0, 0, 0, kind, data, b""))

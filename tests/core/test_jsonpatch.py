@@ -199,7 +199,7 @@ def test_a_patch_that_cannot_be_applied_is_refused_whole(case: tuple[Any, Any, i
 
 
 def test_the_error_names_operation_and_path() -> None:
-    """So that whoever sent ten operations knows which one to look at."""
+    """So that the sender of ten operations knows which one to look at."""
     with pytest.raises(InvalidPatch) as refused:
         apply({"a": 1}, [{"op": "remove", "path": "/a"}, {"op": "remove", "path": "/b~1c"}])
 

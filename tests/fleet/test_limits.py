@@ -148,7 +148,7 @@ def work(fleet: list[Holdfast], concurrency: int = 4) -> None:
 def test_worker_processes_keep_the_rate_of_a_tool_together(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Five in any second, whoever makes the call."""
+    """Five in any second, over all workers."""
     url = url_of(kind, request, tmp_path)
     with Holdfast(url) as hf, contextlib.contextmanager(workers)(url, tmp_path) as processes:
         at_work = [processes.start("--concurrency", "2") for _ in range(3)]

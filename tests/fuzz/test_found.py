@@ -448,7 +448,7 @@ async def waiting_for_its_own(run: AsyncRun) -> None:
 def test_an_async_run_that_lost_its_lease_ends_here_although_its_code_makes_no_call(
     url: str,
 ) -> None:
-    """Otherwise the only worker of a fleet believes for ever that it executes the run, and does not claim it."""
+    """Otherwise the only worker of a fleet believes forever that it executes the run, and does not claim it."""
     patient = Options(lease_seconds=0.6, patience_seconds=3600)
     with Holdfast(url, agents=[waiting_for_its_own], options=patient) as hf:
         hf.start(waiting_for_its_own, id="r")

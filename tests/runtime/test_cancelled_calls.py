@@ -1,4 +1,4 @@
-"""Calls that the agent's own code stops waiting for: a time limit, a failed neighbour, a lost race.
+"""Calls that the agent's own code stops waiting for: a time limit, a failed sibling, a lost race.
 
 What the code saw then, it sees again when the run is resumed: no answer. What such a call did is not
 guessed: a tool that may have acted is in doubt.

@@ -269,7 +269,7 @@ def test_grandchildren_are_cancelled_too(place: Place) -> None:
 
 
 def test_a_child_created_while_its_parent_is_being_cancelled_begins_no_call(place: Place) -> None:
-    """The cancellation has listed the children before this one is there: it looks for itself."""
+    """The cancellation has listed the children before this one exists, so the child checks it."""
     world = World()
     hf, elsewhere = place.open(world.parent, world.child), place.open()
     create = hf.store.create

@@ -167,7 +167,7 @@ def test_changed_code_stops_before_any_new_effect_with_both_sides_named(
 
 
 def test_a_new_failure_in_the_middle_of_recorded_history_is_a_divergence_too(home: Any) -> None:
-    """The code never asked for what the log holds: it did not take the same way."""
+    """The code never makes the recorded calls: it did not take the same path."""
     with pytest.raises(RunWaiting):
         home.open().run(make(original), id="r")
 

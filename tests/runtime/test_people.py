@@ -368,7 +368,7 @@ def test_resuming_a_run_that_failed_on_a_rejection_asks_again(home: Any) -> None
 def test_an_approval_is_bound_to_the_exact_arguments_and_to_the_tools_version(
     home: Any, approved: dict[str, str], changed: dict[str, str], says: str
 ) -> None:
-    """Code that changed since must not send something else than what was approved."""
+    """Code that changed since must not send anything other than what was approved."""
     ran: list[Any] = []
     hf = home.open()
     waits(hf, gated(ran, **approved))

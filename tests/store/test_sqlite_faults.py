@@ -136,7 +136,7 @@ def test_a_failed_sync_breaks_the_store_until_it_is_opened_again(
 def test_a_worker_whose_disk_fails_ends_with_an_error_and_another_one_continues(
     tmp_path: Path,
 ) -> None:
-    """It must not write again (FAULTS 23), so whoever looks after it is told, and may start a new one."""
+    """It must not write again (FAULTS 23), so its supervisor is notified, and may start a new one."""
     faults = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=3+")
     path = tmp_path / "a.db"
     with Holdfast(path) as hf:  # and closed: so there is nothing to be synced when it is opened

@@ -508,7 +508,7 @@ def _kill_children(pid: int) -> list[int]:
 
 
 def _wait_for_deaths(handles: list[int]) -> None:
-    """A pidfd becomes readable when its process has ended, whoever its parent is by then."""
+    """A pidfd becomes readable when its process has ended, whatever its parent is by then."""
     deadline = time.monotonic() + STOP_SECONDS_MAX
     for handle in handles:
         ended, _, _ = select.select([handle], [], [], max(0, deadline - time.monotonic()))

@@ -79,7 +79,7 @@ def serve() -> None:
             gc.collect()
             gc.freeze()  # what is here stays: children need not look at it, and so copy it
             answer = {"returned": function(**order["given"])}
-        except BaseException:  # carried to whoever gave the order, who fails with it
+        except BaseException:  # passed to the caller, which fails with it
             answer = {"broke": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -54,7 +54,7 @@ class LeavingLines(Protocol):
 
 
 class Leaving:
-    """How the lines of one run leave memory."""
+    """How the lines of one run are suspended."""
 
     def __init__(self, session: LeavingRun, lines: LeavingLines) -> None:
         self._session, self._lines = session, lines
