@@ -81,7 +81,7 @@ def test_what_was_done_is_neither_repeated_nor_called_failed(home: Any, how: Any
     with pytest.raises(RunFailed):
         hf.run(main, id="r")
 
-    with pytest.raises(NotNow, match="was done, and only its result was not kept"):
+    with pytest.raises(NotNow, match="was executed, but its result was not stored"):
         hf.resolve("r", 1, **how)
 
 

@@ -66,7 +66,7 @@ def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str
 def approve(
     store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
 ) -> None:
-    """Say yes to what the run asks for. `digest`, if given, must be that of what was shown."""
+    """Approve what the run asks for. `digest`, if given, must be that of what was shown."""
     _decide_approval(store, run_id, request, True, by, why, digest)
 
 
@@ -85,7 +85,7 @@ def _decide_approval(
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
             raise NotNow(
-                f"run {run_id!r} now makes a different request than the one shown; look again"
+                f"run {run_id!r} now makes a different request than the one shown; show the run again"
             )
         _refuse_expired(store, run_id, wait)
         event = e.ApprovalDecided(
@@ -102,7 +102,7 @@ def _decide_approval(
 
 
 def _requests(request: str) -> Reads:
-    """What tells of the one request, or of all that are open."""
+    """The events of one request, or of all that are open."""
     return open_until(still_open.begins_request(request)) if request else what_is_open
 
 
