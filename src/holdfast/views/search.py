@@ -21,6 +21,7 @@ from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
 from holdfast.views.content import FIELDS, Content, read_content
 from holdfast.views.listing import SHOWN_STATUSES, shown
+from holdfast.words.waiting import is_for_people
 
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""
@@ -29,8 +30,6 @@ READ_MIN: Final = 100
 READ_SECONDS: Final = 0.12
 """So long runs are looked at for one page, if the store cannot select by all terms."""
 PAGE: Final = 500
-PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
-"""How what people are asked for starts, in `RunRow.waiting_for`."""
 _AGE: Final = re.compile(r"(\d+)(m|h|d|w)")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS: Final = (
@@ -206,7 +205,7 @@ def _matches(row: RunRow, term: Term) -> bool:
 
 def _is_waiting(row: RunRow, word: str) -> bool:
     if word == "people":
-        return row.waiting_for.startswith(PEOPLE)
+        return is_for_people(row.waiting_for)
     return row.status == "waiting" and word.lower() in row.waiting_for.lower()
 
 
