@@ -158,7 +158,7 @@ def test_show_answers_where_a_run_is_and_what_happened(
                    'route: "email", because they asked', "error at step 2, send",
                    'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}', "holdfast resume FILE failed"],
         "approval": ["waiting", "step 2; 1 committed", "approval of send", "holdfast approve approval"],
-        "doubt": ["in doubt", "it is not repeated: a person must resolve it", "holdfast resolve doubt 2 --done RESULT"],
+        "doubt": ["in doubt", "It is not repeated; a person must resolve it", "holdfast resolve doubt 2 --done RESULT"],
     }  # fmt: skip
     for run_id, expected in parts.items():
         session = terminal("show", run_id, "--db", "runs.db")
