@@ -21,6 +21,7 @@ PAGES: Final = {
     "decide": DOCS / "people.md",
     "fleet": DOCS / "fleet.md",
     "mcp": DOCS / "mcp.md",
+    "web": DOCS / "server.md",
 }
 BEGIN: Final = "<!-- figures: python -m bench page -->"
 END: Final = "<!-- end of figures -->"

@@ -89,9 +89,9 @@ BRANCHES = "tests/runtime/test_branches.py"
 MUTANTS = (
     Mutant(
         "no intent is committed",
-        "runtime/declare/specs.py::CallSpec.__post_init__",
-        "has_intent=self.effect.has_intent",
-        "has_intent=False",
+        "runtime/declare/call_spec.py::CallSpec.__post_init__",
+        '"has_intent": self.effect.has_intent',
+        '"has_intent": False',
         (f"{KILLS}[careful]",),
     ),
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
         "runtime/log/session.py::Session.is_ending",
-        "return self.torn or self.stopped is not None",
+        "return self.is_unwinding or self.stopped is not None",
         "return False",
         ("tests/runtime/test_cancelled_calls.py", "-k", "outside"),
     ),
@@ -357,9 +357,9 @@ MUTANTS = (
     ),
     Mutant(
         "a loop takes a patch from outside in again after each iteration",
-        "core/fold.py::Draft._iterated",
-        "            self.open.queued.pop(taken, None)\n",
-        "            pass\n",
+        "core/fold_knowledge.py::_iteration_ended",
+        "        draft.open.queued.pop(taken, None)\n",
+        "        pass\n",
         ("tests/agents/test_loop.py",),
     ),
     Mutant(
@@ -441,8 +441,8 @@ MUTANTS = (
     ),
     Mutant(
         "a worker goes on with a run that is too old",
-        "runtime/exec/engine.py::Engine._open",
-        "if taken.unchecked:",
+        "runtime/exec/sessions.py::Sessions.open",
+        "if claimed.unchecked:",
         "if False:",
         ("tests/runtime/test_worker.py",),
     ),
@@ -591,7 +591,7 @@ MUTANTS = (
     ),
     Mutant(
         "a store whose file was replaced is written to",
-        "store/sqlite/presence.py::Presence.check_identity",
+        "store/sqlite/connections.py::Presence.check_identity",
         "if (found.st_dev, found.st_ino) != self._main:",
         "if False:",
         ("tests/store/test_sqlite_replaced.py",),
@@ -703,7 +703,7 @@ MUTANTS = (
     ),
     Mutant(
         "the calls of earlier iterations cannot be undone",
-        "runtime/exec/undo.py::_learn_calls",
+        "runtime/exec/undo.py::_register_calls",
         "if names <= session.specs.keys() or calls_of is None:",
         "if True:",
         ("tests/runtime/test_undo.py", "-k", "cannot_name"),
@@ -775,7 +775,7 @@ MUTANTS = (
     ),
     Mutant(
         "a constraint behind a NewType is not seen",
-        "core/values.py::_parts",
+        "core/values/declared_types.py::_types_inside",
         '("__supertype__", "__value__")',
         '("__value__",)',
         ("tests/runtime/test_annotations.py",),

@@ -39,14 +39,11 @@ RULES = [(re.compile(phrase, re.IGNORECASE), better) for phrase, better in INSTE
 NAMES = re.compile(r"def test_\w+")
 TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "bench/README.md", "examples/README.md")  # fmt: skip
 
-LATER = {"lease", "lines", "worker"}
-"""Modules that others are rewriting now; to be emptied."""
-
 
 def files() -> Iterator[Path]:
     yield from (ROOT / name for name in TEXTS)
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    yield from (p for p in sorted((ROOT / "src").rglob("*.py")) if p.stem not in LATER)
+    yield from sorted((ROOT / "src").rglob("*.py"))
     for folder in ("tests", "bench", "examples"):
         yield from (p for p in sorted((ROOT / folder).rglob("*.py")) if p != Path(__file__))
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from functools import partial
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import bundle, control, views
+from holdfast import bundle, control, execution, views
 from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.check import CheckedRun
@@ -27,24 +27,13 @@ from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
-from holdfast.execution import (
-    Steps,
-    await_result,
-    continue_run,
-    find,
-    new_id,
-    perform_async,
-    reopen,
-    restart,
-    start_by_name,
-)
+from holdfast.execution import perform_async
 from holdfast.gc import GcResult
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
-from holdfast.runtime.declare.specs import run_request
+from holdfast.runtime.exec.actions import Actions
 from holdfast.runtime.exec.dry_run import Replayed
-from holdfast.runtime.exec.engine import Options
-from holdfast.runtime.exec.threads import in_thread
-from holdfast.runtime.exec.uninterrupted import uninterrupted, until_done
+from holdfast.runtime.exec.engine import Engine, Options
+from holdfast.runtime.exec.threads import in_thread, uninterrupted, until_done
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
 
@@ -216,12 +205,18 @@ class AsyncHoldfast:
     async def _write(
         self, method: Callable[Concatenate[Holdfast, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a method in a thread. A caller that is cancelled hears of that when it is done, or not."""
+        """Call a method in a thread. A caller that is cancelled gets the cancellation when the call has ended."""
         app = await self._opened()
         return await app.engine.uninterrupted(partial(method, app, *args, **kwargs))
 
-    async def _perform(self, steps: Steps) -> Any:
-        return await perform_async(self.sync.engine, steps)
+    async def _perform(
+        self,
+        actions: Callable[Concatenate[Engine, P], Actions],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Any:
+        engine = (await self._opened()).engine
+        return await perform_async(engine, actions(engine, *args, **kwargs))
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
@@ -247,11 +242,10 @@ class AsyncHoldfast:
         wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
     ) -> Any:  # fmt: skip
         """Run or resume; see `Holdfast.run`. If the caller is cancelled, the run is released: any worker can resume it."""
-        spec, args, given = run_request(agent, args, input)
-        engine = (await self._opened()).engine
-        run_id, limits = new_id(spec) if id is None else id, Limits(deadline, budget)
-        made = await engine.create_async(spec, run_id, given, args=args, limits=limits)
-        return await self._perform(continue_run(engine, made, spec, wait=wait, check=True))
+        limits = Limits(deadline, budget)
+        return await self._perform(
+            execution.run, agent, args, input, id=id, wait=wait, limits=limits
+        )
 
     @overload
     async def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
@@ -283,16 +277,9 @@ class AsyncHoldfast:
         **input: Any,
     ) -> AsyncHandle[Any]:  # fmt: skip
         """Create the run and leave the work to workers. Returns at once; see `Holdfast.start`."""
-        engine, limits = (await self._opened()).engine, Limits(deadline, budget)
-        if isinstance(agent, str):
-            start = partial(
-                start_by_name, engine.store, agent, args, input, id=id, priority=priority, limits=limits
-            )  # fmt: skip
-            return AsyncHandle(self, (await engine.uninterrupted(start)).id)
-        spec, args, given = run_request(agent, args, input)
-        run_id = new_id(spec) if id is None else id
-        await engine.create_async(
-            spec, run_id, given, args=args, claim=False, priority=priority, limits=limits
+        limits = Limits(deadline, budget)
+        run_id = await self._perform(
+            execution.start, agent, args, input, id=id, priority=priority, limits=limits
         )
         return AsyncHandle(self, run_id)
 
@@ -307,31 +294,28 @@ class AsyncHoldfast:
                      override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
                      budget: Budget | None = None) -> Any:  # fmt: skip
         """Resume a run; see `Holdfast.resume`."""
-        engine = (await self._opened()).engine
-        row, spec = await engine.uninterrupted(
-            partial(
-                reopen, engine, run_id, by=by, why=why, override=override, accept_new_steps=accept_new_steps,
-                limits=Limits(deadline, budget),
-            )
-        )  # fmt: skip
-        return await self._perform(continue_run(engine, row, spec, wait=wait))
+        return await self._perform(
+            execution.resume,
+            run_id,
+            wait=wait,
+            by=by,
+            why=why,
+            override=override,
+            accept_new_steps=accept_new_steps,
+            limits=Limits(deadline, budget),
+        )
 
     async def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
         """Run the code from its first line again; see `Holdfast.rerun`."""
-        engine = (await self._opened()).engine
-        row, spec = await engine.uninterrupted(partial(restart, engine, run_id, by=by, why=why))
-        return await self._perform(continue_run(engine, row, spec, wait=wait))
+        return await self._perform(execution.rerun, run_id, wait=wait, by=by, why=why)
 
     async def drive(self, run_id: str) -> Any:
         """Execute a run if it can continue and no worker executes it; see `Holdfast.drive`."""
-        engine = (await self._opened()).engine
-        row, spec = await engine.uninterrupted(partial(find, engine, run_id))
-        return await self._perform(continue_run(engine, row, spec, wait=False, check=True))
+        return await self._perform(execution.drive, run_id)
 
     async def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """Wait until the run has ended; its result, or the error it ended with."""
-        engine = (await self._opened()).engine
-        return await self._perform(await_result(engine, run_id, timeout))
+        return await self._perform(execution.await_result, run_id, timeout)
 
     def worker(
         self,
@@ -345,7 +329,7 @@ class AsyncHoldfast:
         """A worker for these agents, or for all that this object knows: `await hf.worker()`, or `async with hf.worker():`.
 
         Async agents execute on the caller's event loop, plain ones in threads. With `own_loop`, async agents get an event
-        loop in a thread of the worker, so that code of theirs that blocks does not hold up the caller. `report` is called
+        loop in a thread of the worker, so that code of theirs that blocks does not delay the caller. `report` is called
         in any of these threads. See `Holdfast.worker` for the rest.
         """
         given = None if agents is None else list(agents)
@@ -380,8 +364,15 @@ class AsyncHoldfast:
     ) -> Schedule:
         """Have workers start a run at each time that `cron` names; see `Holdfast.schedule`."""
         return await self._write(
-            Holdfast.schedule, agent, cron=cron, tz=tz, input=input, id=id, priority=priority, catch_up=catch_up
-        )  # fmt: skip
+            Holdfast.schedule,
+            agent,
+            cron=cron,
+            tz=tz,
+            input=input,
+            id=id,
+            priority=priority,
+            catch_up=catch_up,
+        )
 
     async def schedules(self) -> list[Schedule]:
         """All schedules, by id."""
@@ -552,11 +543,12 @@ class AsyncHoldfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    async def approve(
-        self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
-    ) -> None:
-        """Approve what the run asks for."""
-        await self._write(Holdfast.approve, run_id, request, by=by, why=why, digest=digest)
+    async def approve(self, run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None,
+                      by: str = "", why: str = "", digest: str = "") -> None:  # fmt: skip
+        """Approve what the run asks for; see `Holdfast.approve`."""
+        await self._write(
+            Holdfast.approve, run_id, request, args=args, by=by, why=why, digest=digest
+        )
 
     async def reject(
         self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""

@@ -12,26 +12,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast import control, views
+from holdfast import control, execution, views
 from holdfast.core.events import Event
 from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.execution import (
-    await_result,
-    continue_run,
-    find,
-    new_id,
-    perform,
-    reopen,
-    restart,
-    start_by_name,
-)
+from holdfast.execution import perform
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.declare.registration import register
-from holdfast.runtime.declare.specs import AgentSpec, agent_spec, run_request
+from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole
@@ -119,7 +111,7 @@ class Holdfast:
         self.engine = Engine(self.store, options)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         for spec in specs:
-            self.engine.learn(spec)
+            self.engine.claims.register(spec)
 
     def __enter__(self) -> Holdfast:
         return self
@@ -170,11 +162,9 @@ class Holdfast:
         `deadline` (seconds) and `budget` are limits of a new run, in the place of what its agent declares. They do
         not change a run that exists: `resume` does.
         """
-        spec, args, given = run_request(agent, args, input)
-        run_id, limits = new_id(spec) if id is None else id, Limits(deadline, budget)
-        made = self.engine.create(spec, run_id, given, args=args, limits=limits)
-        steps = continue_run(self.engine, made, spec, wait=wait, check=True)
-        return perform(self.engine, steps)
+        limits = Limits(deadline, budget)
+        actions = execution.run(self.engine, agent, args, input, id=id, wait=wait, limits=limits)
+        return perform(self.engine, actions)
 
     @overload
     def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
@@ -207,17 +197,10 @@ class Holdfast:
 
         The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
         limits = Limits(deadline, budget)
-        if isinstance(agent, str):
-            row = start_by_name(
-                self.store, agent, args, input, id=id, priority=priority, limits=limits
-            )
-            return Handle(self, row.id)
-        spec, args, given = run_request(agent, args, input)
-        run_id = new_id(spec) if id is None else id
-        self.engine.create(
-            spec, run_id, given, args=args, claim=False, priority=priority, limits=limits
+        actions = execution.start(
+            self.engine, agent, args, input, id=id, priority=priority, limits=limits
         )
-        return Handle(self, run_id)
+        return Handle(self, perform(self.engine, actions))
 
     def handle(self, run_id: str) -> Handle[Any]:
         """A handle on a run that exists."""
@@ -240,31 +223,30 @@ class Holdfast:
 
         Of a completed run this returns the recorded result, also where its agent is not known.
         """
-        row, spec = reopen(
+        actions = execution.resume(
             self.engine,
             run_id,
+            wait=wait,
             by=by,
             why=why,
             override=override,
             accept_new_steps=accept_new_steps,
             limits=Limits(deadline, budget),
         )
-        return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
+        return perform(self.engine, actions)
 
     def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
         """Run the code from its first line again, with the state kept: guards still hold."""
-        row, spec = restart(self.engine, run_id, by=by, why=why)
-        return perform(self.engine, continue_run(self.engine, row, spec, wait=wait))
+        return perform(self.engine, execution.rerun(self.engine, run_id, wait=wait, by=by, why=why))
 
     def drive(self, run_id: str) -> Any:
         """Execute a run if it can continue and no other process executes it: for engines that deliver work at least
         once. A second delivery is harmless. The same runs can be continued as with `resume`."""
-        row, spec = find(self.engine, run_id)
-        return perform(self.engine, continue_run(self.engine, row, spec, wait=False, check=True))
+        return perform(self.engine, execution.drive(self.engine, run_id))
 
     def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """Wait until the run has ended; its result, or the error it ended with."""
-        return perform(self.engine, await_result(self.engine, run_id, timeout))
+        return perform(self.engine, execution.await_result(self.engine, run_id, timeout))
 
     def worker(
         self,
@@ -281,7 +263,7 @@ class Holdfast:
         """
         specs = None if agents is None else specs_of(agents)
         for spec in specs or ():
-            self.engine.learn(spec)
+            self.engine.claims.register(spec)
         from holdfast.runtime.exec.worker import Worker
 
         made = Worker(
@@ -295,7 +277,7 @@ class Holdfast:
         own agents when it starts."""
         specs = specs_of(agents)
         for spec in specs:
-            self.engine.learn(spec)
+            self.engine.claims.register(spec)
         register(self.store, specs or self.engine.agents.values())
 
     def agents(self) -> list[views.AgentInfo]:
@@ -323,13 +305,19 @@ class Holdfast:
         schedule again changes nothing; another one of the same id (by default the agent's name) replaces it.
         """
         spec = agent_spec(agent)
-        self.engine.learn(spec)
+        self.engine.claims.register(spec)
         from holdfast.runtime.exec.schedules import define
 
         return define(
-            self.store, spec, cron, zone=tz, input=input or {}, priority=priority, catch_up=catch_up,
+            self.store,
+            spec,
+            cron,
+            zone=tz,
+            input=input or {},
+            priority=priority,
+            catch_up=catch_up,
             schedule_id=id if id is not None else spec.name,
-        )  # fmt: skip
+        )
 
     def schedules(self) -> list[Schedule]:
         """All schedules, by id."""
@@ -409,7 +397,7 @@ class Holdfast:
         row = views.row_of(self.store, run_id)
         from holdfast.runtime.exec.dry_run import replay
 
-        return replay(self.store, row, self.engine.agent_of(row))
+        return replay(self.store, row, self.engine.claims.agent_of(row))
 
     # ── integrations ─────────────────────────────────────────────────────────────────────
 
@@ -525,11 +513,10 @@ class Holdfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    def approve(
-        self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
-    ) -> None:
-        """Say yes to what the run asks for."""
-        control.approve(self.store, run_id, request, by=by, why=why, digest=digest)
+    def approve(self, run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None,
+                by: str = "", why: str = "", digest: str = "") -> None:  # fmt: skip
+        """Say yes to what the run asks for. With `args`, the tool is called with these instead of those shown."""
+        control.approve(self.store, run_id, request, args=args, by=by, why=why, digest=digest)
 
     def reject(
         self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
@@ -575,7 +562,7 @@ class Holdfast:
     def cancel(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """End the run and its child runs, each at its next call."""
         control.cancel(self.store, run_id, by=by, why=why)
-        self.engine.lookout.notice_cancel_of_tree(run_id)
+        self.engine.cancel_watcher.notice_cancel_of_tree(run_id)
 
     def undo(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Undo what the run did, newest first. The next worker, or `hf.resume`, does it."""
@@ -598,7 +585,7 @@ class Holdfast:
             if id is not None:
                 raise InvalidInput("a fork with mocks makes no run, so it takes no id")
             row = views.row_of(self.store, run_id)
-            self.engine.agent_of(row)
+            self.engine.claims.agent_of(row)
             from holdfast.dry_fork import dry_fork
 
             return dry_fork(self.store, row, self.engine.agents, step, mocks, state or {})

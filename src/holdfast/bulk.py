@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 
 from holdfast import control, views
 from holdfast.control.lifecycle import STOPPED
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 
 BulkVerb = Literal["cancel", "resume"]
@@ -65,7 +65,7 @@ def bulk(
     by: str = "",
     why: str = "",
 ) -> BulkReport:
-    """Cancel or resume the runs that match a search, or these runs."""
+    """Cancel or resume the runs that match a search, or these runs; NotFound if one of these does not exist."""
     known = check_verb(verb)
     if not runs and not query.strip():
         raise InvalidInput(
@@ -109,8 +109,12 @@ def _chosen(
     if not runs:
         return _matching(store, query, newest)
     now, named = store.now(), list(dict.fromkeys(runs))
-    rows = [store.get(run_id) for run_id in named[:RUNS_MAX]]
-    found = [views.shown(row, now) for row in rows if row is not None]
+    rows = {run_id: store.get(run_id) for run_id in named[:RUNS_MAX]}
+    unknown = [run_id for run_id, row in rows.items() if row is None]
+    if unknown and newest is None:  # after a preview, they were deleted since
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        raise NotFound(f"no such run: {', '.join(map(repr, unknown[:10]))}{more}; nothing was done")
+    found = [views.shown(row, now) for row in rows.values() if row is not None]
     return [row for row in found if newest is None or row.cursor <= newest], len(named) > RUNS_MAX
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from holdfast import views
 from holdfast.errors import Diverged, HoldfastError, LogDamaged
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.dry_run import replay
 from holdfast.store.base import RunRow, Store
 

@@ -39,8 +39,9 @@ from holdfast.errors import (
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
 from holdfast.runtime.call.operations import Draw, Invoke
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.mocks import Mocks, mocked_body, mocks_of
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.session import Session
@@ -193,10 +194,10 @@ def _execute(
     )
     try:
         for known in agents.values():
-            engine.learn(known)
+            engine.claims.register(known)
         (row,) = copy.runs(limit=1)
         with suppress(_StepOver, RunFailed, RunWaiting):
-            engine.execute(engine.take(row, spec))
+            engine.execute(engine.claims.claim(row, spec))
     finally:
         engine.close()
 

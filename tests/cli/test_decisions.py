@@ -24,6 +24,36 @@ def test_approve_shows_the_exact_arguments_before_it_asks(shell: Shell) -> None:
     )
 
 
+def test_approve_with_set_calls_the_tool_with_that_argument(shell: Shell) -> None:
+    """A text stays a text, whatever it looks like; what changes is shown before it asks."""
+    shell.run("careful", "r1", "to=sam", code=1)
+
+    result = shell("approve", "r1", "--set", "to=17", "--by", "ann", input="y\n")
+
+    assert 'to: "sam" becomes "17"' in result.stderr
+    assert "r1: approved with edited arguments" in result.stdout
+    shell("resume", "agents.py", "r1")
+    (call,) = [c for c in shell.json("show", "r1")["calls"] if c["name"] == "send"]
+    assert {"to": "17", "body": "HELLO"} == call["args"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "said"),
+    [
+        ("too=ann", 1, "is called with body, to, not with 'too'"),
+        ("to", 2, "not of the form key=value"),
+    ],
+)
+def test_an_edit_that_is_wrong_changes_nothing(
+    shell: Shell, edit: str, code: int, said: str
+) -> None:
+    shell.run("careful", "r1", "to=sam", code=1)
+    before = shell.log("r1")
+
+    assert said in shell("approve", "r1", "--set", edit, "--yes", code=code).stderr
+    assert before == shell.log("r1")
+
+
 @pytest.mark.parametrize(
     ("input", "said"), [("n\n", "nothing was done"), ("", "use --yes to skip the question")]
 )

@@ -13,12 +13,12 @@ from msgspec import Raw
 
 from holdfast.core import events, values
 from holdfast.core.events import (
-    AskedTool,
+    ChildUsage,
     Divergence,
     ErrorInfo,
     Event,
-    Inherited,
-    Spent,
+    InheritedPolicy,
+    RecordedToolCall,
     Usage,
     Value,
 )
@@ -46,12 +46,14 @@ ANY_OF: dict[Any, st.SearchStrategy[Any]] = {
     Usage: st.builds(Usage, st.integers(), st.integers(), NUMBERS),
 }
 ANY_OF[Divergence] = st.builds(Divergence, TEXT, TEXT, TEXT, st.booleans())
-ANY_OF[Spent] = st.builds(Spent, st.integers(), ANY_OF[Usage])
-ANY_OF[Inherited] = st.builds(
-    Inherited, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
+ANY_OF[ChildUsage] = st.builds(ChildUsage, st.integers(), ANY_OF[Usage])
+ANY_OF[InheritedPolicy] = st.builds(
+    InheritedPolicy, ANY_OF[tuple[str, ...]], st.none() | NUMBERS, ANY_OF[tuple[str, ...]]
 )
-ANY_OF[tuple[AskedTool, ...]] = st.lists(
-    st.builds(AskedTool, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS),
+ANY_OF[tuple[RecordedToolCall, ...]] = st.lists(
+    st.builds(
+        RecordedToolCall, TEXT, TEXT, ANY_OF[Value], st.none() | ANY_OF[Value], TEXT, NUMBERS
+    ),
     max_size=2,
 ).map(tuple)
 WAITS = st.builds(
@@ -103,13 +105,13 @@ def sample(name: str, hint: Any, number: int) -> Any:
     }
     if hint in made:
         return made[hint]
-    for struct in (ErrorInfo, Usage, Spent, Inherited, Divergence):
+    for struct in (ErrorInfo, Usage, ChildUsage, InheritedPolicy, Divergence):
         if hint in (struct, struct | None):
             return example(struct, number)
     if hint == tuple[WaitingFor, ...]:
         return (WaitingFor("signal", "go"),) if name == "child" else (example(WaitingFor, number),)
-    if hint == tuple[AskedTool, ...]:
-        return (example(AskedTool, number),)
+    if hint == tuple[RecordedToolCall, ...]:
+        return (example(RecordedToolCall, number),)
     raise AssertionError(f"no example for {name}: {hint}")
 
 
@@ -122,7 +124,7 @@ def test_an_event_is_read_back_equal(cls: type[Event], data: st.DataObject) -> N
     """And written again it is the same bytes, so a log can be re-written without changing it."""
     event = data.draw(instances(cls))
     stored = events.to_json(event)
-    back = events.from_json(events.label(event), stored)
+    back = events.from_json(event.stored_as, stored)
 
     assert event == back
     assert type(event) is type(back)
@@ -146,9 +148,9 @@ def test_the_stored_form_of_an_event_is_the_one_we_promised(cls: type[Event]) ->
     """
     event = example(cls)
 
-    assert {"label": events.label(event), "data": events.to_json(event).decode()} == golden()[
-        cls.kind
-    ][-1]
+    assert {"label": event.stored_as, "data": events.to_json(event).decode()} == golden()[cls.kind][
+        -1
+    ]
 
 
 def test_every_form_that_was_ever_stored_can_still_be_read() -> None:
@@ -208,7 +210,7 @@ def test_another_version_is_refused(cls: type[Event]) -> None:
     """A newer one, and every spelling that this Holdfast would not write."""
     data = events.to_json(example(cls))
     for version in ("2", "99", "0", "-1", "", "1", "1.0", " 2", "x"):
-        if f"{cls.kind}.{version}" == events.label(cls):
+        if f"{cls.kind}.{version}" == cls.stored_as:
             continue
         with pytest.raises(events.Unreadable, match=r"has version .*, this Holdfast reads"):
             events.from_json(f"{cls.kind}.{version}", data)
@@ -219,7 +221,7 @@ def test_a_field_that_is_not_known_is_refused(cls: type[Event]) -> None:
     """It was written by a newer Holdfast, and dropping it would change what the event says."""
     fields = json.loads(events.to_json(example(cls)))
     with pytest.raises(events.Unreadable, match="unknown field"):
-        events.from_json(events.label(cls), json.dumps({**fields, "newer": 1}).encode())
+        events.from_json(cls.stored_as, json.dumps({**fields, "newer": 1}).encode())
 
 
 @each_kind
@@ -230,12 +232,12 @@ def test_a_malformed_event_is_refused(cls: type[Event]) -> None:
     deep = b'{"%s":%s' % (field.encode(), b"[" * 100_000)
     for bad in (data[:-1], data + b"}", b"[]", b"null", b"", b"\xff", deep):
         with pytest.raises(events.Unreadable):
-            events.from_json(events.label(cls), bad)
+            events.from_json(cls.stored_as, bad)
     fields = json.loads(data)
     for name in fields:
         for wrong in ({"x": {}}, [[1]]):
             with pytest.raises(events.Unreadable):
-                events.from_json(events.label(cls), json.dumps({**fields, name: wrong}).encode())
+                events.from_json(cls.stored_as, json.dumps({**fields, name: wrong}).encode())
 
 
 def test_text_that_is_not_unicode_is_refused_when_written() -> None:
@@ -274,7 +276,7 @@ def test_values_are_compared_by_their_bytes_or_their_hash() -> None:
 if __name__ == "__main__":
     forms = golden() if GOLDEN.exists() else {}
     for kind, cls in events.ALL.items():
-        now = {"label": events.label(cls), "data": events.to_json(example(cls)).decode()}
+        now = {"label": cls.stored_as, "data": events.to_json(example(cls)).decode()}
         if now not in forms.setdefault(kind, []):
             forms[kind].append(now)
     GOLDEN.write_text(json.dumps(forms, indent=1, ensure_ascii=False, sort_keys=True) + "\n")

@@ -215,7 +215,7 @@ def test_small_values_stay_in_their_event(data: bytes) -> None:
     encoded = values.encode(data.hex())
     value, blob = log.wrap(encoded)
     event = NoteTaken(key="k", value=value)
-    back = events.from_json(events.label(event), events.to_json(event))
+    back = events.from_json(event.stored_as, events.to_json(event))
 
     assert blob is None
     assert isinstance(back, NoteTaken)

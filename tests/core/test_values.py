@@ -37,6 +37,7 @@ from holdfast.core.values import (
     canonical,
     decode,
     encode,
+    encoding,
     freeze,
     is_plain_json,
     lower,
@@ -544,7 +545,7 @@ def test_depth_is_counted_alike_for_records_and_leaves() -> None:
 
 def test_size_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in encoded bytes; the message says how many there are and how many may be."""
-    monkeypatch.setattr(values, "BYTES_MAX", 1000)
+    monkeypatch.setattr(encoding, "BYTES_MAX", 1000)
 
     assert 1000 == len(encode("x" * 998))
     for value in ("x" * 999, "\0" * 200, ["é" * 500]):

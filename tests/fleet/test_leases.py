@@ -75,7 +75,7 @@ def test_code_that_blocks_longer_than_its_lease_does_not_lose_it(
         worker, rival = hf.worker(concurrency=2), greedy.worker(concurrency=2)
         threads = [threading.Thread(target=worker.run, kwargs={"once": True})]
         threads[0].start()
-        eventually(lambda: worker.taken == 2, "both runs begun")
+        eventually(lambda: worker.claimed == 2, "both runs begun")
         threads.append(threading.Thread(target=rival.run))
         threads[1].start()
         outlast_leases(hf)
@@ -85,7 +85,7 @@ def test_code_that_blocks_longer_than_its_lease_does_not_lose_it(
         for thread in threads:
             thread.join()
 
-        assert (["done", "done"], 0) == (results, rival.taken)
+        assert (["done", "done"], 0) == (results, rival.claimed)
         assert {1} == {row.epoch for row in hf.runs()}
 
 
@@ -128,7 +128,7 @@ def test_leases_are_renewed_while_every_connection_of_the_pool_is_busy(postgres_
         worker = hf.worker()
         working = threading.Thread(target=worker.run)
         working.start()
-        eventually(lambda: hf.engine.lookout._awaiting, "the run begun")
+        eventually(lambda: hf.engine.cancel_watcher._awaiting, "the run begun")
 
         def reach_for_it() -> None:
             assert rival.store.claim("r", worker="rival", lease_us=1) is None
@@ -194,15 +194,15 @@ def test_every_start_and_every_fork_has_a_name_of_its_own(tmp_path: Path) -> Non
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.write(write, one.engine.worker.encode())
+            os.write(write, one.engine.claims.worker.encode())
             os._exit(0)
         os.waitpid(pid, 0)
         forked = os.read(read, 1000).decode()
         os.close(read)
         os.close(write)
 
-        assert 3 == len({one.engine.worker, two.engine.worker, forked})
-        assert one.engine.worker == one.engine.worker
+        assert 3 == len({one.engine.claims.worker, two.engine.claims.worker, forked})
+        assert one.engine.claims.worker == one.engine.claims.worker
 
 
 BEGUN: list[str] = []

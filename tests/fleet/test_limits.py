@@ -303,7 +303,7 @@ def test_seats_of_a_worker_that_died_are_free_when_its_lease_has_ended(
         hf.start(computing, id=name, n=1)
         row = store.claim(name, worker="dead", lease_us=60 * MICROSECONDS)
         assert row is not None
-        assert store.limits.take_seat("use_gpu", name, run_id=name, epoch=row.epoch, most=2)
+        assert store.limits.take_seat("use_gpu", name, run_id=name, epoch=row.epoch, limit=2)
 
     with pytest.raises(RunWaiting, match="a free slot of use_gpu"):
         hf.run(computing, id="r", n=7)

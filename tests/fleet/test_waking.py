@@ -164,7 +164,7 @@ def test_a_worker_claims_due_timers_in_order_and_as_many_as_it_has_free_slots(
 
         def claiming(**kwargs: Any) -> list[RunRow]:
             rows = claim_due(**kwargs)
-            asked.append((len(kwargs["but"]), kwargs["limit"], [row.id for row in rows]))
+            asked.append((len(kwargs["exclude"]), kwargs["limit"], [row.id for row in rows]))
             return rows
 
         monkeypatch.setattr(hf.store, "claim_due", claiming)
@@ -270,7 +270,7 @@ def test_a_plain_step_wakes_those_who_wait_for_its_run_and_no_idle_worker(hf: An
     store = hf.store
     records = sealed(origin("r"), 3)
     store.create(Creation(NewRun("r", "quick", "digest"), records[:1])).wait()
-    with store._bell.waiting(ANY) as due, store._bell.waiting("r") as grown:
+    with store._wakeups.waiting(ANY) as due, store._wakeups.waiting("r") as grown:
         store.append(Append("r", 0, records[1:2]))
         by_a_step = (due.is_set(), grown.is_set())
         store.append(Append("r", 1, records[2:], change=RowChange(wake=True)))
@@ -304,11 +304,11 @@ def test_a_worker_without_notifications_polls_less_and_less_often(
         monkeypatch.setattr(
             hf.store, "_listener", SimpleNamespace(start=int, stop=int, hears=False)
         )
-    bell = SimpleNamespace(waiting=lambda _: contextlib.nullcontext(pauses))
-    monkeypatch.setattr(hf.store, "_bell", bell)
+    wakeups = hf.store._wakeups  # type: ignore[attr-defined]
+    monkeypatch.setattr(wakeups, "waiting", lambda _: contextlib.nullcontext(pauses))
 
     asked = hf.store.wait_due(
-        [Wanted("quick")], timeout=3600, or_when=lambda: len(pauses.seconds) == 20
+        [Wanted("quick")], timeout=3600, stop_when=lambda: len(pauses.seconds) == 20
     )
     monkeypatch.undo()
 
@@ -333,7 +333,7 @@ def test_a_worker_that_idles_is_woken_by_a_run_that_another_process_starts(
         assert 3 == handle.result(timeout=PATIENCE_SECONDS)
     worker.stop()
     working.join()
-    assert 1 == worker.taken
+    assert 1 == worker.claimed
 
 
 @pytest.mark.postgres
@@ -395,7 +395,7 @@ def test_an_idle_worker_still_claims_an_abandoned_run_within_two_leases(
         working.start()
         eventually(lambda: asked.calls >= 1, "it sleeps")
         with Holdfast(postgres_dsn, options=Options(lease_seconds=lease)) as dying:
-            dying.engine.create(agent_spec(quick), "left", {"n": 5})
+            dying.engine.claims.create(agent_spec(quick), "left", {"n": 5}).wait()
             began = time.monotonic()
 
             assert 5 == dying.result("left", timeout=PATIENCE_SECONDS)

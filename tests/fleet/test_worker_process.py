@@ -176,7 +176,7 @@ def test_a_worker_claims_an_abandoned_run_within_two_leases(fleet: Workers, hf: 
     fleet.start("--lease", str(lease))
     hf.start(fleet_agents.doubling, n=1).result(timeout=PATIENCE_SECONDS)
     with Holdfast(fleet.url, options=Options(lease_seconds=lease)) as dying:
-        dying.engine.create(agent_spec(fleet_agents.doubling), "left", {"n": 2})
+        dying.engine.claims.create(agent_spec(fleet_agents.doubling), "left", {"n": 2}).wait()
     began = time.monotonic()
 
     assert 4 == hf.handle("left").result(timeout=PATIENCE_SECONDS)

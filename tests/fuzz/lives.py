@@ -254,7 +254,7 @@ def _find_leaks(stage: Stage, hf: Holdfast) -> None:
     def ours() -> list[str]:
         rows = rows_of(hf.store, stage.since, stage.prefix)
         now = hf.store.now()
-        return [row.id for row in rows if row.owner == hf.engine.worker and row.is_live(now)]
+        return [row.id for row in rows if row.owner == hf.engine.claims.worker and row.is_live(now)]
 
     held = ours()
     while held and time.monotonic() < end:

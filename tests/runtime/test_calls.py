@@ -764,7 +764,7 @@ def test_two_holdfast_objects_do_not_meet(tmp_path: Path) -> None:
     with Holdfast(tmp_path / "a.db") as one, Holdfast(tmp_path / "b.db") as two:
         assert one.run(main, id="r", n=1) == 1
         assert two.run(main, id="r", n=2) == 2
-        assert one.engine.worker != two.engine.worker
+        assert one.engine.claims.worker != two.engine.claims.worker
         with pytest.raises(NotFound):
             two.get("other")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Run, RunWaiting, agent, step
-from holdfast.runtime.exec.uninterrupted import uninterrupted
+from holdfast.runtime.exec.threads import uninterrupted
 from support.waiting import PATIENCE_SECONDS, eventually
 
 TURNS = 40
@@ -216,12 +216,12 @@ def test_a_lease_whose_owner_is_gone_is_released_and_not_renewed(url: str) -> No
         engine = hf.engine
         row = hf.store.get("r")
         assert row is not None
-        engine.learn(main.__holdfast__)  # type: ignore[attr-defined]
-        taken = engine.take(row, engine.agents["main"])
+        engine.claims.register(main.__holdfast__)  # type: ignore[attr-defined]
+        claimed = engine.claims.claim(row, engine.agents["main"])
         owner = threading.Thread(target=lambda: None)
         owner.start()
         owner.join()
-        engine._open(taken, owner)
+        engine._open(claimed, owner)
         assert [s.run_id for s in engine.leases.sessions()] == ["r"]
 
         engine.leases.renew()

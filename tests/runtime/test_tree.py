@@ -261,9 +261,9 @@ def test_waiting_does_not_read_the_log_again_and_again(hf: Holdfast) -> None:
 
 
 def test_one_worker_with_one_slot_executes_parent_and_child(hf: Holdfast) -> None:
-    hf.engine.learn(child.__holdfast__)  # type: ignore[attr-defined]
+    hf.engine.claims.register(child.__holdfast__)  # type: ignore[attr-defined]
     hf.start(grandparent, id="p")
-    hf.engine.learn(parent.__holdfast__)  # type: ignore[attr-defined]
+    hf.engine.claims.register(parent.__holdfast__)  # type: ignore[attr-defined]
     worker = hf.worker(concurrency=1)
     thread, _ = in_thread(worker.run)
     try:

@@ -51,7 +51,9 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
         run = NewRun(f"r{i}", agent, "digest", parent="r4" if agent == "child" else "")
         store.create(Creation(run, sealed(origin(run.id), 1), blobs=[Blob("aa", b"x")])).wait()
     wanted = [Wanted("busy", "", 50), Wanted("rare")]
-    taken = store.claim_due(worker="w", lease_us=LEASE_US, limit=2, wanted=wanted, but=["nobody"])
+    taken = store.claim_due(
+        worker="w", lease_us=LEASE_US, limit=2, wanted=wanted, exclude=["nobody"]
+    )
     held = [(row.id, row.epoch) for row in taken]
     assert [set(), 2] == [store.renew(held, lease_us=LEASE_US), len(held)]
     first, epoch = held[0]
@@ -84,7 +86,7 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
         store.limits.take_turn("t", holder, count=1, per_us=moment, slack_us=moment)
     pass_time(2 * moment)
     store.limits.take_turn("t", "b", count=1, per_us=moment, slack_us=moment)
-    assert store.limits.take_seat("s", "h", run_id=first, epoch=epoch, most=1)
+    assert store.limits.take_seat("s", "h", run_id=first, epoch=epoch, limit=1)
     store.limits.leave_seat("s", "h")
     store.append(work(first, epoch, change=RowChange("completed")))
     assert store.delete(first)
@@ -194,7 +196,7 @@ def test_postgresql_scans_no_big_table_in_any_statement(
 
 
 AFTER_TROUBLE = {
-    "append", "claimed_by", "released", "stored_hashes", "standing", "raise_epochs", "set_aside",
+    "append", "claimed_by", "released", "stored_hashes", "positions", "raise_epochs", "set_aside",
 }  # fmt: skip
 """By run id, asked when an answer was lost or the server went back in time; and the append itself, which is
 a function: the scans that were counted tell of it."""

@@ -267,7 +267,7 @@ def test_a_full_disk_refuses_intents_and_still_takes_their_receipts(
 
         assert ["before", *["y" * 2000] * count, *(f"receipt {i}" for i in range(20))] == full
         assert [*full, "after"] == run.texts()
-        assert sqlite_file.RESERVE_BYTES == (disk / "a.db-reserve").stat().st_size
+        assert sqlite_appends.RESERVE_BYTES == (disk / "a.db-reserve").stat().st_size
 
 
 def test_without_space_for_the_reserve_no_intent_is_written(
@@ -317,7 +317,7 @@ def test_a_file_size_limit_is_storage_full_and_lifted_it_is_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RLIMIT_FSIZE, as some supervisors set it: EFBIG is no reason to distrust the disk."""
-    monkeypatch.setattr(sqlite_file, "RESERVE_BYTES", 4096)
+    monkeypatch.setattr(sqlite_appends, "RESERVE_BYTES", 4096)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with contextlib.closing(SQLiteStore(path)) as store:
         run = Log(store)

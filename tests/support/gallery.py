@@ -260,7 +260,7 @@ def refund(make: Callable[..., Writer]) -> None:
         3.1 * SECOND,
         Usage(1204, 88, 0.0031),
     )
-    call = e.AskedTool(
+    call = e.RecordedToolCall(
         id="call_1",
         name="find_order",
         arguments=value({"order": 4711}),

@@ -89,7 +89,9 @@ def _write(w: Writer, x: _Next) -> None:
         e.QuestionRaised(question=x()),
         e.NoteTaken(key=x(), value=value(x())),
     )
-    asked = e.AskedTool(id=x(), name=x(), arguments=value({x(): x()}), result=value(x()), error=x())
+    asked = e.RecordedToolCall(
+        id=x(), name=x(), arguments=value({x(): x()}), result=value(x()), error=x()
+    )
     w.add(e.MessageAdded(role=x(), content=value(x()), tool_calls=(asked,), tool_call_id=x()))
     w.add(e.MessageAdded(role="user", content=value({x(): x()})))
     data = x().encode()

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import views
 from holdfast.core import events as e
-from holdfast.core import log, still_open
+from holdfast.core import log, still_open, values
 from holdfast.core.events import Value
 from holdfast.core.fold import fold
 from holdfast.core.state import RunState
@@ -186,7 +186,11 @@ def approvals_are_bound(x: Evidence) -> None:
         if isinstance(event, e.CallStarted) and event.approval is not None:
             decision = x.events[event.approval]
             assert isinstance(decision, e.ApprovalDecided) and decision.approved
-            assert decision.digest == event.digest
+            if decision.args is None:
+                assert decision.digest == event.digest
+            else:  # these very bytes are those that the person gave
+                given = values.canonical(views.value(x.store, x.run_id, decision.args))
+                assert values.digest(given) == event.digest != decision.digest
             assert event.approval not in used and event.approval < record.seq
             used.add(event.approval)
 

@@ -18,9 +18,6 @@ from support.waiting import PATIENCE_SECONDS
 MAY_BE_CALLED_ON_A_LOOP = ("now", "create", "submit", "nudge", "heard")
 """They do not wait: the time is computed, an append is queued."""
 
-KNOWN = ("in catch_up", "in ended")
-"""An async run that begins to wait, and one that is suspended, read the end of their log on the loop (one indexed read)."""
-
 
 class LoopWatchdog:
     """Watches one loop: the one that runs where it is made."""
@@ -39,8 +36,6 @@ class LoopWatchdog:
         self.calls += 1
         if threading.get_ident() == self._thread:
             stack = "".join(traceback.format_stack(limit=12))
-            if any(known in stack for known in KNOWN):
-                return
             self.found.append(f"{what} on the event loop:\n{stack}")
             return
         turned = threading.Event()

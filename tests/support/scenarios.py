@@ -188,6 +188,13 @@ def approve_all(hf: Holdfast, run_id: str, ledger: Ledger) -> None:
             hf.approve(run_id, wait.id, by="test")
 
 
+def approve_edited(hf: Holdfast, run_id: str, ledger: Ledger) -> None:
+    """The mail goes to another person than the code wanted."""
+    for wait in hf.get(run_id).waits:
+        if wait.wait == "approval" and not wait.decided:
+            hf.approve(run_id, wait.id, args={"to": "ann"} if wait.tool else None, by="test")
+
+
 @agent
 def choosing(run: Run, name: str) -> Any:
     first = run.wait_any("go", Approval("Now?"), Timer(3600))
@@ -303,6 +310,7 @@ ALL = (
     Scenario("retrying", retrying, {"name": "sam"}),
     Scenario("mended", mended, {"name": "sam"}, same_result=False, resumed=True),
     Scenario("gated", gated, {"name": "sam"}, approve_all),
+    Scenario("edited", gated, {"name": "sam"}, approve_edited),
     Scenario("choosing", choosing, {"name": "sam"}, approve_then_signal),
     Scenario("patient", patient, {"name": "sam"}, send_go),
     Scenario("child", outer, {"name": "sam"}),

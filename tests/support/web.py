@@ -106,10 +106,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "resolve": {"how": "retry"},
     "fork": {"step": 1},
     "gc": {"keep": 100},
-    "bulk": {"verb": "cancel", "runs": ["none"]},
+    "bulk": {"verb": "cancel", "q": "agent:none"},
+    "record": {"agent": "graph", "id": "recorded"},
+    "put_item": {"collection": "notes", "key": "k", "value": 1},
 }
 """Bodies that are valid."""
-QUERIES = {"at": {"step": 0}, "diff": {"a": 0, "b": 0}}
+_ITEM = {"collection": "notes", "key": "k"}
+QUERIES = {"at": {"step": 0}, "diff": {"a": 0, "b": 0}, "item": _ITEM, "delete_item": _ITEM}
 
 
 def call(client: TestClient, op: Operation, body: Any, headers: dict[str, str]) -> Response:

@@ -286,7 +286,7 @@ def test_the_openapi_document_is_valid_and_complete(client: TestClient) -> None:
     validate(document)
     described = {m["operationId"] for path in document["paths"].values() for m in path.values()}
     assert {op.verb for op in OPERATIONS} == described
-    assert "Approve a request." in client.get(API).text
+    assert "Reject a request." in client.get(API).text
 
 
 def test_calls_are_paged_and_current_also_of_a_run_that_is_replaced(

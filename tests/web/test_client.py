@@ -140,7 +140,10 @@ def test_many_runs_are_cancelled_and_resumed_after_a_preview(hf: Holdfast, outsi
     assert plan.outcomes == done.outcomes
     assert [True, False] == [hf.get(one).cancel_requested for one in ("p-1", "p-3")]
     outside.pause("p-3")
-    assert 1 == outside.bulk("resume", runs=["p-3", "p-2", "none"]).acting
+    with pytest.raises(NotFound, match="no such run: 'none', 'nor-this'; nothing was done"):
+        outside.bulk("resume", runs=["p-3", "none", "nor-this"])
+    assert "paused" == hf.get("p-3").status
+    assert 1 == outside.bulk("resume", runs=["p-3", "p-2"]).acting
     assert "paused" != hf.get("p-3").status
     with pytest.raises(InvalidInput, match="say which runs"):
         outside.bulk("cancel")
@@ -180,6 +183,79 @@ def test_a_request_is_decided_once(hf: Holdfast, outside: Any) -> None:
     assert "sent to sam@example.com" == outside.result("m")
     with pytest.raises(NotNow, match="already completed"):
         outside.approve("m")
+
+
+def test_a_call_is_approved_with_edited_arguments(hf: Holdfast, outside: Any) -> None:
+    suspend(hf, mail, "m", to="sam@example.com")
+    with pytest.raises(InvalidInput, match="'to' is a string, and was edited to a number"):
+        outside.approve("m", args={"to": 5})
+    with pytest.raises(InvalidInput, match="all of these and no others"):
+        outside.approve("m", args={})
+    outside.approve("m", args={"to": "ann@example.com"}, why="Sam has left")
+    work(hf)
+    assert "sent to ann@example.com" == outside.result("m")
+    assert "with edited arguments" in outside.get("m").lines[0].text
+
+
+BIG = "x" * 100_000
+
+
+@pytest.mark.parametrize("value", [None, 0, "text", {"b": [1, 2.5]}, b"", b"\0\xff", BIG, BIG.encode()])  # fmt: skip
+def test_an_item_is_found_as_it_was_put(outside: Any, value: Any) -> None:
+    outside.record("graph", id="t", thread="t")
+    assert outside.put_item("t", "notes", "a/b ü?&", value)
+    assert not outside.put_item("t", "notes", "a/b ü?&", value)
+    found = outside.item("t", "notes", "a/b ü?&")
+    assert (value, 1) == (found.value, found.version)
+    assert type(value) is type(found.value)
+
+
+def test_items_are_listed_deleted_and_end_with_their_run(hf: Holdfast, outside: Any) -> None:
+    """As on the store: the last one first, whichever versions they have had."""
+    assert "t" == outside.record("graph", id="t", thread="t").id
+    assert "t" == outside.record("graph", id="t", thread="t").id
+    with pytest.raises(InputConflict):
+        outside.record("graph", id="t", thread="u")
+    for n in range(5):
+        outside.put_item("t", "notes", f"k-{n}", n)
+    outside.put_item("t", "notes", "k-1", "again")
+    outside.put_item("t", "other", "k-9", 9)
+    assert outside.delete_item("t", "notes", "k-3")
+    assert not outside.delete_item("t", "notes", "k-3")
+    for how in (
+        {},
+        {"collection": "notes"},
+        {"prefix": "k-1"},
+        {"limit": 2},
+        {"limit": 0},
+        {"after": 4},
+    ):
+        assert hf.items("t", **how) == outside.items("t", **how)
+    assert ["k-1", "k-4", "k-2", "k-0"] == [x.key for x in outside.items("t", "notes")]
+    assert outside.item("t", "notes", "k-3") is None
+    with pytest.raises(NoSuchRun):
+        outside.item("none", "notes", "k")
+    with pytest.raises(InvalidInput, match="not the name of a collection"):
+        outside.put_item("t", "no spaces", "k", 1)
+    outside.finish("t", {"answer": 7})
+    assert {"answer": 7} == outside.result("t")
+    with pytest.raises(NotNow):
+        outside.put_item("t", "notes", "k", 1)
+    outside.delete("t")
+    with pytest.raises(NoSuchRun):
+        outside.items("t")
+
+
+def test_pages_of_items_do_not_repeat_older_versions(
+    hf: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf.record("graph", id="t")
+    for n in range(7):
+        hf.put_item("t", "notes", f"k-{n % 4}", n)
+    monkeypatch.setattr("holdfast.client.calls.PAGE", 2)
+    with Client(url, token=TOKENS["viewer"]) as client:
+        assert hf.items("t") == client.items("t")
+        assert hf.items("t", limit=3) == client.items("t", limit=3)
 
 
 def test_a_rejected_run_fails_with_the_same_error(hf: Holdfast, outside: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -68,6 +69,23 @@ def test_a_body_that_does_not_arrive_is_given_up(url: str) -> None:
     with connected(url, head.encode()) as slow:
         assert answer(slow).startswith(b"HTTP/1.1 408")
     assert 200 == httpx2.get(url + "/healthz").status_code
+
+
+def test_a_body_that_arrives_drop_by_drop_is_given_up(url: str) -> None:
+    """The time counts from its first byte to its last, not between two of them."""
+    head = (
+        "POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {TOKENS['operator']}\r\nContent-Length: 100000\r\n\r\n"
+    )
+    with connected(url, head.encode()) as slow:
+        slow.settimeout(0.1)
+        found = b""
+        for _ in range(600):
+            slow.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                found = slow.recv(65536)
+                break
+    assert found.startswith(b"HTTP/1.1 408")
 
 
 def test_one_peer_has_a_limited_number_of_connections(url: str) -> None:

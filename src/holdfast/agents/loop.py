@@ -31,11 +31,12 @@ from holdfast.runtime.call.durations import Durations, measured
 from holdfast.runtime.call.enter import enter
 from holdfast.runtime.call.gate import check_budget, gate
 from holdfast.runtime.call.operations import Flow, Invoke
-from holdfast.runtime.call.task_factory import whole
+from holdfast.runtime.call.task_factory import run_with_tasks
+from holdfast.runtime.declare.agent_spec import AgentSpec, Strategy, agent_spec_of
 from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import AgentSpec, Strategy, agent_spec_of, declared
-from holdfast.runtime.exec.undo import learn_names
+from holdfast.runtime.declare.specs import declared
+from holdfast.runtime.exec.undo import register_names
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 
@@ -119,7 +120,7 @@ def _params(
     own = list(inspect.signature(fn).parameters.values())
     if len(own) < 2 or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in own[:2]):
         raise InvalidInput(f"loop {name} must take the run and its state: def {name}(run, state)")
-    found = Params.of(fn)
+    found = Params.from_function(fn)
     states = states_of(name, found.types.get(own[1].name, AgentState), until)
     if any(p.name == "goal" for p in own[2:]):
         raise InvalidInput(f"loop {name}: `goal` is reserved for the first state; use another name")
@@ -132,7 +133,7 @@ def _params(
     entry.__annotations__ = {"goal": states.input, **extra, "return": states.kind}
     given = {p.name for p in own[1:]} | {"return"}
     unresolved = {n: why for n, why in found.unresolved.items() if n in given}
-    return replace(Params.of(entry), unresolved=unresolved), states
+    return replace(Params.from_function(entry), unresolved=unresolved), states
 
 
 class _Loop:
@@ -149,14 +150,14 @@ class _Loop:
     ) -> None:
         self.session, self.spec, self.run, self.root = session, spec, run, root
         self.states, self.kind, self.max_iterations = states, states.stored, max_iterations
-        self.fn = whole(spec.fn, root) if spec.is_async else spec.fn
+        self.fn = run_with_tasks(spec.fn, root) if spec.is_async else spec.fn
         self.declared = session.lineage.policy
         self.has_begun = False
 
     def flow(self, kwargs: dict[str, Any]) -> Flow[Any]:
         """Apply the function until the state is done; the last state."""
         session, root = self.session, self.root
-        learn_names(session, self.spec.fn)
+        register_names(session, self.spec.fn)
         root.index = session.view.draft.iteration_index + 1
         goal = kwargs.pop("goal")
         state = self._kept()
@@ -243,7 +244,7 @@ class _Loop:
             if self.run.budget.pressure:
                 new = new.with_flag(BUDGET_PRESSURE)
             for queued in session.view.queued():
-                patched, why = loop_state.take_in(new, queued, time=now)
+                patched, why = loop_state.apply_queued(new, queued, time=now)
                 why = why or self.states.wrong(patched)
                 new = new if why else patched
                 taken.append(queued.id)

@@ -17,8 +17,10 @@ from msgspec import Struct
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.json_schema import description_of, json_schema_of
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec, spec_of
+from holdfast.runtime.declare.specs import spec_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What both OpenAI and Anthropic accept as a tool's name."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 from msgspec.structs import astuple
 
+from holdfast.core.events import ItemPut, Value
+from holdfast.core.log import Record
 from holdfast.core.state import Call
 from holdfast.doctor import DamagedRun, Diagnosis
 from holdfast.store.base import Finding, Kind, RunRow, Schedule
@@ -98,6 +100,22 @@ class CallsQuery(_Query, frozen=True):
     limit: Limit = 200
 
 
+class ItemQuery(_Query, frozen=True):
+    collection: str
+    key: str
+
+
+class ItemsQuery(_Query, frozen=True):
+    """Items whose keys start with `prefix`, put after the event `after`, newest first; `before` is `next` of the page
+    before."""
+
+    collection: str = ""
+    prefix: str = ""
+    after: Annotated[int, Meta(ge=-1)] = -1
+    before: Annotated[int, Meta(ge=0)] | None = None
+    limit: Limit = 50
+
+
 class WaitQuery(_Query, frozen=True):
     wait: Seconds = 0.0
 
@@ -136,6 +154,35 @@ class Decide(_Body, frozen=True):
     request: str = ""
     digest: str = ""
     why: Text = ""
+
+
+class RecordRun(_Body, frozen=True):
+    """A run that another program executes; `agent` is the program's name. The same id with the same input is the
+    same run."""
+
+    agent: Name
+    id: str
+    input: dict[str, Any] = {}
+    why: Text = ""
+
+
+class Finish(_Body, frozen=True):
+    result: Any = None
+
+
+class PutItem(_Body, frozen=True):
+    """A JSON `value`, or bytes (`data`, in base64)."""
+
+    collection: str
+    key: str
+    value: Any = None
+    data: bytes | None = None
+
+
+class Approve(Decide, frozen=True):
+    """`args` are the arguments to call the tool with instead of those that were shown: all of them, by name."""
+
+    args: dict[str, Any] | None = None
 
 
 class Answer(_Body, frozen=True):
@@ -372,6 +419,39 @@ class Whoami(Struct, frozen=True):
 
 class Deleted(Struct, frozen=True):
     id: str
+
+
+class KeptItem(Struct, frozen=True):
+    """What an integration has kept under a key. If `value` names a blob, its bytes are at /blobs/{hash}: JSON, or, if
+    `is_bytes`, the value itself."""
+
+    collection: str
+    key: str
+    version: int
+    seq: int
+    time: int
+    value: Value
+    is_bytes: bool = False
+
+    @classmethod
+    def of(cls, record: Record, put: ItemPut) -> KeptItem:
+        assert put.value is not None
+        return cls(put.collection, put.key, put.number, record.seq, record.time, put.value, put.is_bytes)  # fmt: skip
+
+
+class ItemFound(Struct, frozen=True):
+    item: KeptItem | None
+
+
+class ItemList(Struct, frozen=True):
+    items: list[KeptItem]
+    next: int | None = None
+
+
+class ItemChanged(Struct, frozen=True):
+    """Whether anything was recorded."""
+
+    changed: bool
 
 
 class Patched(Struct, frozen=True):

@@ -25,11 +25,12 @@ def client_of(store: Store) -> Client | None:
     return found
 
 
-def approve(store: Store, run_id: str, request: str, *, by: str, why: str, digest: str) -> None:
+def approve(store: Store, run_id: str, request: str, *, args: Mapping[str, Any] | None = None, by: str, why: str,
+            digest: str) -> None:  # fmt: skip
     if client := client_of(store):
-        client.approve(run_id, request, why=why, digest=digest)
+        client.approve(run_id, request, args=args, why=why, digest=digest)
     else:
-        control.approve(store, run_id, request, by=by, why=why, digest=digest)
+        control.approve(store, run_id, request, args=args, by=by, why=why, digest=digest)
 
 
 def reject(store: Store, run_id: str, request: str, *, by: str, why: str, digest: str) -> None:

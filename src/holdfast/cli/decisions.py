@@ -69,27 +69,17 @@ def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
 # ── people in the loop ───────────────────────────────────────────────────────────────────────
 
 
-def _approval(run_id: str, request: str, approved: bool, decider: Decider) -> None:
-    word = "approve" if approved else "reject"
-    act = acts.approve if approved else acts.reject
-    with existing_store(decider.url) as store:
-        wait = _open_request(store, run_id, "approval", request, decider.url, word, run_id)
-        if wait is not None:
-            show_request(store, run_id, wait)
-            decider.confirm(f"{word} this?")
-            request = wait.id
-        digest = wait.digest if wait is not None else ""
-        act(store, run_id, request, by=decider.by, why=decider.why, digest=digest)
-        _report(store, run_id, "approved" if approved else "rejected", decider)
-
-
 @click.command()
 @run_argument
 @request_option
+@click.option(
+    "--set", "edits", multiple=True, metavar="NAME=VALUE",
+    help="Call the tool with this argument instead of the one shown.",
+)  # fmt: skip
 @decision_options
-def approve(run_id: str, request: str, decider: Decider) -> None:
+def approve(run_id: str, request: str, edits: tuple[str, ...], decider: Decider) -> None:
     """Approve a request of a run."""
-    _approval(run_id, request, True, decider)
+    _decide(run_id, request, True, edits, decider)
 
 
 @click.command()
@@ -98,7 +88,45 @@ def approve(run_id: str, request: str, decider: Decider) -> None:
 @decision_options
 def reject(run_id: str, request: str, decider: Decider) -> None:
     """Reject a request of a run."""
-    _approval(run_id, request, False, decider)
+    _decide(run_id, request, False, (), decider)
+
+
+def _decide(
+    run_id: str, request: str, approved: bool, edits: tuple[str, ...], decider: Decider
+) -> None:
+    word = "approve" if approved else "reject"
+    did = "approved" if approved else "rejected"
+    with existing_store(decider.url) as store:
+        wait = _open_request(store, run_id, "approval", request, decider.url, word, run_id)
+        args: dict[str, Any] | None = dict(map(pair, edits)) or None
+        if wait is not None:
+            show_request(store, run_id, wait)
+            if args is not None:
+                args = _edited(store, run_id, wait, args)
+            decider.confirm(f"{word} this?")
+            request = wait.id
+        given = {"by": decider.by, "why": decider.why, "digest": wait.digest if wait else ""}
+        if approved:
+            acts.approve(store, run_id, request, args=args, **given)
+        else:
+            acts.reject(store, run_id, request, **given)
+        _report(store, run_id, did + (" with edited arguments" if args else ""), decider)
+
+
+def _edited(store: Store, run_id: str, wait: Waiting, edits: dict[str, str]) -> dict[str, Any]:
+    """The arguments that were shown, with these edits; what changes is shown too."""
+    shown = describe.content(store, run_id, wait.show)
+    if not wait.tool or not isinstance(shown, dict):
+        raise InvalidInput("--set edits the arguments of a tool call, and this is another request")
+    for name, given in edits.items():
+        if name not in shown:
+            raise InvalidInput(f"{wait.tool} is called with {', '.join(shown)}, not with {name!r}")
+        # A text stays a text, whatever it looks like.
+        value = given if isinstance(shown[name], str) else json_or_text(given)
+        before, after = text.compact(shown[name]), text.compact(value)
+        click.echo(f"  {text.visible(name)}: {before} becomes {after}", err=True)
+        shown[name] = value
+    return shown
 
 
 @click.command()

@@ -21,7 +21,8 @@ from holdfast.core import values
 from holdfast.core.params import ParamSchema, type_name
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotFound, NotStorable
-from holdfast.runtime.declare.specs import AgentSpec, agent_spec, spec_of
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.specs import agent_spec, spec_of
 from holdfast.store.base import RunRow
 
 LUA: Final = ".tac"

@@ -192,8 +192,8 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
         WorkerThread(worker, printer, once=once).until_done()
     say(
         as_json,
-        {"executed": worker.taken},
-        f"executed {worker.taken} {'run' if worker.taken == 1 else 'runs'}",
+        {"executed": worker.claimed},
+        f"executed {worker.claimed} {'run' if worker.claimed == 1 else 'runs'}",
     )
     if worker.under_way:  # a call that does not return: its thread would keep this process alive
         sys.stdout.flush()

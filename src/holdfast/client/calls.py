@@ -1,12 +1,17 @@
-"""Each method of a client as a request, and how its answer is read. No I/O: the sync and the async client share this."""
+"""Each method of a client as a request, and how its answer is read. No I/O: the sync and the async client share this.
+
+A function here has the signature and the docstring of the method that is made from it (`described`).
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -40,6 +45,8 @@ from holdfast.store.base import RunRow, Schedule
 from holdfast.store.passwords import without_password
 
 T = TypeVar("T")
+U = TypeVar("U")
+Q = ParamSpec("Q")
 
 TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  (the name of a variable)
 PAGE: Final = 1000
@@ -72,6 +79,18 @@ class Call(Generic[T]):
             return {"content-type": "application/x-ndjson", **self.headers}
         kind = {} if self.body is None else {"content-type": "application/json"}
         return {**kind, **self.headers}
+
+
+def described(method: Callable[Q, U], ask: Callable[..., object]) -> Callable[Q, U]:
+    """The method with the name, the docstring and the signature of the function that it is made from."""
+    functools.update_wrapper(method, ask)
+    del method.__wrapped__  # type: ignore[attr-defined]  # it takes no self
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = inspect.signature(ask)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[own, *signature.parameters.values()]
+    )
+    return method
 
 
 # ── where, and as whom ───────────────────────────────────────────────────────────────────────
@@ -155,7 +174,6 @@ class EventPage:
 
     events: list[tuple[Record, Event]]
     next: int
-    has_ended: bool
 
 
 def result_of(found: views.Outcome) -> Value:
@@ -202,6 +220,7 @@ def filled(found: Any, blobs: Mapping[str, bytes]) -> Any:
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────
+# Those without a docstring are parts of methods; the others are methods of the clients as they are.
 
 
 def _of_run(verb: str, run_id: str, read: Callable[[bytes], T], **query: Any) -> Call[T]:
@@ -209,23 +228,29 @@ def _of_run(verb: str, run_id: str, read: Callable[[bytes], T], **query: Any) ->
 
 
 def whoami() -> Call[d.Whoami]:
+    """Who this token is, and what it may do."""
     return Call(operation("whoami"), _reads(d.Whoami))
 
 
-def get(run_id: str, brief: bool = False) -> Call[RunState]:
+def get(run_id: str, *, brief: bool = False) -> Call[RunState]:
+    """The state now; with `brief`, without most calls that are over."""
     query = {"brief": "true"} if brief else {}
     return _of_run("get", run_id, snapshot.from_json, **query)
 
 
 def row(run_id: str) -> Call[RunRow]:
+    """What is known of a run without its log."""
     return _of_run("row", run_id, _reads(RunRow))
 
 
-def at(run_id: str, step: int, when: str) -> Call[RunState]:
+def at(run_id: str, step: int, when: Literal["before", "after"] = "after") -> Call[RunState]:
+    """The state before or after a step. Step 0 is the beginning."""
     return _of_run("at", run_id, snapshot.from_json, step=step, when=when)
 
 
 def diff(run_id: str, step_a: int, step_b: int) -> Call[list[views.Change]]:
+    """What changed in what the agent knew between the ends of two steps."""
+
     def read(data: bytes) -> list[views.Change]:
         items = msgspec.json.decode(data, type=d.ChangeList).items
         return [views.Change(x.path, x.before, x.after) for x in items]
@@ -233,16 +258,13 @@ def diff(run_id: str, step_a: int, step_b: int) -> Call[list[views.Change]]:
     return _of_run("diff", run_id, read, a=step_a, b=step_b)
 
 
-def events(run_id: str, after: int, limit: int | None, wait: float = 0) -> Call[EventPage]:
+def event_page(run_id: str, after: int, limit: int | None) -> Call[EventPage]:
     def read(data: bytes) -> EventPage:
         page = msgspec.json.decode(data, type=d.EventList)
         records = [_record(item) for item in page.items]
-        found = [(record, read_event(run_id, record)) for record in records]
-        return EventPage(found, page.next, page.has_ended)
+        return EventPage([(record, read_event(run_id, record)) for record in records], page.next)
 
-    most = PAGE if limit is None else max(1, min(limit, PAGE))
-    more = {"wait": wait} if wait else {}
-    return _of_run("events", run_id, read, after=after, limit=most, **more)
+    return _of_run("events", run_id, read, after=after, limit=_at_most_a_page(limit))
 
 
 def records(run_id: str, after: int, limit: int) -> Call[list[Record]]:
@@ -257,13 +279,18 @@ def head(run_id: str) -> Call[int]:
     return _of_run("head", run_id, lambda data: read(data).seq)
 
 
-def timeline(run_id: str, after: int, limit: int | None) -> Call[tuple[list[views.Moment], int]]:
+def timeline_page(
+    run_id: str, after: int, limit: int | None
+) -> Call[tuple[list[views.Moment], int]]:
     def read(data: bytes) -> tuple[list[views.Moment], int]:
         page = msgspec.json.decode(data, type=d.TimelineList)
         return [item.moment() for item in page.items], page.next
 
-    most = PAGE if limit is None else max(1, min(limit, PAGE))
-    return _of_run("timeline", run_id, read, after=after, limit=most)
+    return _of_run("timeline", run_id, read, after=after, limit=_at_most_a_page(limit))
+
+
+def _at_most_a_page(limit: int | None) -> int:
+    return PAGE if limit is None else max(1, min(limit, PAGE))
 
 
 def stream(run_id: str) -> Call[None]:
@@ -275,20 +302,22 @@ def outcome(run_id: str, wait: float) -> Call[views.Outcome]:
 
 
 def verify(run_id: str) -> Call[views.Verification]:
+    """Check the run's whole log against its hash chain."""
     return _of_run("verify", run_id, _reads(views.Verification))
 
 
 def export(run_id: str) -> Call[list[str]]:
+    """A run as lines of JSON: its log and its artifacts."""
     return _of_run("export", run_id, lambda data: data.decode().splitlines())
 
 
 def artifact(run_id: str, name: str) -> Call[bytes]:
+    """The bytes of an artifact, by its name (the newest of that name) or its id."""
     return Call(operation("artifact"), bytes, {"run_id": check_run_id(run_id), "name": name})
 
 
 def large_value(run_id: str, hash_: str) -> Call[bytes]:
-    """The bytes of a value that is stored outside the log, compared with their digest."""
-
+    # Compared with their digest here too.
     def read(data: bytes) -> bytes:
         if values.digest(data) != hash_:
             raise ArtifactDamaged(run_id, -1, hash_, missing=False)
@@ -297,7 +326,9 @@ def large_value(run_id: str, hash_: str) -> Call[bytes]:
     return Call(operation("blob"), read, {"run_id": check_run_id(run_id), "hash": hash_})
 
 
-def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -> Call[list[RunRow]]:  # fmt: skip
+def runs(*, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
+         cursor: int | None = None) -> Call[list[RunRow]]:  # fmt: skip
+    """Runs, newest first. The last row's `cursor` is where the next page begins."""
     given = {"status": status, "agent": agent, "parent": parent, "limit": limit, "after": cursor}
     query = {name: value for name, value in given.items() if value not in ("", None)}
     return Call(operation("runs"), lambda data: _RUNS(data).items, query=query)
@@ -306,7 +337,10 @@ def runs(status: str, agent: str, parent: str, limit: int, cursor: int | None) -
 _RUNS: Final = _reads(d.RunList)
 
 
-def search(query: str, limit: int, cursor: int | None) -> Call[views.SearchResult]:
+def search(query: str, *, limit: int = 50, cursor: int | None = None) -> Call[views.SearchResult]:
+    """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
+    cut (`stopped`) is continued with `cursor=found.next`."""
+
     def read(data: bytes) -> views.SearchResult:
         page = _RUNS(data)
         following = None if page.next is None else int(page.next)
@@ -316,7 +350,8 @@ def search(query: str, limit: int, cursor: int | None) -> Call[views.SearchResul
     return Call(operation("runs"), read, query=given)
 
 
-def inbox(agent: str, limit: int) -> Call[list[views.InboxItem]]:
+def inbox(*, agent: str = "", limit: int = 50) -> Call[list[views.InboxItem]]:
+    """Runs that are waiting for people, with their requests and calls in doubt."""
     query = {"limit": limit, **({"agent": agent} if agent else {})}
     return Call(operation("inbox"), lambda data: _INBOX(data).items, query=query)
 
@@ -325,6 +360,8 @@ _INBOX: Final = _reads(d.InboxList)
 
 
 def agents() -> Call[list[views.AgentInfo]]:
+    """The agents that the store knows."""
+
     def read(data: bytes) -> list[views.AgentInfo]:
         return msgspec.json.decode(data, type=d.AgentList).items
 
@@ -332,6 +369,8 @@ def agents() -> Call[list[views.AgentInfo]]:
 
 
 def schedules() -> Call[list[Schedule]]:
+    """All schedules, by id."""
+
     def read(data: bytes) -> list[Schedule]:
         return [x.schedule() for x in msgspec.json.decode(data, type=d.ScheduleList).items]
 
@@ -339,6 +378,7 @@ def schedules() -> Call[list[Schedule]]:
 
 
 def doctor() -> Call[Diagnosis]:
+    """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
     read = _reads(d.DoctorReport)
     return Call(operation("doctor"), lambda data: read(data).diagnosis())
 
@@ -365,7 +405,7 @@ def _acts(verb: str, run_id: str, body: msgspec.Struct) -> Call[None]:
 
 def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int, deadline: float | None,
           budget: Budget | None, why: str, version: str | None = None) -> Call[d.Started]:  # fmt: skip
-    """The id is made here if none is given, so that a request whose answer was lost can be made again."""
+    # The id is made here if none is given, so that a request whose answer was lost can be made again.
     if not isinstance(agent, str):
         raise InvalidInput(
             f"a client starts agents by name, for example hf.start('recap', …), not {agent!r}"
@@ -377,26 +417,34 @@ def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int
     return Call(operation("start"), _reads(d.Started), body=_body(body))
 
 
-def approve(run_id: str, request: str, why: str, digest: str) -> Call[None]:
-    return _acts("approve", run_id, d.Decide(request=request, why=why, digest=digest))
+def approve(run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None, why: str = "",
+            digest: str = "") -> Call[None]:  # fmt: skip
+    """Approve what the run asks for. With `args`, the tool is called with these instead of those shown."""
+    edited = None if args is None else values.lower(dict(args), typed=True)
+    return _acts("approve", run_id, d.Approve(request=request, args=edited, why=why, digest=digest))
 
 
-def reject(run_id: str, request: str, why: str, digest: str) -> Call[None]:
+def reject(run_id: str, request: str = "", *, why: str = "", digest: str = "") -> Call[None]:
+    """Reject what the run asks for."""
     return _acts("reject", run_id, d.Decide(request=request, why=why, digest=digest))
 
 
-def answer(run_id: str, value: Any, request: str, why: str) -> Call[None]:
+def answer(run_id: str, value: Any, request: str = "", *, why: str = "") -> Call[None]:
+    """Answer the question that the run asks."""
     return _acts("answer", run_id, d.Answer(value=_plain(value), request=request, why=why))
 
 
-def signal(run_id: str, name: str, value: Any, signal_id: str, why: str) -> Call[None]:
+def signal(run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = "") -> Call[None]:  # fmt: skip
+    """Send a signal. It is kept until the run is waiting for it; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a non-empty name")
     sent = d.SendSignal(name=name, value=_plain(value), signal_id=signal_id or uuid.uuid4().hex, why=why)  # fmt: skip
     return _acts("signal", run_id, sent)
 
 
-def resolve(run_id: str, call: int | str | None, *, done: Any, failed: str | None, retry: bool, why: str) -> Call[None]:  # fmt: skip
+def resolve(run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
+            retry: bool = False, why: str = "") -> Call[None]:  # fmt: skip
+    """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
         raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
     if done is not ...:
@@ -408,24 +456,45 @@ def resolve(run_id: str, call: int | str | None, *, done: Any, failed: str | Non
     return _acts("resolve", run_id, body)
 
 
-def patch(run_id: str, changes: Patch, *, delete: Sequence[str], expected: int | None, key: str, why: str) -> Call[bool]:  # fmt: skip
+def patch(run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: int | None = None, key: str = "",
+          why: str = "") -> Call[bool]:  # fmt: skip
+    """Change what the run knows from outside. With `expected`, the `seq` of the state that you have read, it is
+    refused with Conflict if the run has changed since. The same `key` counts once."""
+    gone = tuple(delete)
     if isinstance(changes, StatePatch):
-        knowledge = msgspec.to_builtins(changes)
-        body = d.PatchGiven(knowledge=knowledge, delete=tuple(delete), key=key, why=why)
+        if gone:
+            raise InvalidInput(
+                "delete=… works with new values of run.state, not with another kind of patch"
+            )
+        body = d.PatchGiven(knowledge=msgspec.to_builtins(changes), key=key, why=why)
     elif isinstance(changes, Mapping):
         lowered = {name: _plain(value) for name, value in changes.items()}
-        body = d.PatchGiven(set=lowered, delete=tuple(delete), key=key, why=why)
+        body = d.PatchGiven(set=lowered, delete=gone, key=key, why=why)
     else:
-        body = d.PatchGiven(operations=_plain(list(changes)), delete=tuple(delete), key=key, why=why)  # fmt: skip
+        body = d.PatchGiven(operations=_plain(list(changes)), delete=gone, key=key, why=why)
     read = _reads(d.Patched)
     version = "*" if expected is None else f'"{expected}"'
     return Call(operation("patch"), lambda data: read(data).is_new, {"run_id": check_run_id(run_id)},
                 body=_body(body), headers={"if-match": version})  # fmt: skip
 
 
-def simple(verb: str, run_id: str, why: str) -> Call[None]:
-    """pause, cancel, undo or rerun."""
-    return _acts(verb, run_id, d.Reason(why=why))
+def pause(run_id: str, *, why: str = "") -> Call[None]:
+    """Stop the run at its next call, until it is resumed."""
+    return _acts("pause", run_id, d.Reason(why=why))
+
+
+def cancel(run_id: str, *, why: str = "") -> Call[None]:
+    """End the run and its child runs, each at its next call."""
+    return _acts("cancel", run_id, d.Reason(why=why))
+
+
+def undo(run_id: str, *, why: str = "") -> Call[None]:
+    """Undo what the run did, newest first; a worker executes it."""
+    return _acts("undo", run_id, d.Reason(why=why))
+
+
+def rerun(run_id: str, why: str) -> Call[None]:
+    return _acts("rerun", run_id, d.Reason(why=why))
 
 
 def resume(run_id: str, deadline: float | None, budget: Budget | None, accept_new_steps: bool, why: str) -> Call[None]:  # fmt: skip
@@ -441,28 +510,81 @@ def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | 
 
 
 def import_run(lines: Iterable[str]) -> Call[bundle.ImportResult]:
+    """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
     return Call(operation("import"), _reads(bundle.ImportResult), body=content)
 
 
-def bulk(verb: BulkVerb, query: str, runs: Sequence[str], newest: int | None, dry_run: bool, why: str) -> Call[BulkReport]:  # fmt: skip
+def bulk(verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
+         dry_run: bool = False, why: str = "") -> Call[BulkReport]:  # fmt: skip
+    """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
+    `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
     body = d.Bulk(verb=verb, q=query, runs=list(runs), newest=newest, dry_run=dry_run, why=why)
     return Call(operation("bulk"), _reads(BulkReport), body=_body(body))
 
 
-def gc(older_than: float | None, keep: int | None, snapshots: int | None, snapshot_age: float | None,
-       dry_run: bool) -> Call[GcResult]:  # fmt: skip
+def gc(*, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
+       snapshot_age: float | None = None, dry_run: bool = False) -> Call[GcResult]:  # fmt: skip
+    """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
     body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
                             dry_run=dry_run)  # fmt: skip
     return Call(operation("gc"), _reads(GcResult), body=_body(body))
 
 
 def delete(run_id: str) -> Call[None]:
+    """Delete a run that has ended: its log, its items and its values. Its id is free again."""
     return _of_run("delete", run_id, _nothing)
 
 
 def unschedule(schedule_id: str) -> Call[None]:
+    """Delete a schedule. Runs that it has started are not touched."""
     return Call(operation("unschedule"), _nothing, {"schedule_id": schedule_id})
+
+
+# ── what integrations keep ───────────────────────────────────────────────────────────────────
+
+
+def record(agent: str, input: Mapping[str, Any], *, id: str, why: str) -> Call[str]:
+    body = d.RecordRun(agent=agent, id=check_run_id(id), input=_plain(dict(input)), why=why)
+    read = _reads(RunRow)
+    return Call(operation("record"), lambda data: read(data).id, body=_body(body))
+
+
+def finish(run_id: str, result: Any = None) -> Call[None]:
+    """End a run that another program executes. One that has ended stays as it is."""
+    return _acts("finish", run_id, d.Finish(result=_plain(result)))
+
+
+def put_item(run_id: str, collection: str, key: str, value: Any) -> Call[bool]:
+    """Keep a value (JSON, or bytes) in a run, under a key; whether anything was recorded. The same value under the same
+    key is not recorded again; another value is the key's next version."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        body = d.PutItem(collection=collection, key=key, data=bytes(value))
+    else:
+        body = d.PutItem(collection=collection, key=key, value=_plain(value))
+    return Call(operation("put_item"), _changed, {"run_id": check_run_id(run_id)}, body=_body(body))
+
+
+def delete_item(run_id: str, collection: str, key: str) -> Call[bool]:
+    """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+    return _of_run("delete_item", run_id, _changed, collection=collection, key=key)
+
+
+def _changed(data: bytes) -> bool:
+    return msgspec.json.decode(data, type=d.ItemChanged).changed
+
+
+def kept_item(run_id: str, collection: str, key: str) -> Call[d.KeptItem | None]:
+    read = _reads(d.ItemFound)
+    return _of_run("item", run_id, lambda data: read(data).item, collection=collection, key=key)
+
+
+def kept_items(
+    run_id: str, collection: str, prefix: str, after: int, before: int | None, limit: int | None
+) -> Call[d.ItemList]:
+    given = {"collection": collection, "prefix": prefix, "after": after, "before": before}
+    query = {name: value for name, value in given.items() if value not in ("", None)}
+    return _of_run("items", run_id, _reads(d.ItemList), limit=_at_most_a_page(limit), **query)
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────

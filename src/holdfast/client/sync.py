@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import httpx2
 
-from holdfast import bundle, views
-from holdfast.api.documents import Whoami
-from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.client import calls, flows
 from holdfast.client.calls import Call
 from holdfast.client.flows import Flow
-from holdfast.control.patch import Patch
 from holdfast.core.events import Event
 from holdfast.core.log import Record
-from holdfast.core.patch import StatePatch
 from holdfast.core.policy import Budget
 from holdfast.core.state import RunState
-from holdfast.doctor import Diagnosis
-from holdfast.errors import InvalidInput
-from holdfast.gc import GcResult
-from holdfast.store.base import RunRow, Schedule
+from holdfast.store.base import RunRow
 
 T = TypeVar("T")
+P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -68,6 +61,24 @@ class RemoteRun(Generic[R_co]):
     def cancel(self, *, why: str = "") -> None:
         """End the run and its child runs, each at its next call."""
         self._client.cancel(self.id, why=why)
+
+
+def _request(ask: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+    """A method that makes one request."""
+
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.do(ask(*args, **kwargs))
+
+    return calls.described(method, ask)
+
+
+def _flow(ask: Callable[P, Flow[T]]) -> Callable[Concatenate[Client, P], T]:
+    """A method that makes several."""
+
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._perform(ask(*args, **kwargs))
+
+    return calls.described(method, ask)
 
 
 class Client:
@@ -161,54 +172,15 @@ class Client:
         self.do(calls.row(run_id))
         return RemoteRun(self, run_id)
 
-    def resume(self, run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,
-               deadline: float | None = None, budget: Budget | None = None) -> Any:  # fmt: skip
-        """Let a failed or paused run continue; a worker executes it. With `wait`, its result is returned."""
-        self.do(calls.resume(run_id, deadline, budget, accept_new_steps, why))
-        return self.result(run_id) if wait else None
+    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
+             why: str = "") -> RemoteRun[Any]:  # fmt: skip
+        """A new run that starts with this one's first steps, and continues on its own from there."""
+        return RemoteRun(self, self.do(calls.fork(run_id, step, id, state, why)))
 
-    def rerun(self, run_id: str, *, wait: bool = False, why: str = "") -> Any:
-        """Start the run's code from its first line again, with the state kept; a worker executes it."""
-        self.do(calls.simple("rerun", run_id, why))
-        return self.result(run_id) if wait else None
-
-    def result(self, run_id: str, *, timeout: float | None = None) -> Any:
-        """Wait until the run has ended; its result, or the error it ended with."""
-        return self._perform(flows.result(run_id, timeout))
-
-    # ── looking ──────────────────────────────────────────────────────────────────────────
-
-    def whoami(self) -> Whoami:
-        """Who this token is, and what it may do."""
-        return self.do(calls.whoami())
-
-    def get(self, run_id: str, *, brief: bool = False) -> RunState:
-        """The state now; with `brief`, without most calls that are over."""
-        return self.do(calls.get(run_id, brief))
-
-    def row(self, run_id: str) -> RunRow:
-        """What is known of a run without its log."""
-        return self.do(calls.row(run_id))
-
-    def at(self, run_id: str, step: int, when: Literal["before", "after"] = "after") -> RunState:
-        """The state before or after a step. Step 0 is the beginning."""
-        return self.do(calls.at(run_id, step, when))
-
-    def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps."""
-        return self.do(calls.diff(run_id, step_a, step_b))
-
-    def events(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
-    ) -> list[tuple[Record, Event]]:
-        """The run's log after a seq, at most `limit` events: each record with its event."""
-        return self._perform(flows.events(run_id, after, limit))
-
-    def timeline(
-        self, run_id: str, *, after: int = -1, limit: int | None = None
-    ) -> list[views.Moment]:
-        """The run's events as sentences."""
-        return self._perform(flows.timeline(run_id, after, limit))
+    def record(self, agent: str, /, *, id: str, why: str = "", **input: Any) -> RemoteRun[Any]:
+        """Create a run that another program executes (`agent` is its name): no worker claims it. The program keeps
+        items in it, and ends it with `finish`."""
+        return RemoteRun(self, self.do(calls.record(agent, input, id=id, why=why)))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
         """The run's events, old and new, until it has ended. A lost connection is opened again where it was."""
@@ -236,125 +208,54 @@ class Client:
                     raise calls.unreachable(self.url, error) from None
                 time.sleep(failures / 4)
 
-    def artifact(self, run_id: str, name: str) -> bytes:
-        """The bytes of an artifact, by its name (the newest of that name) or its id."""
-        return self.do(calls.artifact(run_id, name))
+    result = _flow(flows.result)
+    resume = _flow(flows.resume)
+    rerun = _flow(flows.rerun)
 
-    def value(self, run_id: str, value: Any) -> Any:
-        """Something found in a run's state, whole: what was too big for its event is fetched."""
-        return self._perform(flows.value(run_id, value))
+    # ── looking ──────────────────────────────────────────────────────────────────────────
 
-    def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
-             cursor: int | None = None) -> list[RunRow]:  # fmt: skip
-        """Runs, newest first. The last row's `cursor` is where the next page begins."""
-        return self.do(calls.runs(status, agent, parent, limit, cursor))
-
-    def search(
-        self, query: str, *, limit: int = 50, cursor: int | None = None
-    ) -> views.SearchResult:
-        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
-        cut (`stopped`) is continued with `cursor=found.next`."""
-        return self.do(calls.search(query, limit, cursor))
-
-    def inbox(self, *, agent: str = "", limit: int = 50) -> list[views.InboxItem]:
-        """Runs that are waiting for people, with their requests and calls in doubt."""
-        return self.do(calls.inbox(agent, limit))
-
-    def agents(self) -> list[views.AgentInfo]:
-        """The agents that the store knows."""
-        return self.do(calls.agents())
-
-    def schedules(self) -> list[Schedule]:
-        """All schedules, by id."""
-        return self.do(calls.schedules())
-
-    def unschedule(self, schedule_id: str) -> None:
-        """Delete a schedule. Runs that it has started are not touched."""
-        self.do(calls.unschedule(schedule_id))
-
-    def verify(self, run_id: str) -> views.Verification:
-        """Check the run's whole log against its hash chain."""
-        return self.do(calls.verify(run_id))
-
-    # ── the store ────────────────────────────────────────────────────────────────────────
-
-    def delete(self, run_id: str) -> None:
-        """Delete a run that has ended. Its id is free again."""
-        self.do(calls.delete(run_id))
-
-    def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
-             dry_run: bool = False, why: str = "") -> BulkReport:  # fmt: skip
-        """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
-        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
-        return self.do(calls.bulk(verb, query, runs, newest, dry_run, why))
-
-    def gc(self, *, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
-           snapshot_age: float | None = None, dry_run: bool = False) -> GcResult:  # fmt: skip
-        """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
-        return self.do(calls.gc(older_than, keep, snapshots, snapshot_age, dry_run))
-
-    def export(self, run_id: str) -> list[str]:
-        """A run as lines of JSON: its log and its artifacts."""
-        return self.do(calls.export(run_id))
-
-    def import_run(self, lines: Iterable[str]) -> bundle.ImportResult:
-        """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
-        return self.do(calls.import_run(lines))
-
-    def doctor(self) -> Diagnosis:
-        """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
-        return self.do(calls.doctor())
+    whoami = _request(calls.whoami)
+    get = _request(calls.get)
+    row = _request(calls.row)
+    at = _request(calls.at)
+    diff = _request(calls.diff)
+    events = _flow(flows.events)
+    timeline = _flow(flows.timeline)
+    artifact = _request(calls.artifact)
+    value = _flow(flows.value)
+    runs = _request(calls.runs)
+    search = _request(calls.search)
+    inbox = _request(calls.inbox)
+    agents = _request(calls.agents)
+    schedules = _request(calls.schedules)
+    verify = _request(calls.verify)
+    doctor = _request(calls.doctor)
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    def approve(self, run_id: str, request: str = "", *, why: str = "", digest: str = "") -> None:
-        """Approve what the run asks for."""
-        self.do(calls.approve(run_id, request, why, digest))
+    approve = _request(calls.approve)
+    reject = _request(calls.reject)
+    answer = _request(calls.answer)
+    signal = _request(calls.signal)
+    resolve = _request(calls.resolve)
+    patch = _request(calls.patch)
+    pause = _request(calls.pause)
+    cancel = _request(calls.cancel)
+    undo = _request(calls.undo)
+    bulk = _request(calls.bulk)
 
-    def reject(self, run_id: str, request: str = "", *, why: str = "", digest: str = "") -> None:
-        """Reject what the run asks for."""
-        self.do(calls.reject(run_id, request, why, digest))
+    # ── what integrations keep ───────────────────────────────────────────────────────────
 
-    def answer(self, run_id: str, value: Any, request: str = "", *, why: str = "") -> None:
-        """Answer the question that the run asks."""
-        self.do(calls.answer(run_id, value, request, why))
+    finish = _request(calls.finish)
+    put_item = _request(calls.put_item)
+    item = _flow(flows.item)
+    items = _flow(flows.items)
+    delete_item = _request(calls.delete_item)
 
-    def signal(
-        self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = ""
-    ) -> None:
-        """Send a signal. It is kept until the run is waiting for it; the same `signal_id` counts once."""
-        self.do(calls.signal(run_id, name, value, signal_id, why))
+    # ── the store ────────────────────────────────────────────────────────────────────────
 
-    def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
-                retry: bool = False, why: str = "") -> None:  # fmt: skip
-        """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
-        self.do(calls.resolve(run_id, call, done=done, failed=failed, retry=retry, why=why))
-
-    def patch(self, run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: int | None = None,
-              key: str = "", why: str = "") -> bool:  # fmt: skip
-        """Change what the run knows from outside. With `expected`, the `seq` of the state that you have read, it is
-        refused with Conflict if the run has changed since. The same `key` counts once."""
-        if isinstance(changes, StatePatch) and delete:
-            raise InvalidInput(
-                "delete=… works with new values of run.state, not with another kind of patch"
-            )
-        return self.do(
-            calls.patch(run_id, changes, delete=delete, expected=expected, key=key, why=why)
-        )
-
-    def pause(self, run_id: str, *, why: str = "") -> None:
-        """Stop the run at its next call, until it is resumed."""
-        self.do(calls.simple("pause", run_id, why))
-
-    def cancel(self, run_id: str, *, why: str = "") -> None:
-        """End the run and its child runs, each at its next call."""
-        self.do(calls.simple("cancel", run_id, why))
-
-    def undo(self, run_id: str, *, why: str = "") -> None:
-        """Undo what the run did, newest first; a worker executes it."""
-        self.do(calls.simple("undo", run_id, why))
-
-    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             why: str = "") -> RemoteRun[Any]:  # fmt: skip
-        """A new run that starts with this one's first steps, and continues on its own from there."""
-        return RemoteRun(self, self.do(calls.fork(run_id, step, id, state, why)))
+    delete = _request(calls.delete)
+    gc = _request(calls.gc)
+    export = _request(calls.export)
+    import_run = _request(calls.import_run)
+    unschedule = _request(calls.unschedule)

@@ -1,8 +1,8 @@
 """What people may do to a run. Works without the agent's code, on any machine that reaches the store.
 
 Every act is one event (or two) appended to the run's log, on condition that the log is still what the decision was
-based on. So of approve, reject, time-out and cancel racing, one wins, and the others are told which. A worker that
-is executing the run sees the event at its next commit.
+based on. So of approve, reject, time-out and cancel racing, one wins, and the others get an error that names it.
+A worker that is executing the run sees the event at its next commit.
 """
 
 from holdfast.control.doubt import resolve

@@ -15,9 +15,16 @@ from holdfast.store.process import is_held
 
 
 def resolve(
-    store: Store, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
-    retry: bool = False, by: str = "", why: str = "",
-) -> None:  # fmt: skip
+    store: Store,
+    run_id: str,
+    call: int | str | None = None,
+    *,
+    done: Any = ...,
+    failed: str | None = None,
+    retry: bool = False,
+    by: str = "",
+    why: str = "",
+) -> None:
     """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
         raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
@@ -41,15 +48,20 @@ def resolve(
                 "done=…"
             )
         event = e.CallResolved(
-            branch=target.branch, index=target.index, step=target.step, name=target.name, how=how,
+            branch=target.branch,
+            index=target.index,
+            step=target.step,
+            name=target.name,
+            how=how,
             result=wrapped if how == "done" else None,
             error=ErrorInfo("NotDone", failed, effect="none") if failed is not None else None,
-            by=by, why=why,
-        )  # fmt: skip
+            by=by,
+            why=why,
+        )
         change = None if row.status in TERMINAL_STATUSES else WAKE
         return Act([event], change, [blob] if blob is not None and how == "done" else [])
 
-    # A tool may have several calls in doubt, and then it is to be said which: so its name ends no search.
+    # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)
     reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
     act(store, run_id, decide, reads)

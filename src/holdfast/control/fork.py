@@ -23,8 +23,16 @@ from holdfast.store.base import Creation, NewRun, Store
 from holdfast.store.outside import everything, refuse_unreadable
 
 
-def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, Any], *,
-         by: str = "", why: str = "") -> None:  # fmt: skip
+def fork(
+    store: Store,
+    run_id: str,
+    step: int,
+    new_id: str,
+    state: Mapping[str, Any],
+    *,
+    by: str = "",
+    why: str = "",
+) -> None:
     """A new run that holds this one's log up to the end of a step. It has keys of its own, and says
     which effects of the past it inherits."""
     log.check_run_id(new_id)
@@ -150,8 +158,18 @@ def _belongs(
 ) -> bool:
     """Whether a fork inherits this: facts, and calls and waits that were over. Not decisions about
     calls that had not started: a fork asks again."""
-    if isinstance(event, e.RunClaimed | e.RunSuspended | e.RunReopened | e.CancelRequested | e.RunPaused
-                  | e.RunFailed | e.CallEvidence | e.RunCompleted | e.RunCancelled):  # fmt: skip
+    if isinstance(
+        event,
+        e.RunClaimed
+        | e.RunSuspended
+        | e.RunReopened
+        | e.CancelRequested
+        | e.RunPaused
+        | e.RunFailed
+        | e.CallEvidence
+        | e.RunCompleted
+        | e.RunCancelled,
+    ):
         return False
     if isinstance(
         event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved

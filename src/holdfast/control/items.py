@@ -129,8 +129,17 @@ def delete_item(store: Store, run_id: str, collection: str, key: str, *, by: str
     return _put(store, run_id, collection, key, None, None, is_bytes=False, by=by)
 
 
-def _put(store: Store, run_id: str, collection: str, key: str, value: e.Value | None, blob: Blob | None, *,
-         is_bytes: bool, by: str) -> bool:  # fmt: skip
+def _put(
+    store: Store,
+    run_id: str,
+    collection: str,
+    key: str,
+    value: e.Value | None,
+    blob: Blob | None,
+    *,
+    is_bytes: bool,
+    by: str,
+) -> bool:
     check_collection(collection)
     check_key(key)
     log.check_run_id(run_id)
@@ -144,9 +153,14 @@ def _put(store: Store, run_id: str, collection: str, key: str, value: e.Value | 
             return False
         version = 1 if before is None else before.number + 1
         new = e.ItemPut(
-            collection=collection, key=key, number=version, value=value, is_bytes=is_bytes,
-            adds=old is None, by=by,
-        )  # fmt: skip
+            collection=collection,
+            key=key,
+            number=version,
+            value=value,
+            is_bytes=is_bytes,
+            adds=old is None,
+            by=by,
+        )
         held = RESERVED + version_key(run_id, collection, key, version)
         try:
             _append(store, run_id, new, blob, held)

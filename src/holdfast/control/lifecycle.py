@@ -152,13 +152,15 @@ def _resolve(run_id: str, step: int, purpose: str, how: str, words: tuple[str, .
 
 def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """End the run and its child runs, each at its next call. A call that is in progress is not interrupted."""
-    asked = e.CancelRequested(by=by, why=why)
-    if not request(store, run_id, asked):
+    cancellation = e.CancelRequested(by=by, why=why)
+    if not request(store, run_id, cancellation):
         row = store.get(run_id)
         if row is None:
             raise NoSuchRun(run_id)
         refuse_ended(row)
-    cancel_children(store, run_id, asked)  # after the run: a child that is created now looks at it
+    cancel_children(
+        store, run_id, cancellation
+    )  # after the run: a child that is created now looks at it
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

@@ -11,8 +11,8 @@ from holdfast.errors import InvalidInput, NotNow
 from holdfast.store.base import Filter, RunRow, Store
 from holdfast.store.cancel import REASONS
 from holdfast.store.outside import WAKE, Act, act, everything
+from holdfast.store.pages import newest_first
 from holdfast.store.process import is_held
-from holdfast.store.tail import newest_first
 
 
 def set_limits(store: Store, run_id: str, limits: Limits, *, by: str = "", why: str = "") -> None:

@@ -14,7 +14,7 @@ from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.control.lifecycle import STOPPED, check_reopen, reopen_failed_children
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, values
-from holdfast.core.knowledge import operated
+from holdfast.core.knowledge import apply_operations
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
@@ -115,9 +115,9 @@ def _try_out(state: RunState, ops: Any) -> None:
         raise NotNow(f"run {state.id!r} has not started, so there is no state to patch")
     try:
         if state.is_loop:
-            loop_state.try_out(state.loop, state.queued, ops)
+            loop_state.check_operations(state.loop, state.queued, ops)
         else:
-            operated(state, ops)
+            apply_operations(state, ops)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the patched state is invalid: {error}") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.control.keys import recorded, refusal, store_key
@@ -14,6 +14,7 @@ from holdfast.core.events import Event
 from holdfast.core.items import version_key
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
+from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, RunRow, Store
 from holdfast.store.outside import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
 from holdfast.words.waiting import decision_calls
@@ -64,10 +65,23 @@ def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str
 
 
 def approve(
-    store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
+    store: Store,
+    run_id: str,
+    request: str = "",
+    *,
+    args: Mapping[str, Any] | None = None,
+    by: str = "",
+    why: str = "",
+    digest: str = "",
 ) -> None:
-    """Approve what the run asks for. `digest`, if given, must be that of what was shown."""
-    _decide_approval(store, run_id, request, True, by, why, digest)
+    """Approve what the run asks for. `digest`, if given, must be that of what was shown.
+
+    `args` are arguments to call the tool with instead of those that were shown: all of them, by name. They are
+    compared with the tool's parameters when the call is made; here, that they have the same names and the same
+    types of JSON values.
+    """
+    given = None if args is None else values.lower(dict(args), typed=True)
+    _decide_approval(store, run_id, request, True, by, why, digest, given)
 
 
 def reject(
@@ -78,7 +92,14 @@ def reject(
 
 
 def _decide_approval(
-    store: Store, run_id: str, request: str, approved: bool, by: str, why: str, digest: str
+    store: Store,
+    run_id: str,
+    request: str,
+    approved: bool,
+    by: str,
+    why: str,
+    digest: str,
+    args: dict[str, Any] | None = None,
 ) -> None:
     def decide(state: RunState, row: RunRow) -> Act:
         refuse_ended(row)
@@ -88,6 +109,9 @@ def _decide_approval(
                 f"run {run_id!r} now makes a different request than the one shown; show the run again"
             )
         _refuse_expired(store, run_id, wait)
+        edited, blob = None, None
+        if args is not None and _is_edited(store, run_id, wait, args):
+            edited, blob = log.wrap(values.encode(args))
         event = e.ApprovalDecided(
             branch=wait.branch,
             index=wait.index,
@@ -95,10 +119,43 @@ def _decide_approval(
             digest=wait.digest,
             by=by,
             why=why,
+            args=edited,
         )
-        return Act([event], WAKE)
+        return Act([event], WAKE, [] if blob is None else [blob])
 
     act(store, run_id, decide, _requests(request))
+
+
+def _is_edited(store: Store, run_id: str, wait: Waiting, args: dict[str, Any]) -> bool:
+    """Whether these are other arguments than those that were shown; InvalidInput if they cannot be used instead."""
+    if not wait.tool or wait.show is None:
+        raise InvalidInput(
+            f"run {run_id!r}: only the arguments of a tool call can be edited; approve or reject this request"
+        )
+    shown: dict[str, Any] = values.decode(read_value(store, run_id, wait.show))
+    if args.keys() != shown.keys():
+        raise InvalidInput(
+            f"{wait.tool} is called with {', '.join(shown) or 'no arguments'}: an edit gives all of these "
+            f"and no others, not {', '.join(args) or 'none'}"
+        )
+    changed = [n for n in args if values.canonical(args[n]) != values.canonical(shown[n])]
+    for name in changed:
+        before, after = _json_type(shown[name]), _json_type(args[name])
+        if before != after and "null" not in (before, after):
+            raise InvalidInput(f"{wait.tool}: {name!r} is a {before}, and was edited to a {after}")
+        if values.REDACTED in values.encode(shown[name]).decode():
+            raise InvalidInput(
+                f"{wait.tool}: {name!r} is redacted; an argument that is not shown cannot be edited"
+            )
+    return bool(changed)
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return {str: "string", list: "list", dict: "object", type(None): "null"}[type(value)]
 
 
 def _requests(request: str) -> Reads:
@@ -118,8 +175,15 @@ def check_answer(wait: Waiting, value: Any) -> None:
 
 
 def answer(
-    store: Store, run_id: str, value: Any, request: str = "", *, key: str = "", by: str = "", why: str = ""
-) -> bool:  # fmt: skip
+    store: Store,
+    run_id: str,
+    value: Any,
+    request: str = "",
+    *,
+    key: str = "",
+    by: str = "",
+    why: str = "",
+) -> bool:
     """Answer the question that the run asks.
 
     A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:
@@ -155,9 +219,9 @@ def _is_given(store: Store, run_id: str, key: str, value: e.Value) -> bool:
 
 def _pending(state: RunState, kind: str, request: str) -> Waiting:
     """The one request of this kind that is open (or the one that `request` names)."""
-    asked = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
-    open_ones = [w for w in asked if not w.decided]
-    if asked and not open_ones:
+    requests = [w for w in state.waits if w.wait == kind and (not request or w.id == request)]
+    open_ones = [w for w in requests if not w.decided]
+    if requests and not open_ones:
         raise AlreadyDecided(f"run {state.id!r}: already decided" + _last_decision(state))
     if not open_ones:
         other = f"; it is waiting for {state.waiting_for}" if state.waiting_for else ""
@@ -175,5 +239,5 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
 
 
 def _last_decision(state: RunState) -> str:
-    said = [line.text for line in state.lines if line.level in ("approval", "answer")]
-    return f": {said[-1]}" if said else ""
+    decisions = [line.text for line in state.lines if line.level in ("approval", "answer")]
+    return f": {decisions[-1]}" if decisions else ""

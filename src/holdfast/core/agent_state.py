@@ -139,7 +139,7 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         _risk_levels(self.constraints)
         force_setattr(self, "phase", _phase(self.phase))
         force_setattr(self, "messages", each(self.messages, Message, f"{what}.messages"))
-        for name, type_ in _added_fields(type(self)):  # by a subclass: looked at and frozen too
+        for name, type_ in _added_fields(type(self)):  # by a subclass: validated and frozen too
             if type(getattr(self, name)) in (list, dict):
                 force_setattr(self, name, kept(getattr(self, name), f"{what}.{name}"))
             try:
@@ -148,9 +148,9 @@ class AgentState(Part, frozen=True, omit_defaults=True):
                 raise InvalidInput(f"{what}.{name}: {error}") from None
 
     def _with(self: A, **changes: Any) -> A:
-        """The same state but for these fields, whose values are known to be right.
+        """The same state with these fields changed; their values must be valid.
 
-        Not `replace`, which would look at every message again: a history of any length costs the same.
+        Not `replace`, which would validate every message again: the cost must not grow with the history.
         """
         return _changed(self, changes)
 
@@ -162,8 +162,8 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         """The first state for a goal: planning, with the goal as the user's first message."""
         if not isinstance(goal, str) or not goal.strip():  # type: ignore[redundant-expr]
             raise InvalidInput(f"a goal must be non-empty text, not {goal!r}")
-        said = (Message(Role.USER, goal),)
-        return cls(goal=goal, phase=Phase.PLANNING, messages=said, session=session, **fields)
+        first = (Message(Role.USER, goal),)
+        return cls(goal=goal, phase=Phase.PLANNING, messages=first, session=session, **fields)
 
     # ── phases ───────────────────────────────────────────────────────────────────────────
 
@@ -190,13 +190,13 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         given = kept(answer, "the answer")
         done = self._to(Phase.DONE, answer=given)
         last = self.messages[-1] if self.messages else None
-        is_said = last is not None and (last.role, last.content) == (Role.ASSISTANT, given)
-        return done if given is None or is_said else done.with_message(Role.ASSISTANT, given)
+        is_last = last is not None and (last.role, last.content) == (Role.ASSISTANT, given)
+        return done if given is None or is_last else done.with_message(Role.ASSISTANT, given)
 
     def to_error(self: A, error: str | BaseException) -> A:
         """The goal cannot be reached, and why; a loop fails here."""
-        said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
-        return self._to(Phase.ERROR, error=str(said))
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
+        return self._to(Phase.ERROR, error=str(text))
 
     @property
     def required_approvals(self) -> tuple[str, ...]:
@@ -240,28 +240,42 @@ class AgentState(Part, frozen=True, omit_defaults=True):
             metadata=None if what.ok else {"error": True},
             tool_call_id=what.id,
         )
-        asked = () if self._has_asked(what.id) else (_question(what),)
+        request = () if self._has_requested(what.id) else (_request(what),)
         return self._remembering(tool_calls=(*calls, what))._with(
-            messages=(*self.messages, *asked, observed)
+            messages=(*self.messages, *request, observed)
         )
 
-    def _has_asked(self, call_id: str) -> bool:
-        """Whether the assistant's last message asks for this call."""
-        said = (m for m in reversed(self.messages) if m.role == Role.ASSISTANT)
-        return any(call.id == call_id for call in next(said, Message(Role.ASSISTANT)).tool_calls)
+    def _has_requested(self, call_id: str) -> bool:
+        """Whether the assistant's last message requests this call."""
+        replies = (m for m in reversed(self.messages) if m.role == Role.ASSISTANT)
+        return any(call.id == call_id for call in next(replies, Message(Role.ASSISTANT)).tool_calls)
 
     @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["openai"] = "openai",
-                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
-    @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["anthropic"],
-                  counter: TokenCounter = ESTIMATE) -> dialogue.AnthropicPrompt: ...  # fmt: skip
     def for_model(
-        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: dialogue.Shape = "openai",
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["openai"] = "openai",
         counter: TokenCounter = ESTIMATE,
-    ) -> list[dict[str, Any]] | dialogue.AnthropicPrompt:  # fmt: skip
+    ) -> list[dict[str, Any]]: ...
+    @overload
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["anthropic"],
+        counter: TokenCounter = ESTIMATE,
+    ) -> dialogue.AnthropicPrompt: ...
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: dialogue.Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | dialogue.AnthropicPrompt:
         """The dialogue in a provider's format, truncated as by `run.messages.for_model`."""
         return dialogue.for_model(
             self.messages, max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
@@ -269,8 +283,8 @@ class AgentState(Part, frozen=True, omit_defaults=True):
 
     def with_message(self: A, role: str | Message, content: Any = "", **fields: Any) -> A:
         """Add a message to the dialogue: a role and content, or a `Message`."""
-        said = role if isinstance(role, Message) else Message(_role(role), content, **fields)
-        return self._with(messages=(*self.messages, said))
+        message = role if isinstance(role, Message) else Message(_role(role), content, **fields)
+        return self._with(messages=(*self.messages, message))
 
     def with_fact(self: A, key: str, value: Any, *, source: str = "") -> A:
         """Add a fact and its source."""
@@ -315,14 +329,14 @@ class AgentState(Part, frozen=True, omit_defaults=True):
 
         A recorded call has the name of the step or tool, or is the only one, as the step or tool is.
         """
-        calls, left = self.memory.tool_calls, list(durations)
+        calls, remaining = self.memory.tool_calls, list(durations)
         first = _first_new(calls)
         new = list(calls[first:])
         for i, call in enumerate(new):
-            named = (x for x in left if x[0] == call.name)
-            found = left[0] if len(new) == len(left) == 1 else next(named, None)
+            named = (x for x in remaining if x[0] == call.name)
+            found = remaining[0] if len(new) == len(remaining) == 1 else next(named, None)
             if found is not None and not call.duration:
-                left.remove(found)
+                remaining.remove(found)
                 new[i] = replace(call, duration=found[1] / MICROSECONDS)
         return self._remembering(tool_calls=(*calls[:first], *new)) if new else self
 
@@ -366,16 +380,16 @@ class AgentState(Part, frozen=True, omit_defaults=True):
         try:
             return msgspec.convert(stored, cls)
         except msgspec.ValidationError as error:
-            said = canonical_state.path_given(str(error), given)
-            raise InvalidInput(f"this is not an {cls.__name__}: {said}") from None
+            reason = canonical_state.path_given(str(error), given)
+            raise InvalidInput(f"this is not an {cls.__name__}: {reason}") from None
 
     def stored(self) -> bytes:
-        """The state as it is kept in a log: its fields, and those of its parts."""
+        """The state as it is stored in a log: its fields, and those of its parts."""
         return values.encode_struct(self)
 
 
 class HeldState(AgentState, frozen=True, omit_defaults=True):
-    """The state of a loop whose own state is of another kind, which it holds as a plain value."""
+    """The state of a loop whose own state is of another kind, which it contains as a plain value."""
 
     value: Any = None
 
@@ -444,8 +458,8 @@ def _stamped(parts: tuple[T, ...], time: int) -> tuple[T, ...]:
     return (*parts[:first], *(replace(part, time=time) for part in parts[first:]))
 
 
-def _question(call: ToolCall) -> Message:
-    """An assistant's message that asks for this call."""
+def _request(call: ToolCall) -> Message:
+    """An assistant's message that requests this call."""
     return Message(Role.ASSISTANT, tool_calls=(ToolCall(call.id, call.name, call.arguments),))
 
 

@@ -98,10 +98,18 @@ class _Packer(Struct):
 
 
 def pack(
-    *, goal: str, questions: Iterable[str], facts: Sequence[Fact], artifacts: Sequence[Artifact],
-    content: Callable[[Artifact], bytes | None], step: int, limit: int, measure: Measure, unit: str,
+    *,
+    goal: str,
+    questions: Iterable[str],
+    facts: Sequence[Fact],
+    artifacts: Sequence[Artifact],
+    content: Callable[[Artifact], bytes | None],
+    step: int,
+    limit: int,
+    measure: Measure,
+    unit: str,
     artifact_bytes_max: float | None = None,
-) -> ContextSlice:  # fmt: skip
+) -> ContextSlice:
     """The goal, open questions, this step's artifacts, the newest facts, then other artifacts by summary.
 
     Of facts with the same key only the newest counts. All artifact contents together take at most
@@ -122,8 +130,15 @@ def pack(
     others = [a for a in reversed(artifacts) if a.step != step]
     shown += list(_artifacts(packer, others, content, 0))
     return ContextSlice(
-        goal, shown_questions, tuple(shown), shown_facts, tuple(packer.left_out), step, packer.used, unit
-    )  # fmt: skip
+        goal,
+        shown_questions,
+        tuple(shown),
+        shown_facts,
+        tuple(packer.left_out),
+        step,
+        packer.used,
+        unit,
+    )
 
 
 def _taken(packer: _Packer, title: str, text: str, name: str) -> bool:
@@ -142,9 +157,11 @@ def _newest(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _artifacts(
-    packer: _Packer, artifacts: Sequence[Artifact], content: Callable[[Artifact], bytes | None],
+    packer: _Packer,
+    artifacts: Sequence[Artifact],
+    content: Callable[[Artifact], bytes | None],
     bytes_max: float | None,
-) -> Iterable[ShownArtifact]:  # fmt: skip
+) -> Iterable[ShownArtifact]:
     left = bytes_max
     for kept in artifacts:
         brief = ShownArtifact(kept.name, kept.type, kept.bytes, kept.summary)

@@ -84,10 +84,15 @@ def parse(text: str) -> Cron:
         _values(text, field, *of) for field, of in zip(fields, _FIELDS, strict=True)
     )
     cron = Cron(
-        tuple(sorted(minutes)), tuple(sorted(hours)), days, months, frozenset(d % 7 for d in weekdays),
-        any_day=fields[2].startswith("*"), any_weekday=fields[4].startswith("*"),
+        tuple(sorted(minutes)),
+        tuple(sorted(hours)),
+        days,
+        months,
+        frozenset(d % 7 for d in weekdays),
+        any_day=fields[2].startswith("*"),
+        any_weekday=fields[4].startswith("*"),
         every_hour=fields[1].startswith("*"),
-    )  # fmt: skip
+    )
     first = date(2000, 1, 1)
     if not any(cron.matches(first + timedelta(days=n)) for n in range(DAYS_MAX)):
         raise InvalidInput(f"{text!r} is never due: no month has such a day")

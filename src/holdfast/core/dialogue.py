@@ -151,9 +151,12 @@ class Fitted(Struct, frozen=True):
 
 
 def fit(
-    messages: Sequence[Message], max_tokens: int | None = None, *, keep_last: int = KEEP_LAST,
+    messages: Sequence[Message],
+    max_tokens: int | None = None,
+    *,
+    keep_last: int = KEEP_LAST,
     counter: TokenCounter = ESTIMATE,
-) -> Fitted:  # fmt: skip
+) -> Fitted:
     """The dialogue, without its oldest turns if it is too long.
 
     Always kept: system messages, the first thing that the user said, and the last `keep_last` turns (or,

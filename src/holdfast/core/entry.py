@@ -59,13 +59,17 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     @property
     def args_digest(self) -> str:
-        """The name of what the call was made with; empty if the log does not say."""
+        """The name of what the code asked for; empty if the log does not say."""
+        if self.wait is not None and self.wait.tool:  # a person may have edited it since
+            return self.wait.digest
         named = "" if self.done is None else e.args_digest(self.done)
         return named or self.digest
 
     @property
     def args(self) -> e.Value | None:
-        """What the call was made with; None if the log has no more than its digest."""
+        """What the code asked for; None if the log has no more than its digest."""
+        if self.wait is not None and self.wait.tool:
+            return self.wait.show
         if self.intent is not None:
             return self.intent.args
         if self.done is not None:

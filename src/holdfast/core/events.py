@@ -1,4 +1,4 @@
-"""Every kind of fact a run can hold, as frozen values with a versioned JSON form.
+"""Every kind of fact that a log can contain, as frozen values with a versioned JSON form.
 
 A run's log is a sequence of these. Three families:
 
@@ -9,9 +9,9 @@ A run's log is a sequence of these. Three families:
 This module says what the facts *are*. What they add up to is `fold.py`; how they are chained and
 checked is `log.py`; how code that runs again is matched with them is `journal.py`.
 
-Where a fact stands: `branch` names the line of code execution within the run ("" is the main one),
+The position of a fact: `branch` names the branch of execution within the run ("" is the main one),
 `index` is the position of a call or wait within its branch, and `after` is, for other facts, how many
-calls and waits its branch had made before. So the same fact has the same place on every replay.
+calls and waits its branch had made before. So the same fact has the same position on every replay.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from holdfast.waiting import WaitingFor
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A user's value: its JSON bytes, or the hash of an artifact that holds them when they are big.
+    """A user's value: its JSON bytes, or the hash of an artifact that contains them when they are big.
 
-    (`gc=False`, here and below: facts hold no references that could come back to them, and the
-    collector has enough to walk without them.)
+    (`gc=False`, here and below: facts contain no reference cycles, so the garbage collector need not visit them.)
     """
 
     json: Raw = Raw(b"")
@@ -54,7 +53,7 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def bytes_of(raw: Raw) -> bytes:
-    """The bytes that a Raw stands for."""
+    """The bytes of a Raw."""
     return bytes(memoryview(raw))
 
 
@@ -93,7 +92,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         _check_finite("cost_usd", self.cost_usd, "use 0 for an unknown cost")
 
 
-def added(a: Usage, b: Usage) -> Usage:
+def add_usage(a: Usage, b: Usage) -> Usage:
     """The sum of two usages."""
     return Usage(
         a.input_tokens + b.input_tokens,
@@ -102,14 +101,14 @@ def added(a: Usage, b: Usage) -> Usage:
     )
 
 
-class Spent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ChildUsage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a child run used up, its own children included: it counts against the parent's budget."""
 
     steps: int = 0
     usage: Usage = Usage()
 
 
-class Inherited(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class InheritedPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What the parents of a child run require of it, whatever its own agent declares.
 
     (Its deadline and budget are in `RunCreated` itself, narrowed by what its parent had left.)
@@ -156,9 +155,7 @@ class RunCreated(Event, frozen=True, omit_defaults=True):
     loop: bool = False  # its agent is a function from state to state
     by: str = ""  # who forked it
     why: str = ""
-    policy: Inherited | None = (
-        None  # what its parents require; None if it has none, or they nothing
-    )
+    policy: InheritedPolicy | None = None  # what its parents require, if anything
     ancestors: tuple[str, ...] = ()  # of a fork of a fork: those before `forked_from`, oldest first
     inherited_events: int = 0  # how many of the events that follow are those of `forked_from`
     recorded: bool = False  # another program executes it: no worker claims it
@@ -188,10 +185,10 @@ class Divergence(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunSuspended(Event, frozen=True, omit_defaults=True):
-    """The run was suspended until something comes, or until `wake_at`.
+    """The run was suspended until what it is waiting for happens, or until `wake_at`.
 
     `open_since` says when the oldest of all that is still open began: requests, and calls without a receipt.
-    So a reader that asks what is open need not read what stands before. None: it is not known.
+    So a reader that needs to know what is open need not read what is before. None: unknown.
     `diverged` is set if the run stopped because its code does not match its log.
     """
 
@@ -218,7 +215,7 @@ class RunFailed(Event, frozen=True, omit_defaults=True):
 
 
 class RunCancelled(Event, frozen=True, omit_defaults=True):
-    """Terminal: the cancellation that was asked for has taken effect."""
+    """Terminal: the requested cancellation has taken effect."""
 
     by: str = ""
     why: str = ""
@@ -239,7 +236,7 @@ class RunRestarted(Event, frozen=True, omit_defaults=True):
 
 
 class StepsAccepted(Event, frozen=True, omit_defaults=True):
-    """Calls that the code has added before what is recorded so far are made, and not refused."""
+    """Calls that the code has added before the recorded ones are made instead of being refused."""
 
     by: str = ""
     why: str = ""
@@ -333,7 +330,7 @@ class CallSucceeded(Event, frozen=True, omit_defaults=True):
     unavailable: str = ""  # why the result could not be kept, although the effect happened
     buffered: bool = False  # written with a later commit: what came from outside was not seen here
     forks: int = 0
-    spent: Spent | None = None  # of a child run
+    spent: ChildUsage | None = None  # of a child run
 
 
 class CallFailed(Event, frozen=True, omit_defaults=True):
@@ -351,11 +348,11 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     duration_us: int = 0
     forks: int = 0
     cut: bool = False  # the agent's code stopped waiting for it, and does so again on replay
-    spent: Spent | None = None  # of a child run
+    spent: ChildUsage | None = None  # of a child run
     usage: Usage | None = None  # of an answer that was charged for and could not be used
     forks_above: tuple[int, ...] = ()
     """If it was cut: how many branches each of the branches above had started by then since its last call; the
-    nearest first. Those that they start later show that the code went on."""
+    nearest first. Those that they start later show that the code continued."""
 
 
 def args_digest(receipt: CallSucceeded | CallFailed) -> str:
@@ -393,7 +390,7 @@ class CallResolved(Event, frozen=True, omit_defaults=True):
 
 
 class CallEvidence(Event, frozen=True, omit_defaults=True):
-    """What a worker that had lost its lease says of a call. It decides nothing; people see it."""
+    """What a worker that had lost its lease reports about a call. It decides nothing; people see it."""
 
     step: int
     name: str
@@ -412,9 +409,9 @@ class CallEvidence(Event, frozen=True, omit_defaults=True):
 class IterationEnded(Event, frozen=True, omit_defaults=True):
     """The code has ended an iteration: what is before this need not be replayed when a loop continues.
 
-    A loop's state is here whole (`state`, the first time) or as what changed since the last iteration
-    (`delta`, a JSON Patch). `taken` names the patches from outside that it holds, `refused` says why
-    others could not be taken in.
+    A loop's state is here in full (`state`, the first time) or as what changed since the last iteration
+    (`delta`, a JSON Patch). `taken` names the patches from outside that it includes, `refused` says why
+    others could not be applied.
     """
 
     index: int
@@ -432,7 +429,7 @@ class IterationEnded(Event, frozen=True, omit_defaults=True):
 
 
 class WaitBegan(Event, frozen=True, omit_defaults=True):
-    """The code waits at this place. `wait` is timer, signal, approval, answer or child."""
+    """The code waits here. `wait` is timer, signal, approval, answer or child."""
 
     index: int
     wait: str
@@ -449,7 +446,7 @@ class WaitBegan(Event, frozen=True, omit_defaults=True):
 
 
 class WaitEnded(Event, frozen=True, omit_defaults=True):
-    """What came. `source` is the seq of the event that ended the wait.
+    """A wait has ended. `source` is the seq of the event that ended the wait.
 
     It is 0 if none did, and `outcome` then says what else: `time`; `lost`, as another wait next to it ended
     first; `cut`, as the code stopped waiting. (A signal's outcome is its name, which may be any word.)
@@ -465,7 +462,7 @@ class WaitEnded(Event, frozen=True, omit_defaults=True):
     """If it was cut: see `CallFailed`."""
 
     def is_over(self, how: str) -> bool:
-        """Whether nothing came, and it ended this way."""
+        """Whether no event ended it, and it ended this way."""
         return not self.source and self.outcome == how
 
 
@@ -500,6 +497,8 @@ class ApprovalDecided(Event, frozen=True, omit_defaults=True):
     digest: str = ""
     by: str = ""
     why: str = ""
+    args: Value | None = None
+    """The arguments that the tool is called with, if the person edited those that were shown."""
 
 
 class AnswerGiven(Event, frozen=True, omit_defaults=True):
@@ -538,7 +537,7 @@ class StateChanged(Noted, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ValueRecorded(Noted, frozen=True, omit_defaults=True, kw_only=True):
-    """Time, randomness or a marker, read once and then the same forever."""
+    """Time, randomness or a marker, read once and the same on every replay."""
 
     name: str
     value: Value
@@ -622,7 +621,7 @@ class NoteTaken(Noted, frozen=True, omit_defaults=True, kw_only=True):
         return self.key
 
 
-class AskedTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecordedToolCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A tool call inside a message: what a model asked for, and its outcome."""
 
     id: str
@@ -640,7 +639,7 @@ class MessageAdded(Noted, frozen=True, omit_defaults=True, kw_only=True):
     role: str
     content: Value
     metadata: Value | None = None
-    tool_calls: tuple[AskedTool, ...] = ()
+    tool_calls: tuple[RecordedToolCall, ...] = ()
     tool_call_id: str = ""
 
     @property
@@ -696,7 +695,7 @@ class StatePatched(Event, frozen=True, omit_defaults=True):
 
 
 class ItemPut(Event, frozen=True, omit_defaults=True):
-    """An integration has kept a value under a key of its own, or (without a value) deleted it.
+    """An integration has stored a value under a key of its own, or (without a value) deleted it.
 
     The versions of a key are numbered from 1, so that each is recorded once.
     """
@@ -710,9 +709,6 @@ class ItemPut(Event, frozen=True, omit_defaults=True):
     adds: bool = False
     """The key had no value before."""
     by: str = ""
-
-
-TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 def _concrete(base: type[Event]) -> list[type[Event]]:
@@ -739,14 +735,9 @@ class Unreadable(ValueError):
     """An event's kind, version or fields are not what this Holdfast knows."""
 
 
-def label(event: Event | type[Event]) -> str:
-    """The name under which an event is stored."""
-    return event.stored_as
-
-
 # Made here and not when the first event of a kind is read: msgspec crashes the interpreter if two threads prepare the
 # same types at once.
-_DECODERS: Final = {label(cls): msgspec.json.Decoder(cls).decode for cls in ALL.values()}
+_DECODERS: Final = {cls.stored_as: msgspec.json.Decoder(cls).decode for cls in ALL.values()}
 
 
 def to_json(event: Event) -> bytes:

@@ -21,12 +21,12 @@ from holdfast.core.branch_path import BranchPath
 from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Noted
 from holdfast.core.extent import Extent
-from holdfast.core.life import Life
+from holdfast.core.life import RunLife
 from holdfast.core.retries import Retries
 from holdfast.core.state import RunState
 
 
-class Mail(Struct):
+class PendingSignal(Struct):
     """A signal in the log that no wait has taken yet."""
 
     seq: int
@@ -39,11 +39,11 @@ class Journal:
     def __init__(self) -> None:
         self.entries: dict[Place, Entry] = {}
         """Calls and waits that the log contains and the code has not been answered yet."""
-        self.life = Life()
+        self.life = RunLife()
         self.retries = Retries()
         self.extent = Extent()
         self.facts: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
-        self.mail: deque[Mail] = deque()
+        self.signals: deque[PendingSignal] = deque()
         self.steps = 0
         self.accepted = 0
         """The seq of the event by which new steps were accepted among all that is recorded before it."""
@@ -100,8 +100,8 @@ class Journal:
         self.restarted, self.steps = state.seq, state.steps
         if state.budget or state.deadline_at is not None:
             self.life.set_limits(state.deadline_at, state.budget)
-        self.mail = deque(
-            Mail(s.seq, e.SignalReceived(id=s.id, name=s.name, value=s.value))
+        self.signals = deque(
+            PendingSignal(s.seq, e.SignalReceived(id=s.id, name=s.name, value=s.value))
             for s in state.signals
         )
         if state.iteration_index >= 0:
@@ -138,7 +138,7 @@ class Journal:
 
     def take_signal(self, seq: int) -> None:
         """The signal that this event brought has ended a wait."""
-        self.mail = deque(m for m in self.mail if m.seq != seq)
+        self.signals = deque(m for m in self.signals if m.seq != seq)
 
     # ── what the code has added ──────────────────────────────────────────────────────────
 

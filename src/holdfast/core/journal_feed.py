@@ -13,7 +13,7 @@ from holdfast.core import events as e
 from holdfast.core.branch_path import MAIN
 from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted
-from holdfast.core.journal import Journal, Mail
+from holdfast.core.journal import Journal, PendingSignal
 
 
 def feed(journal: Journal, seq: int, time: int, epoch: int, event: Event) -> None:
@@ -52,7 +52,7 @@ def _timeout(journal: Journal, seq: int, _time: int, _epoch: int, event: e.Timeo
 
 
 def _signal(journal: Journal, seq: int, _time: int, _epoch: int, event: e.SignalReceived) -> None:
-    journal.mail.append(Mail(seq, event))
+    journal.signals.append(PendingSignal(seq, event))
 
 
 def _iteration(
@@ -86,8 +86,10 @@ def _life(journal: Journal, seq: int, time: int, _epoch: int, event: Event) -> N
 
 
 def _call(
-    journal: Journal, seq: int, event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted
-) -> Entry:  # fmt: skip
+    journal: Journal,
+    seq: int,
+    event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted,
+) -> Entry:
     forks = 0 if isinstance(event, e.CallResolved | e.CallDoubted) else event.forks
     entry = _at(journal, seq, event.branch, event.index, event.name, forks)
     entry.seq = seq
@@ -258,8 +260,17 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     **{cls: _noting for cls in e.ALL.values() if issubclass(cls, Noted)},
     **dict.fromkeys(
         (
-            e.RunCreated, e.RunPaused, e.RunReopened, e.RunRestarted, e.RunCompleted, e.RunFailed,
-            e.RunCancelled, e.CancelRequested, e.UndoRequested, e.UndoStarted, e.StepsAccepted,
+            e.RunCreated,
+            e.RunPaused,
+            e.RunReopened,
+            e.RunRestarted,
+            e.RunCompleted,
+            e.RunFailed,
+            e.RunCancelled,
+            e.CancelRequested,
+            e.UndoRequested,
+            e.UndoStarted,
+            e.StepsAccepted,
             e.LimitsChanged,
         ),
         _life,
@@ -274,4 +285,4 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     e.TimeoutFired: _timeout,
     e.IterationEnded: _iteration,
     e.StatePatched: _patched,
-}  # fmt: skip
+}

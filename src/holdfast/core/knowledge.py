@@ -1,7 +1,7 @@
 """What an agent knows, and how recorded changes of it apply: of its state key by key, of all of it by a
 JSON Patch from outside.
 
-Pure, and total where a log is read: a foreign one may hold anything.
+Pure, and total where a log is read: a foreign one may contain anything.
 
 Not here: JSON Patch itself (`jsonpatch.py`), patches as values (`patch.py`).
 """
@@ -20,8 +20,8 @@ from holdfast.core.values import FrozenList
 _KNOWN: Final = ("state", "plan", "facts", "questions", "notes", "artifacts", "flags")
 
 
-class Known(patch.Known, Protocol):
-    """Where an agent's knowledge stands: a run's state, or the fold in the making."""
+class RunKnowledge(patch.Knowledge, Protocol):
+    """What an agent knows, with its state: a run's state, or the draft of one."""
 
     @property
     def state(self) -> dict[str, Any]: ...
@@ -31,7 +31,7 @@ class Known(patch.Known, Protocol):
 
 
 def operations(changes: Value) -> list[dict[str, Any]]:
-    """The well-formed changes of a patch; a foreign log may hold anything."""
+    """The well-formed changes of a patch; a foreign log may contain anything."""
     found = plain(changes)
     return [
         op
@@ -40,8 +40,8 @@ def operations(changes: Value) -> list[dict[str, Any]]:
     ]
 
 
-def change(state: dict[str, Any], op: str, key: str, value: Any) -> None:
-    """Apply one change of state. Total: what does not fit (adding to text) starts afresh."""
+def change_state(state: dict[str, Any], op: str, key: str, value: Any) -> None:
+    """Apply one change of state. Total: what does not fit (adding to text) starts over."""
     if op == "set":
         state[key] = value
     elif op == "delete":
@@ -60,7 +60,7 @@ def _number(value: Any) -> int | float:
 # ── of all of it ─────────────────────────────────────────────────────────────────────────────
 
 
-def document(known: Known) -> dict[str, Any]:
+def document(known: RunKnowledge) -> dict[str, Any]:
     """What a JSON Patch from outside applies to: what the agent knows, by the names of `RunState`."""
     return {name: _as_json(getattr(known, name)) for name in _KNOWN}
 
@@ -71,10 +71,10 @@ def _as_json(value: Any) -> Any:
     return pack(list(value) if isinstance(value, tuple) else value)
 
 
-def operated(known: Known, ops: Any) -> dict[str, Any]:
-    """What an agent knows after a JSON Patch; InvalidPatch if it does not apply, ValueError if what it
-    leaves is no knowledge."""
-    if isinstance(ops, list | tuple):  # a value that looks like a reference is none
+def apply_operations(known: RunKnowledge, ops: Any) -> dict[str, Any]:
+    """What an agent knows after a JSON Patch; InvalidPatch if it does not apply, ValueError if the
+    result is not what an agent can know."""
+    if isinstance(ops, list | tuple):  # a value that looks like a reference is not one
         ops = [_safe(op) for op in ops]
     return _knowledge(jsonpatch.apply(document(known), ops))
 

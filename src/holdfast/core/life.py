@@ -1,4 +1,4 @@
-"""What the log says about a run as a whole: its limits, and whether it was cancelled, paused, undone or has ended."""
+"""What is recorded about a run as a whole: its limits, and whether it was cancelled, paused, undone or has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.core.ancestors import ForkAncestry, ancestry_of
 from holdfast.core.events import Event
 
 
-class Life:
+class RunLife:
     """The life of a run, as far as its log has been read."""
 
     def __init__(self) -> None:

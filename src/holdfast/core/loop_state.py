@@ -1,8 +1,8 @@
-"""How a loop's state is kept in its log: whole once, then as what each iteration changed.
+"""How a loop's state is stored in its log: in full once, then as what each iteration changed.
 
 `delta` compares two states and gives a JSON Patch; what was appended (a message, a fact, a tool call) is all
-that is written, so a log grows with what happens and not with how much has happened before. `take_in` takes
-in patches from outside. `Document` is the state as the fold of the log puts it together again. Pure.
+that is written, so a log grows with what happens and not with how much has happened before. `apply_queued` applies
+patches from outside. `Document` is the state as the fold of the log rebuilds it. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.core import jsonpatch, values
 from holdfast.core.agent_state import AgentState
 from holdfast.core.events import Value, plain
 from holdfast.core.patch import StatePatch
-from holdfast.core.state import Queued
+from holdfast.core.state import QueuedPatch
 from holdfast.errors import InvalidInput
 
 Ops = list[dict[str, Any]]
@@ -96,47 +96,49 @@ def _begins_with(new: Any, old: Any) -> bool:
 
 
 def encode(ops: Ops) -> bytes:
-    """A delta as it is kept."""
-    return values.encode_parts(ops)
+    """A delta as it is stored."""
+    return values.encode_struct(ops)
 
 
-def try_out(document: Any, queued: Iterable[Queued], ops: Any) -> None:
-    """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, once the patches that wait
-    for it are taken in.
+def check_operations(document: Any, queued: Iterable[QueuedPatch], ops: Any) -> None:
+    """InvalidInput if a JSON Patch cannot be applied to a loop's stored form, after the patches that are
+    queued for it.
 
     The fields that a subclass has added are unknown here: the loop validates them when it applies the patch.
     """
     state = msgspec.convert(document, AgentState)
     added = {k: v for k, v in document.items() if k not in AgentState.__struct_fields__}
     for one in queued:
-        state, added = _tried(state, one, added)
-    _operated(state, ops, added)
+        state, added = _apply_if_possible(state, one, added)
+    _apply_operations(state, ops, added)
 
 
-def _tried(
-    state: AgentState, queued: Queued, added: dict[str, Any]
+def _apply_if_possible(
+    state: AgentState, queued: QueuedPatch, added: dict[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
     try:
         if queued.patch is not None:
             return state.patched(_read(queued.patch)), added
-        return _operated(state, plain(queued.operations or Value()), added)
+        return _apply_operations(state, plain(queued.operations or Value()), added)
     except (InvalidInput, msgspec.ValidationError):
-        return state, added  # the loop will not take it in either
+        return state, added  # the loop will not apply it either
 
 
-def take_in(state: AgentState, queued: Queued, *, time: int = 0) -> tuple[AgentState, str]:
-    """The state with one patch from outside, or as it was and why it could not be taken in."""
+def apply_queued(
+    state: AgentState, queued: QueuedPatch, *, time: int = 0
+) -> tuple[AgentState, str]:
+    """The state with one patch from outside; or the same state, and why the patch could not be applied."""
     try:
-        return _taken(state, queued, time), ""
+        return _apply_one(state, queued, time), ""
     except (InvalidInput, msgspec.ValidationError) as error:
         by = f" (by {queued.by})" if queued.by else ""
         return state, f"{error}{by}"
 
 
-def _taken(state: AgentState, queued: Queued, time: int) -> AgentState:
+def _apply_one(state: AgentState, queued: QueuedPatch, time: int) -> AgentState:
     if queued.patch is not None:
         return state.patched(_read(queued.patch), time=time)
-    new, strange = _operated(state, plain(queued.operations or Value()), {})
+    new, strange = _apply_operations(state, plain(queued.operations or Value()), {})
     if strange:
         raise InvalidInput(f"{type(state).__name__} has no field /{next(iter(strange))}")
     return new.stamped(time) if time else new
@@ -146,15 +148,15 @@ def _read(patch: Value) -> StatePatch:
     return msgspec.convert(plain(patch), StatePatch)
 
 
-def _operated(
+def _apply_operations(
     state: AgentState, ops: Any, added: Mapping[str, Any]
 ) -> tuple[AgentState, dict[str, Any]]:
-    """The state after a JSON Patch, which sees it whole: also the fields that have their default, and what
-    was `added` next to them; and what is next to them then."""
+    """The state after a JSON Patch, which sees all of it: also the fields that have their default, and what
+    was `added` next to them; and what is next to them afterwards."""
     shown: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     memory = state.memory
     shown["memory"] = {name: getattr(memory, name) for name in memory.__struct_fields__}
-    known = values.decode(values.encode_parts(shown))
+    known = values.decode(values.encode_struct(shown))
     kept = ("phase", "iteration", "session", "created_at", "updated_at")
     patched = jsonpatch.apply({**known, **added}, ops)
     new = msgspec.convert(patched, type(state))
@@ -187,5 +189,5 @@ class Document:
         self._frozen = None
         try:
             self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
-        except InvalidInput:  # a foreign log may hold anything
+        except InvalidInput:  # a foreign log may contain anything
             return

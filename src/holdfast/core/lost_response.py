@@ -81,19 +81,28 @@ _STATUS_PROVEN: Final = (501, 505, 511)
 what gateways send for a response that they lost."""
 
 _GRPC_UNKNOWN: Final = (
-    "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN", "INTERNAL", "CANCELLED", "DATA_LOSS",
-)  # fmt: skip
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "UNKNOWN",
+    "INTERNAL",
+    "CANCELLED",
+    "DATA_LOSS",
+)
 
 _ERRNO_UNKNOWN: Final = (
-    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENOTCONN,
-)  # fmt: skip
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENOTCONN,
+)
 """Also reported for a connection that was established, after the request was sent."""
 
 
 def may_have_happened(
     error: BaseException, unsure_on: tuple[type[BaseException], ...] = ()
 ) -> bool:
-    """Whether a call that raised this may have happened all the same. `unsure_on` is what the tool declares."""
+    """Whether a call that raised this may still have happened. `unsure_on` is what the tool declares."""
     return isinstance(error, unsure_on) or _outcome(error, []) == "unknown"
 
 

@@ -4,7 +4,7 @@ What is declared in another language, or by another program, has no Python signa
 takes: names, types, defaults and descriptions. Types that come from a JSON Schema are checked as far as Python
 types can express them; the schema itself is kept, so that a model sees it unchanged.
 
-Not here: reading a Python signature (`runtime/declare/specs.py`), writing a JSON Schema (`runtime/declare/json_schema.py`).
+Not here: reading a Python signature (`runtime/declare/params.py`), writing a JSON Schema (`runtime/declare/json_schema.py`).
 """
 
 from __future__ import annotations
@@ -201,8 +201,12 @@ def _simple(
 
 
 _NUMBERS: Final = {
-    "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
-}  # fmt: skip
+    "ge": "minimum",
+    "le": "maximum",
+    "gt": "exclusiveMinimum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
 
 
 def _constrained(plain: Any, schema: Mapping[str, Any], **names: str) -> Any:

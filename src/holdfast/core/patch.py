@@ -52,8 +52,8 @@ class StatePatch(Part, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             force_setattr(self, name, each(getattr(self, name), str, f"StatePatch.{name}"))
 
 
-class Known(Protocol):
-    """What a patch changes: a run's state, a working memory, a fold in the making."""
+class Knowledge(Protocol):
+    """What a patch changes: a run's state, a working memory, the draft of a state."""
 
     @property
     def plan(self) -> Sequence[PlanStep]: ...
@@ -77,7 +77,7 @@ def apply(patch: StatePatch, known: S, *, time: int = 0) -> S:
     return replace(known, **changed(patch, known, time=time))  # type: ignore[arg-type]
 
 
-def changed(patch: StatePatch, known: Known, *, time: int = 0) -> dict[str, Any]:
+def changed(patch: StatePatch, known: Knowledge, *, time: int = 0) -> dict[str, Any]:
     """The fields that the patch changes, with their new values."""
     new: dict[str, Any] = {}
     if patch.plan is not None:

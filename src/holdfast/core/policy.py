@@ -1,4 +1,4 @@
-"""May this call go now? Retry, deadline, budget and what a parent requires of its children, as pure decisions.
+"""May this call start now? Retry, deadline, budget and what a parent requires of its children, as pure decisions.
 
 Time comes in as an argument and randomness from a seed in the log, so a replay decides the same.
 """
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from holdfast.core.events import Inherited, Usage
+from holdfast.core.events import InheritedPolicy, Usage
 from holdfast.errors import InvalidInput
 
 N = TypeVar("N", int, float)
@@ -58,7 +58,7 @@ def _is_count(value: object) -> bool:
 class Retry(Struct, frozen=True):
     """How often to try, and how long to wait between attempts: 1 s, 2 s, 4 s … up to `max_delay`.
 
-    `jitter` lengthens each wait by up to that share, so that a fleet does not come back at once.
+    `jitter` lengthens each wait by up to that share, so that workers do not all retry at the same time.
     `retry_on` limits which exceptions are tried again; `give_up_on` ends at once.
     """
 
@@ -137,7 +137,7 @@ class Checkpoint(Struct, frozen=True):
 
     @classmethod
     def of(cls, given: object) -> Checkpoint:
-        """A strategy's name, or a whole Checkpoint."""
+        """The checkpoint that a strategy's name, or a Checkpoint, declares."""
         if isinstance(given, Checkpoint):
             return given
         if isinstance(given, str):
@@ -162,7 +162,7 @@ class Checkpoint(Struct, frozen=True):
 class Rate(Struct, frozen=True):
     """At most `count` calls start within any `per` seconds, over all workers of a store.
 
-    Tools that name the same limit share it, as those of one provider; by default each has its own.
+    Tools that name the same limit share it, for example those of one provider; by default each has its own.
     """
 
     count: int
@@ -277,7 +277,7 @@ def strictest(*budgets: Mapping[str, float]) -> dict[str, float]:
 
 
 def budget_use(limits: dict[str, float], *, steps: int, elapsed_us: int, usage: Usage) -> BudgetUse:
-    """How a run stands against its limits."""
+    """What a run has used of its limits."""
     used = {
         "max_steps": float(steps),
         "max_wall_time": elapsed_us / MICROSECONDS,
@@ -288,7 +288,7 @@ def budget_use(limits: dict[str, float], *, steps: int, elapsed_us: int, usage: 
 
 
 EXEMPTIONS: Final = ("approve", "redact")
-"""What an agent may keep from its children (`@agent(exempt=…)`). Not its deadline, budget and cancellation:
+"""What an agent need not pass on to its children (`@agent(exempt=…)`). Not its deadline, budget and cancellation:
 no child may outlive its parent or spend what the parent does not have."""
 
 
@@ -324,23 +324,25 @@ class Policy(Struct, frozen=True):
         )
 
     def passed_on(self, inherited: Policy) -> Policy:
-        """What children get of this policy, the effective one of a run that inherited `inherited`."""
-        handed = self
+        """What children inherit of this policy, which is the effective one of a run that inherited `inherited`."""
+        passed = self
         if "approve" in self.exempt:
             ttl = inherited.approval_ttl
-            handed = replace(handed, approve=inherited.approve, approval_ttl=ttl)
+            passed = replace(passed, approve=inherited.approve, approval_ttl=ttl)
         if "redact" in self.exempt:
-            handed = replace(handed, redact=inherited.redact)
-        return replace(handed, exempt=frozenset())
+            passed = replace(passed, redact=inherited.redact)
+        return replace(passed, exempt=frozenset())
 
-    def inherited(self) -> Inherited | None:
+    def inherited(self) -> InheritedPolicy | None:
         """As it is recorded in a child's first event; None if nothing is required."""
         if not (self.approve or self.redact):
             return None
-        return Inherited(tuple(sorted(self.approve)), self.approval_ttl, tuple(sorted(self.redact)))
+        return InheritedPolicy(
+            tuple(sorted(self.approve)), self.approval_ttl, tuple(sorted(self.redact))
+        )
 
     @classmethod
-    def recorded(cls, inherited: Inherited | None) -> Policy:
+    def recorded(cls, inherited: InheritedPolicy | None) -> Policy:
         """What a run's parents required when it was created."""
         if inherited is None:
             return cls()

@@ -19,7 +19,7 @@ from holdfast.core.extent import Extent
 Entries = dict[Place, Entry]
 
 
-class Retried(Struct, frozen=True):
+class RetriedCall(Struct, frozen=True):
     """A call of a failed run that was tried again: its place in its branch, and when the run was resumed."""
 
     index: int
@@ -32,7 +32,7 @@ class Retries:
     def __init__(self) -> None:
         self.failed_steps: set[int] = set()
         """The calls that a run has failed with."""
-        self.retried: dict[str, Retried] = {}
+        self.retried: dict[str, RetriedCall] = {}
         """By branch: the last call that was tried again."""
         self.left: dict[str, list[tuple[int, Entry]]] = {}
         """Finished calls on paths that the code has left, by branch."""
@@ -70,7 +70,7 @@ class Retries:
     def answered(self, place: Place, entry: Entry) -> None:
         """The code has been given the outcome of this place."""
         if entry.granted_seq:
-            self.retried[place[0]] = Retried(place[1], entry.granted_seq)
+            self.retried[place[0]] = RetriedCall(place[1], entry.granted_seq)
 
     def binds_after(self, branch: str, after: int) -> int:
         """The seq since which a fact that was noted in this branch after so many calls binds the code."""

@@ -1,9 +1,9 @@
-"""What is known of a run at one point of its log: `RunState`, and the parts that it is made of.
+"""What is known about a run at one point of its log: `RunState`, and the parts that it is made of.
 
-It holds the five layers that people ask for: position, tool outputs, decisions, retry context and
+It contains the five layers that people ask for: position, tool outputs, decisions, retry context and
 failure context. All of it is immutable.
 
-Not here: how events add up to it (`fold.py`), what the agent itself keeps in mind (`parts.py`).
+Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Resolution(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker that had lost the run reports of a call. It decides nothing. `outcome` is done or failed."""
+    """What a worker that had lost the run reports about a call. It decides nothing. `outcome` is done or failed."""
 
     worker: str
     epoch: int
@@ -79,7 +79,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     first_seq: int = 0
     last_seq: int = 0
     evidence: tuple[Evidence, ...] = ()
-    """What workers that had lost the run reported of it."""
+    """What workers that had lost the run reported about it."""
     resolution: Resolution | None = None
     """How a doubt about it was resolved, and by whom."""
     undoable: bool = False
@@ -131,7 +131,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A log line, a patch, a decision by a person: something to show on the timeline."""
 
     time: int
@@ -152,15 +152,15 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     also: tuple[int, ...] = ()
 
 
-class Signal(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReceivedSignal(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     name: str
     value: Value
     seq: int
 
 
-class Queued(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A patch from outside that a loop will take in when its iteration ends."""
+class QueuedPatch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A patch from outside that a loop will apply when its iteration ends."""
 
     id: str
     patch: Value | None = None
@@ -169,7 +169,7 @@ class Queued(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything a run's log says, at one point of it."""
+    """Everything that a run's log contains, at one point of it."""
 
     id: str = ""
     agent: str = ""
@@ -199,8 +199,8 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     context: Value | None = None
     """The slice of the run that a model was last shown."""
     flags: tuple[str, ...] = ()
-    lines: tuple[Line, ...] = ()
-    signals: tuple[Signal, ...] = ()
+    lines: tuple[TimelineEntry, ...] = ()
+    signals: tuple[ReceivedSignal, ...] = ()
     usage: Usage = Usage()
     items: dict[str, int] = {}
     """How many items integrations keep in it, by collection."""
@@ -223,7 +223,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     iteration: int = 0
     iteration_index: int = -1
     loop: Any = None
-    queued: tuple[Queued, ...] = ()
+    queued: tuple[QueuedPatch, ...] = ()
     workers: tuple[str, ...] = ()
     restarts: int = 0
     created_at: int = 0
@@ -237,7 +237,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def committed(self) -> int:
-        """How many calls are over, one way or the other."""
+        """How many calls have ended, successfully or not."""
         return self.left_out + sum(call.status in ("done", "failed") for call in self.calls)
 
     @property
@@ -247,7 +247,7 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def to_undo(self) -> tuple[Call, ...]:
-        """What an undo would undo, newest first. Of a call that is not over it is found out before
+        """What an undo would undo, newest first. For a call that has not ended, the undo first finds out
         whether it happened; a child run may have done a lot before it failed."""
         found = (c for c in self.calls if c.undoable and not c.undone and c.branch != UNDO)
         may_have = (c for c in found if c.status in ("done", "in_doubt", "running") or c.child)

@@ -102,7 +102,7 @@ def _signal(journal: Journal, place: Place, entry: Entry) -> e.WaitEnded | None:
     """The oldest signal of this name (or of one of several) that no wait has consumed."""
     assert entry.wait is not None
     wanted = entry.wait.of or (entry.wait.name,)
-    for mail in journal.mail:
+    for mail in journal.signals:
         if mail.event.name in wanted:
             return e.WaitEnded(
                 branch=place[0],

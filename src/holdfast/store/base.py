@@ -303,8 +303,8 @@ class Limits(Protocol):
         then, and for `slack_us` more. At most `count` holders start within any `per_us`."""
         ...
 
-    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
-        """Whether the holder has one of at most `most` slots. It keeps the slot until it leaves, or until its
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, limit: int) -> bool:
+        """Whether the holder has one of at most `limit` slots. It keeps the slot until it leaves, or until its
         run's lease under this epoch expires."""
         ...
 
@@ -431,12 +431,12 @@ class Store(Protocol):
         lease_us: int,
         limit: int,
         wanted: Sequence[Wanted] | None = None,
-        but: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         """Claim runs that are due: new, woken, or left by a worker whose lease expired.
 
-        Up to `limit` at once, in queue order; None means any run. `but` names
-        runs to exclude: those that the worker is still executing, whatever happened to its lease.
+        Up to `limit` at once, in queue order; None means any run. `exclude` names
+        runs not to claim: those that the worker is still executing, whatever happened to its lease.
         """
         ...
 
@@ -482,12 +482,12 @@ class Store(Protocol):
         wanted: Sequence[Wanted] | None = None,
         *,
         timeout: float,
-        or_when: Callable[[], bool] | None = None,
+        stop_when: Callable[[], bool] | None = None,
     ) -> bool:
         """Wait until a wanted run, or a schedule of a wanted agent, may have become due; a hint, to be
         followed by `schedules.due` and `claim_due`.
 
-        Ends early when `or_when` is true, which is checked at the start and at each `nudge`.
+        Ends early when `stop_when` is true, which is checked at the start and at each `nudge`.
         """
         ...
 

@@ -4,7 +4,7 @@ A cancellation is recorded in the parent's log, *then* its children are listed a
 way. The process that creates or opens a child run reads its parent's log *afterwards* (`cancelled_above`). So of a
 cancellation and a child that come at the same time, one sees the other.
 
-Not here: who may cancel a run, and what people are told (`control`).
+Not here: who may cancel a run, and what people are shown (`control`).
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ def children(store: Store, run_id: str) -> Iterator[RunRow]:
         cursor = page[-1].cursor
 
 
-def cancel_tree(store: Store, run_id: str, asked: e.CancelRequested) -> None:
+def cancel_tree(store: Store, run_id: str, cancellation: e.CancelRequested) -> None:
     """Cancel a run, unless it has ended, and everything below it."""
-    if request(store, run_id, asked):
-        cancel_children(store, run_id, asked)
+    if request(store, run_id, cancellation):
+        cancel_children(store, run_id, cancellation)
 
 
-def cancel_children(store: Store, run_id: str, asked: e.CancelRequested) -> None:
+def cancel_children(store: Store, run_id: str, cancellation: e.CancelRequested) -> None:
     """Cancel what is below a run in whose own log the cancellation is recorded."""
     for child in open_children(store, run_id):
-        cancel_tree(store, child.id, asked)
+        cancel_tree(store, child.id, cancellation)
 
 
-def request(store: Store, run_id: str, asked: e.CancelRequested) -> bool:
+def request(store: Store, run_id: str, cancellation: e.CancelRequested) -> bool:
     """Record a cancellation if there is none yet; False if the run has ended or does not exist."""
     recent: list[Record] = []
     unfinished = False
@@ -75,15 +75,15 @@ def request(store: Store, run_id: str, asked: e.CancelRequested) -> bool:
         unfinished = row.status not in TERMINAL_STATUSES
         known = requested(run_id, recent[::-1])
         # One by a person counts more than one by a limit above: it is who the run says cancelled it.
-        if not unfinished or (known is not None and (asked.reason or not known.reason)):
+        if not unfinished or (known is not None and (cancellation.reason or not known.reason)):
             return Act()
         if is_recorded(store, row):  # no worker would carry it out
-            ended = e.RunCancelled(by=asked.by, why=asked.why)
-            return Act([asked, ended], RowChange("cancelled"))
+            ended = e.RunCancelled(by=cancellation.by, why=cancellation.why)
+            return Act([cancellation, ended], RowChange("cancelled"))
         if row.status in ("paused", "quarantined"):
-            reopened = e.RunReopened(by=asked.by, why="to cancel it")
-            return Act([asked, reopened], RowChange("pending", store.now()))
-        return Act([asked], WAKE)
+            reopened = e.RunReopened(by=cancellation.by, why="to cancel it")
+            return Act([cancellation, reopened], RowChange("pending", store.now()))
+        return Act([cancellation], WAKE)
 
     with contextlib.suppress(NoSuchRun):
         act(store, run_id, decide, reads)

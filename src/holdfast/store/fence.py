@@ -1,6 +1,6 @@
 """The rule of the fence, in one place for all stores: which appends must not be written, and why.
 
-Pure: a store finds out, inside its transaction, where each log stands, and asks here.
+Pure: a store finds out, inside its transaction, where each log ends, and asks here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from holdfast.errors import Conflict, LeaseLost, NotFound, Woken
 from holdfast.store.base import Append, RowChange
 
 
-class Standing(NamedTuple):
-    """Where a run's log stands inside the transaction that is about to append to it."""
+class LogPosition(NamedTuple):
+    """Where a run's log ends inside the transaction that is about to append to it."""
 
     epoch: int
     head: int
@@ -25,14 +25,14 @@ class Standing(NamedTuple):
 
 
 _new: Final = tuple.__new__
-"""Makes a Standing; its own constructor is written in Python."""
+"""Makes a LogPosition; its own constructor is written in Python."""
 
 
 def refusals(
     batch: Sequence[Append],
-    standing: dict[str, Standing],
+    positions: dict[str, LogPosition],
     claim_key: Callable[[Append], Exception | None] | None = None,
-) -> tuple[list[Exception | None], dict[str, Standing]]:
+) -> tuple[list[Exception | None], dict[str, LogPosition]]:
     """Which appends of a batch must not be written, and why; None for the others. And where the logs
     stand that the others make longer, when they are written.
 
@@ -41,12 +41,12 @@ def refusals(
     same run, which were built on it). `claim_key` is asked to take the key of an append that passes so far
     and has one; its refusal counts like the others.
     """
-    ends: dict[str, Standing] = {}
+    ends: dict[str, LogPosition] = {}
     refused: list[Exception | None] = []
     wakes: dict[str, int] = {}  # by appends of this batch that come before
     for work in batch:
         run_id = work.run_id
-        at = (ends.get(run_id) if ends else None) or standing.get(run_id)
+        at = (ends.get(run_id) if ends else None) or positions.get(run_id)
         if at is None:
             refused.append(NotFound(f"no run {run_id!r}"))
             continue
@@ -66,7 +66,7 @@ def refusals(
                     wakes[woken_id] = wakes.get(woken_id, 0) + 1
             if work.records:
                 last = work.records[-1]
-                ends[run_id] = _new(Standing, (epoch, last[0], last[5], key, woken))
+                ends[run_id] = _new(LogPosition, (epoch, last[0], last[5], key, woken))
             refused.append(None)
     return refused, ends
 

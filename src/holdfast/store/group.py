@@ -1,6 +1,6 @@
 """Group commit: appends of many runs share one transaction, one fsync, one round trip.
 
-There is no delay and no timer. The first caller finds that no commit is running and commits
+Nothing is delayed, and no timer is used. The first caller finds that no commit is running and commits
 at once, on its own thread. Those who arrive meanwhile form the next batch, which one of them commits
 for all. Callers on an event loop cannot do that work themselves; a thread of ours does it for them,
 started at the end of the loop's turn so that everything appended in that turn goes together.
@@ -21,6 +21,8 @@ import msgspec
 
 from holdfast.core.log import Record
 from holdfast.errors import StoreUnavailable
+from holdfast.store.base import Append
+from holdfast.store.checks import check_append
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,7 +85,7 @@ class Ticket(msgspec.Struct, Generic[W], eq=False):
 
 @cache
 def _durable() -> type[asyncio.Future[None]]:
-    """The future of an append. A task that is cancelled while it awaits one hears of that when the append
+    """The future of an append. A task that is cancelled while it awaits one is cancelled when the append
     has come to its end: what is on its way to the log cannot be called back."""
     import asyncio  # here, as commands that only look have no use for it
 
@@ -330,6 +332,29 @@ class GroupCommit(Generic[W]):
                 self._lead(None)
             elif closed:
                 return
+
+
+class AppendGroup(GroupCommit[Append]):
+    """Group commit of appends. Each is checked before it is queued: a value that the database refuses would fail
+    the others in its batch."""
+
+    def append(self, work: Append) -> None:
+        check_append(work)
+        super().append(work)
+
+    def submit(self, work: Append) -> Ticket[Append]:
+        records, run_id = work.records, work.run_id
+        if (  # all but the usual case: one record in its place, and nothing else
+            len(records) != 1
+            or records[0][0] != work.after + 1
+            or work.change is not None
+            or work.claims_key
+            or (work.epoch is not None and work.epoch < 0)
+            or not run_id.isascii()
+            or "\0" in run_id
+        ):
+            check_append(work)
+        return super().submit(work)
 
 
 def _wake(tickets: list[Ticket[Any]]) -> None:

@@ -15,7 +15,7 @@ from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.tail import newest_first
+from holdfast.store.pages import newest_first
 
 
 def find(store: Store, run_id: str, collection: str, key: str) -> tuple[Record, ItemPut] | None:
@@ -49,9 +49,15 @@ def _at(
 
 
 def newest_items(
-    store: Store, run_id: str, collection: str, *, prefix: str = "", after: int = -1
+    store: Store,
+    run_id: str,
+    collection: str,
+    *,
+    prefix: str = "",
+    after: int = -1,
+    before: int | None = None,
 ) -> Iterator[tuple[Record, ItemPut]]:
-    """The items that were put after a seq and have a value now, the last one first."""
+    """The items that were put after a seq (and before another one) and have a value now, the last one first."""
     seen: set[tuple[str, str]] = set()
     for record in newest_first(store, run_id):
         if record.seq <= after:
@@ -64,7 +70,7 @@ def newest_items(
             continue
         if (event.collection, event.key) not in seen:
             seen.add((event.collection, event.key))
-            if event.value is not None:
+            if event.value is not None and (before is None or record.seq < before):
                 yield record, event
 
 

@@ -137,8 +137,8 @@ def _where(url: object) -> str:
 
 
 def _is_postgres(where: str) -> bool:
-    """Whether this is a URL or a connection string of PostgreSQL. A path may have an = in it, but nobody
-    gives a password to a file: what has one is never taken for a name."""
+    """Whether this is a URL or a connection string of PostgreSQL. A path may have an = in it, but a file
+    has no password: what has one is never taken for a name."""
     if where.startswith(_POSTGRES):
         return True
     keyword, equals, _ = where.partition("=")
@@ -172,4 +172,4 @@ def _sqlite(where: str) -> tuple[str, str]:
 
 
 def _path(given: str) -> str:
-    return os.path.expanduser(given) if given else str(DEFAULT_FILE)  # noqa: PTH111 - :memory: is no Path
+    return os.path.expanduser(given) if given else str(DEFAULT_FILE)  # noqa: PTH111 - :memory: is not a path

@@ -21,7 +21,7 @@ from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, LogDamaged, NoSuchRun, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
-from holdfast.store.tail import newest_first
+from holdfast.store.pages import newest_first
 
 
 class Act(NamedTuple):

@@ -37,7 +37,8 @@ from typing import Any, Final
 from holdfast.core.effect import Effect
 from holdfast.core.state import RunState
 from holdfast.errors import HoldfastError
-from holdfast.runtime.declare.specs import CallSpec, spec_of
+from holdfast.runtime.declare.call_spec import CallSpec
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
 from holdfast.testing.scenario import (

@@ -39,8 +39,9 @@ from holdfast.core import values
 from holdfast.core.effect import Effect
 from holdfast.errors import NotStorable
 from holdfast.runtime.call.operations import Draw, Invoke
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.mocks import Mock, MockMissing, Mocks, typed_answer
-from holdfast.runtime.declare.specs import CallSpec, spec_of
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.lineage import LiveRun

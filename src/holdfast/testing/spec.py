@@ -23,8 +23,10 @@ from msgspec import Struct, field
 from holdfast import views
 from holdfast.core.events import ErrorInfo
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.mocks import Mocks
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec, agent_spec, spec_of
+from holdfast.runtime.declare.specs import agent_spec, spec_of
 from holdfast.testing.builtin_steps import builtin_sentences
 from holdfast.testing.scenario import RUN_ID, Action, Execute, ScenarioSetup, Stage, execute_here
 from holdfast.testing.step_matcher import (

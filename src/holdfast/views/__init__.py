@@ -7,7 +7,7 @@ from holdfast.core.plain import to_plain
 from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
 from holdfast.views.inbox import InboxItem, InboxPage, inbox
-from holdfast.views.items import item, items
+from holdfast.views.items import item, item_event, item_events, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
     RunPage,
@@ -70,6 +70,8 @@ __all__ = [
     "get",
     "inbox",
     "item",
+    "item_event",
+    "item_events",
     "items",
     "known",
     "next_steps",

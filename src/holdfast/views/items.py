@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 from holdfast.core import log
+from holdfast.core.events import ItemPut
 from holdfast.core.items import Item, check_collection, check_key
+from holdfast.core.log import Record
 from holdfast.store.base import Store
 from holdfast.store.checks import check_text, check_whole
 from holdfast.store.items import find, newest_items, read_item
@@ -15,11 +17,19 @@ from holdfast.views.log import row_of
 
 def item(store: Store, run_id: str, collection: str, key: str) -> Item | None:
     """The item under this key, or None. This reads no more of a long log than of a short one."""
+    found = item_event(store, run_id, collection, key)
+    return None if found is None else read_item(store, run_id, *found)
+
+
+def item_event(
+    store: Store, run_id: str, collection: str, key: str
+) -> tuple[Record, ItemPut] | None:
+    """The event with which the item under this key was put, or None."""
     found = find(store, log.check_run_id(run_id), check_collection(collection), check_key(key))
     if found is None or found[1].value is None:
         row_of(store, run_id)
         return None
-    return read_item(store, run_id, *found)
+    return found
 
 
 def items(
@@ -34,6 +44,21 @@ def items(
     """The items of a collection (or of all) whose keys start so, that were put after this seq; the last one first.
 
     The log is read from its end, only as far as is needed."""
+    found = item_events(store, run_id, collection, prefix=prefix, after=after, limit=limit)
+    return (read_item(store, run_id, *one) for one in found)
+
+
+def item_events(
+    store: Store,
+    run_id: str,
+    collection: str = "",
+    *,
+    prefix: str = "",
+    after: int = -1,
+    before: int | None = None,
+    limit: int | None = None,
+) -> Iterator[tuple[Record, ItemPut]]:
+    """The events with which these items were put; `before` is the seq of the last one of the page before."""
     row_of(store, run_id)
     if collection:
         check_collection(collection)
@@ -41,5 +66,5 @@ def items(
     check_whole("after", after)
     if limit is not None:
         check_whole("limit", limit, least=0)
-    found = newest_items(store, run_id, collection, prefix=prefix, after=after)
-    return (read_item(store, run_id, *one) for one in itertools.islice(found, limit))
+    found = newest_items(store, run_id, collection, prefix=prefix, after=after, before=before)
+    return itertools.islice(found, limit)

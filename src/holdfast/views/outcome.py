@@ -9,7 +9,7 @@ from holdfast.core import log
 from holdfast.core.events import ErrorInfo, Value
 from holdfast.errors import LogDamaged
 from holdfast.store.base import TERMINAL_STATUSES, Store
-from holdfast.store.tail import newest_first
+from holdfast.store.pages import newest_first
 from holdfast.views.listing import shown_status
 from holdfast.views.log import row_of
 

@@ -110,6 +110,11 @@ class Spans:
         self._open: dict[tuple[str, int], SpanRow] = {}
         self._by_step: dict[int, SpanRow] = {}
 
+    @property
+    def calls(self) -> int:
+        """How many of the rows are calls."""
+        return len(self._by_step)
+
     def apply(self, record: Record, event: Event) -> None:
         """Take one event in."""
         if not self.start:

@@ -20,9 +20,8 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.store.brief import read_brief
-from holdfast.store.pages import Through, in_pages
+from holdfast.store.pages import Through, in_pages, newest_first
 from holdfast.store.process import is_held
-from holdfast.store.tail import newest_first
 from holdfast.views.listing import shown_status
 from holdfast.views.log import contradiction, records, row_of
 from holdfast.views.values import Change, compare

@@ -72,12 +72,13 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class AgentQueue:
-    """Runs of one agent that a worker should claim now."""
+    """Runs of one agent that a worker should claim now. `is_more`: not all runs were looked at, so there may be more."""
 
     agent: str
     due: int
     oldest_due: int
     overdue: int
+    is_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,17 @@ def fleet(store: Store) -> Fleet:
             held.setdefault(row.owner, []).append(row)
         else:
             lost.append(row)
-    due = store.runs(Filter(status="pending"), limit=MOST)
-    due += store.runs(Filter(status="waiting"), limit=MOST)
-    ready = [row for row in due if row.due_at is not None and row.due_at <= now] + lost
+    listed = [store.runs(Filter(status=status), limit=MOST) for status in ("pending", "waiting")]
+    is_more = any(len(rows) == MOST for rows in listed)
+    due = [row for rows in listed for row in rows if row.due_at is not None and row.due_at <= now]
+    oldest: dict[str, int] = {}
+    for kind in store.kinds():
+        if kind.due_at <= now:
+            oldest[kind.agent] = min(kind.due_at, oldest.get(kind.agent, now))
     queues = []
-    for agent in sorted({row.agent for row in ready}):
-        mine = [row for row in ready if row.agent == agent]
-        oldest = min(row.due_at or now for row in mine)
-        overdue = sum(now - (row.due_at or now) > 60 * MICROSECONDS for row in mine)
-        queues.append(AgentQueue(agent, len(mine), oldest, overdue))
+    for agent in sorted({row.agent for row in (*due, *lost)} | oldest.keys()):
+        times = [row.due_at or now for row in (*due, *lost) if row.agent == agent]
+        overdue = sum(now - time > 60 * MICROSECONDS for time in times)
+        first = min([*times, oldest.get(agent, now)])
+        queues.append(AgentQueue(agent, max(1, len(times)), first, overdue, is_more))
     return Fleet(now, [WorkerInfo(name, rows) for name, rows in sorted(held.items())], queues, lost)

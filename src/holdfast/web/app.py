@@ -123,7 +123,10 @@ def _answer(request: Request, found: Problem, headers: dict[str, str] | None = N
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HoldfastError)
-    return _answer(request, problem_of(error, request.url.path))
+    found = problem_of(error, request.url.path)
+    if is_for_programs(request):
+        return problem_response(found)
+    return pages.error_page(request, found, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -11,14 +11,16 @@ from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.api.problems import problem, problem_of
+from holdfast.api.problems import Problem, problem, problem_of
 from holdfast.errors import HoldfastError
 from holdfast.web.auth import CSRF_FIELD, CSRF_HEADER, NotSignedIn, Principal, identify
 from holdfast.web.context import Server
+from holdfast.web.pages import error_page
+from holdfast.web.pages.site import FIELDS_MAX
 from holdfast.web.problems import is_for_programs, path_of, problem_response
 from holdfast.web.rates import Rates
 
@@ -110,10 +112,16 @@ class Guard:
             body.refuse_announced()
             if who is not None and not await _has_csrf(who, scope, headers, body):
                 said = "the form has expired or was sent by another page; load the page again and repeat it"
-                return problem_response(problem("csrf", 403, said))
+                return _refused(scope, problem("csrf", 403, said))
         except (TooLarge, TooSlow) as error:
             return _body_refused(error, server)
         return None
+
+
+def _refused(scope: Scope, found: Problem) -> Response:
+    """For a person who has sent a form, a page; for a program, JSON."""
+    request = Request(scope)
+    return problem_response(found) if is_for_programs(request) else error_page(request, found)
 
 
 def _trust_scheme(server: Server, scope: Scope, headers: Headers) -> None:
@@ -177,7 +185,10 @@ async def _has_csrf(who: Principal, scope: Scope, headers: Headers, body: _Body)
     if not given and headers.get("content-type", "").startswith(
         "application/x-www-form-urlencoded"
     ):
-        fields = parse_qs((await body.whole()).decode("latin-1"), max_num_fields=1000)
+        try:
+            fields = parse_qs((await body.whole()).decode("latin-1"), max_num_fields=FIELDS_MAX)
+        except ValueError:  # too many
+            return False
         given = fields.get(CSRF_FIELD, [""])[0]
     return hmac.compare_digest(given.encode(), who.csrf.encode())
 
@@ -200,6 +211,7 @@ class _Body:
         self._receive, self._scope = receive, scope
         self._most, self._seconds = server.limits.body_bytes, server.limits.body_seconds
         self._count = 0
+        self._until: float | None = None
         self._ended = False
         self._ahead: list[Message] = []
 
@@ -221,8 +233,12 @@ class _Body:
     async def _next(self) -> Message:
         if self._ended:
             return await self._receive()  # waits until the client disconnects
+        if (
+            self._until is None
+        ):  # all of it in this time: else a byte now and then would hold it open
+            self._until = asyncio.get_running_loop().time() + self._seconds
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout_at(self._until):
                 message = await self._receive()
         except TimeoutError:
             raise TooSlow from None

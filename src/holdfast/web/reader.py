@@ -10,7 +10,9 @@ import heapq
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from msgspec.structs import replace
 
 from holdfast.core import log
 from holdfast.core.events import Usage
@@ -25,7 +27,7 @@ from holdfast.views.moments import Checkpoints
 from holdfast.views.spans import Spans
 
 PAGE: Final = 5000
-MAX_EVENTS: Final = 400_000
+MAX_EVENTS: Final = 200_000
 """So many events, over all runs, may be kept folded."""
 
 
@@ -47,13 +49,34 @@ class RunView:
     spans: Spans
     spending: list[Spending]
     now: int
-    drawn: dict[tuple[object, ...], Any]
-    """What was drawn of these events, for the next viewer; see `run.timeline_values`."""
     marks: Checkpoints
+    strips: dict[tuple[object, ...], object]
+    """Drawings that are continued as the run grows; see `pages/run.py`."""
+    brief: RunState
+    """The state without the calls that are done: most of what a page shows needs no more, and there may be many."""
 
     @property
     def status(self) -> str:
         return self.state.status
+
+    def call(self, step: int) -> Call | None:
+        """The call with this step number."""
+        at = self._at(step)
+        return None if at is None else self.state.calls[at]
+
+    def adjacent_step(self, step: int, by: int) -> int | None:
+        """The step number of the call that is recorded next to this one."""
+        at = self._at(step)
+        if at is None or not 0 <= at + by < len(self.state.calls):
+            return None
+        return self.state.calls[at + by].step
+
+    def _at(self, step: int) -> int | None:
+        """Mostly step n is the nth call."""
+        calls = self.state.calls
+        if 0 < step <= len(calls) and calls[step - 1].step == step:
+            return step - 1
+        return next((n for n, call in enumerate(calls) if call.step == step), None)
 
     def calls(self, *, after: int, limit: int) -> tuple[Call, ...]:
         """The calls with the lowest steps after this one. Mostly step n is the nth call, and nothing is searched."""
@@ -78,7 +101,8 @@ class _Kept:
         self.draft, self.spans, self.marks = Draft(), Spans(), Checkpoints()
         self.spending: list[Spending] = []
         self.frozen: RunState | None = None
-        self.drawn: dict[tuple[object, ...], Any] = {}
+        self.brief = RunState()
+        self.strips: dict[tuple[object, ...], object] = {}
 
     def advance(self, store: Store, run_id: str) -> RunState:
         """Apply what is new in the log; the state at its end."""
@@ -91,11 +115,12 @@ class _Kept:
                 if self.draft.usage is not before:
                     self.spending.append(Spending(self.draft.steps, record.time, self.draft.usage))
                 self.head = log.head_at(record)
-            self.frozen, self.drawn = None, {}
+            self.frozen = None
             if len(page) < PAGE:
                 break
         if self.frozen is None:
             self.frozen = self.draft.freeze()
+            self.brief = _brief(self.frozen)
         return self.frozen
 
 
@@ -114,8 +139,11 @@ class RunReader:
             with kept.lock:
                 row, state = self._row_and_state(store, run_id, kept)
                 now = store.now()
-                shown = with_owner(state, row, now)
-                found = RunView(row, shown, kept.spans, kept.spending, now, kept.drawn, kept.marks)
+                brief = with_owner(kept.brief, row, now)
+                found = RunView(
+                    row, _with_calls_of(state, kept.brief, brief), kept.spans, kept.spending, now,
+                    kept.marks, kept.strips, brief,
+                )  # fmt: skip
         except HoldfastError:
             self._forget(run_id)
             raise
@@ -158,6 +186,20 @@ class RunReader:
 
     def _events(self) -> int:
         return sum(kept.head.seq + 1 for kept in self._kept.values())
+
+
+def _brief(state: RunState) -> RunState:
+    """The state without the calls that are done, but with the last one, so that it says that there are some."""
+    calls = state.calls
+    kept = tuple(c for c in calls[:-1] if c.status != "done" or c.unavailable) + calls[-1:]
+    return replace(state, calls=kept, left_out=len(calls) - len(kept))
+
+
+def _with_calls_of(state: RunState, before: RunState, shown: RunState) -> RunState:
+    """The whole state as the brief one is shown: only calls that are not over can differ."""
+    changed = {id(a): b for a, b in zip(before.calls, shown.calls, strict=True) if a is not b}
+    calls = tuple(changed.get(id(c), c) for c in state.calls) if changed else state.calls
+    return replace(state, status=shown.status, calls=calls)
 
 
 def _is_still(store: Store, run_id: str, head: Head) -> bool:

@@ -133,7 +133,8 @@ def _wait_ended(x: e.WaitEnded) -> Sentence:
 
 def _approved(x: e.ApprovalDecided) -> Sentence:
     word, colour = ("approved", "green") if x.approved else ("rejected", "red")
-    return Sentence("person", word + _by(x), colour)
+    edited = "" if x.args is None else f", with edited arguments {_args(x.args)}"
+    return Sentence("person", word + edited + _by(x), colour)
 
 
 def _iterated(x: e.IterationEnded) -> Sentence:

@@ -71,7 +71,21 @@ def broken(run: Run) -> int:
     return look(run.state.limit)
 
 
-AGENTS = [support, quiz, patient, payout, broken]
+def unbook(room: str) -> None:
+    """Nothing is left of it."""
+
+
+@tool(undo=unbook)
+def book(room: str) -> str:
+    return f"booked {room}"
+
+
+@agent
+def booking(run: Run) -> str:
+    return book("4.12")
+
+
+AGENTS = [support, quiz, patient, payout, broken, booking]
 
 
 @pytest.fixture
@@ -138,6 +152,32 @@ def test_an_approval_on_the_page_lets_a_waiting_run_continue_on_a_worker(
     assert [("ann", "seen the photo", True)] == [(x.by, x.why, x.approved) for x in decided]
 
 
+def test_a_call_is_approved_as_edited_after_its_changes_are_shown(
+    browser, hf: Holdfast, base: str
+) -> None:
+    """Types stay, and nothing is approved before the changes were seen."""
+    hf.start(support, id="refund-9", order=4711)
+    with working(hf), tab(browser, base, "approver") as opened:
+        settled(hf, "refund-9", "waiting")
+        page = opened.open("/inbox")
+        page.keyboard.press("e")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/edit")
+        page.fill("[name='arg:amount']", "40")
+        page.click("text=Show the changes")
+        page.wait_for_selector("h1:has-text('with these changes?')")
+        shown = page.locator(".changes").inner_text()
+        assert "84.5" in shown and "40" in shown and "4711" not in shown
+        assert [] == said(hf, "refund-9", e.ApprovalDecided)
+        page.fill("[name=why]", "half of it was used")
+        page.click("text=Approve as edited")
+        page.wait_for_url("**/runs/refund-9?did=*")
+        settled(hf, "refund-9", "completed")
+    assert "refunded 40.0" == hf.result("refund-9")
+    decided = said(hf, "refund-9", e.ApprovalDecided)
+    assert [("ann", "half of it was used")] == [(x.by, x.why) for x in decided]
+
+
 def test_a_rejection_and_an_answer_are_recorded_under_who_was_signed_in(
     browser, hf: Holdfast, base: str
 ) -> None:
@@ -199,7 +239,21 @@ def test_edit_state_and_continue_lets_a_failed_run_complete(
     assert ["olga"] == [x.by for x in said(hf, "broken-1", e.RunReopened)]
 
 
-def test_pause_resume_signal_cancel_and_fork_say_what_they_will_do_and_do_it(
+def test_undo_names_the_calls_that_it_will_undo_and_a_worker_undoes_them(
+    browser, hf: Holdfast, base: str
+) -> None:
+    hf.run(booking, id="trip-1")
+    with working(hf), tab(browser, base, "operator") as opened:
+        page = opened.open("/runs/trip-1/actions/undo")
+        assert "step 1, book" in page.locator(".says").inner_text()
+        page.fill("[name=why]", "the trip is off")
+        page.click("main form button")
+        page.wait_for_url("**/runs/trip-1?did=*")
+        page.wait_for_selector("text=undo book")
+    assert ["olga"] == [x.by for x in said(hf, "trip-1", e.UndoRequested)]
+
+
+def test_pause_resume_signal_cancel_fork_and_start_over_say_what_they_will_do_and_do_it(
     browser, hf: Holdfast, base: str
 ) -> None:
     """Each from its button, through its own page, to the run's log."""
@@ -221,13 +275,15 @@ def test_pause_resume_signal_cancel_and_fork_say_what_they_will_do_and_do_it(
 
         act("Pause", "stops at its next call", why="lunch")
         settled(hf, "patient-1", "paused")
-        act("Resume", "Calls 1 are recorded and are not executed again")
+        act("Resume", "Step 1 is recorded and is not executed again")
         settled(hf, "patient-1", "waiting")
         act("Fork from a step", "The first call that will execute", step="1", id="patient-2")
         assert page.url.split("?")[0].endswith("/runs/patient-2")
         settled(hf, "patient-2", "waiting")
         act("Cancel", "ends at its next call", why="only a test")
         settled(hf, "patient-2", "cancelled")
+        act("Start over", "starts at its first line again", why="once more")
+        settled(hf, "patient-2", "waiting")
         page = opened.open("/runs/patient-1")
         act("Send a signal", "is waiting for: go", name="go", value='{"ok": true}')
         settled(hf, "patient-1", "completed")
@@ -291,10 +347,10 @@ def test_many_runs_are_cancelled_after_a_preview(browser, hf: Holdfast, base: st
         page.click("button[value=cancel]")
         page.wait_for_url("**/bulk?*")
         told = page.locator("main").inner_text()
-        assert "3 cancel" in told and "1 skipped, already completed" in told
+        assert "3 to cancel" in told and "1 skipped, already completed" in told
         page.fill("[name=why]", "not needed")
         page.click("button:has-text('Cancel 3 runs')")
-        page.wait_for_selector("h1:has-text('done')")
+        page.wait_for_selector("h1:has-text('Runs cancelled')")
     assert [["olga"]] * 3 == [
         [x.by for x in said(hf, f"many-{n}", e.CancelRequested)] for n in range(3)
     ]

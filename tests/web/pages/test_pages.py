@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from holdfast.store.sqlite.store import SQLiteStore
 from support import hostile
 from support.browser import Tab, picture, serving, tab
 from support.waiting import eventually
@@ -36,6 +37,7 @@ PAGES = {
     "events": "/runs/onboard-ada/events",
     "inbox": "/inbox",
     "inbox-item": "/inbox/refund-4711/%239",
+    "inbox-edit": "/inbox/refund-4711/%239/edit",
     "resume": "/runs/digest-2026-11-16/actions/resume",
     "cancel": "/runs/crawl-docs/actions/cancel",
     "fork": "/runs/onboard-ada/actions/fork?step=4",
@@ -72,6 +74,39 @@ def serious(opened: Tab, rules: str = "") -> list[str]:
     ]
 
 
+@pytest.mark.nightly
+def test_pages_outside_the_signed_in_ones_are_accessible(
+    browser, base: str, tmp_path: Path
+) -> None:
+    """Signing in, an error, what an edit changes, and the pages of an empty store."""
+    found: list[str] = []
+
+    def examine(opened: Tab, name: str) -> None:
+        picture(opened.page, name)
+        found.extend(f"{name}: {x}" for x in serious(opened))
+
+    with tab(browser, base, role="") as opened:
+        opened.open("/login")
+        examine(opened, "sign-in")
+    with tab(browser, base) as opened:
+        opened.page.goto(f"{base}/runs/none")
+        examine(opened, "error")
+        assert "hf." not in opened.page.locator("main").inner_text()
+        # The browser reports the status of the page itself.
+        opened.complaints = [x for x in opened.complaints if "404" not in x]
+        page = opened.open("/inbox/refund-4711/%239/edit")
+        page.fill("[name='arg:amount']", "40")
+        page.click("text=Show the changes")
+        page.wait_for_selector(".changes")
+        examine(opened, "inbox-edited")
+    SQLiteStore(tmp_path / "h.db").close()
+    with serving(str(tmp_path / "h.db")) as empty, tab(browser, empty) as opened:
+        for name in ("runs", "inbox", "fleet"):
+            opened.open(f"/{name}")
+            examine(opened, f"{name}-empty")
+    assert [] == found
+
+
 def test_a_person_signs_in_with_a_token_and_comes_back_to_the_page(browser, base: str) -> None:
     """Every other test here is signed in already."""
     with tab(browser, base, role="") as opened:
@@ -88,7 +123,7 @@ MOST_USED = ("runs", "run-call", "inbox", "patch")
 def examined(browser, base: str, names: Iterable[str]) -> dict[str, list[str]]:
     """What is wrong with pages, in both themes. They differ only in their colours, so the second is examined for those."""
     found: dict[str, list[str]] = {}
-    with tab(browser, base, color_scheme="light") as opened:
+    with tab(browser, base, color_scheme="light", reduced_motion="reduce") as opened:
         for name in names:
             page = opened.open(PAGES[name])
             picture(page, f"{name}-light")
@@ -135,7 +170,7 @@ def test_hostile_text_in_every_field_is_shown_and_never_run(browser, tmp_path: P
     assert count > 20
     paths = [f"/runs/{run_id}{end}" for end in ("", "?call=1", "?call=2", "/calls/3", "/state?step=2&all=1", "/dialogue",
              "/decisions", "/artifacts", "/usage", "/events", "/actions/cancel", "/actions/patch", "/actions/signal")]  # fmt: skip
-    paths += ["/runs", "/inbox", f"/inbox/{run_id}/%2390", f"/inbox/{run_id}/%2391", "/fleet", "/doctor?all=1", "/bulk?verb=cancel",
+    paths += ["/runs", "/inbox", f"/inbox/{run_id}/%2390", f"/inbox/{run_id}/%2391", f"/inbox/{run_id}/%2390/edit", "/fleet", "/doctor?all=1", "/bulk?verb=cancel",
               f"/compare?a={run_id}&from=0&to=3", f"/compare?a={run_id}&b={run_id}-2"]  # fmt: skip
     with serving(str(tmp_path / "h.db")) as base, tab(browser, base) as opened:
         for path in paths:

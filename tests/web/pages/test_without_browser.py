@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
 
-from holdfast import Holdfast, Run, agent, control, views
+from holdfast import Holdfast, Run, agent, control, tool, views
 from holdfast.core.log import Record
-from holdfast.errors import InvalidInput, NotNow, RunFailed, RunWaiting
+from holdfast.errors import InvalidInput, NotNow, RunCancelled, RunFailed, RunWaiting
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.views.moments import Checkpoints, around
 from holdfast.views.search import parse, search
 from holdfast.views.spans import Spans, grouped
 from holdfast.views.tally import fleet, tally
 from holdfast.web.app import create_app
-from holdfast.web.pages.chart import Gap, Scale, idle_gaps
+from holdfast.web.pages.chart import Gap, Scale, Strip, idle_gaps
 from holdfast.web.pages.json_html import json_html
 from holdfast.web.pages.render import STATIC
 from holdfast.web.reader import RunReader
@@ -74,6 +76,7 @@ POSTS = {
     "/runs/mail-1/actions/patch": ("operator", "admin"),
     "/bulk": ("operator", "admin"),
     "/inbox/mail-1/none/approve": ("approver", "admin"),
+    "/inbox/mail-1/none/edit": ("approver", "admin"),
     "/inbox/mail-1/none/reject": ("approver", "admin"),
     "/inbox/mail-1/none/answer": ("approver", "admin"),
     "/inbox/mail-1/step-1/resolve": ("approver", "admin"),
@@ -120,6 +123,38 @@ def test_a_form_without_its_token_is_refused(hf: Holdfast) -> None:
         assert (303, True) == (done.status_code, hf.get("mail-2").cancel_requested)
 
 
+def test_a_form_with_too_many_fields_or_an_old_token_is_refused_with_a_page(hf: Holdfast) -> None:
+    """Not with an error of the server, nor with JSON."""
+    hf.start(mail, id="mail-3", to="sam")
+    many = "&".join(f"f{n}=1" for n in range(20_000))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    with TestClient(
+        create_app(hf, credentials=credentials()), base_url="http://127.0.0.1"
+    ) as client:
+        client.post("/login", data={"token": TOKENS["admin"]})
+        expired = client.post("/runs/mail-3/actions/cancel", data={"csrf": "old"})
+        flooded = client.post("/runs/mail-3/actions/cancel", content=many, headers=form)
+        assert [403, 403] == [expired.status_code, flooded.status_code]
+        assert "<h1>" in expired.text and "load the page again" in expired.text
+        signed = {**form, "authorization": f"Bearer {TOKENS['admin']}"}
+        assert 422 == client.post("/runs/mail-3/actions/cancel", content=many, headers=signed).status_code  # fmt: skip
+
+
+def test_the_oldest_due_run_is_shown_although_newer_ones_hide_it(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are looked at up to a limit, newest first; then counts say so, and what is due first is still found."""
+    monkeypatch.setattr("holdfast.views.tally.MOST", 2)
+    hf.start(job, id="old")
+    for n in range(3):
+        hf.start(mail, id=f"new-{n}", to="sam")
+    queues = {q.agent: q for q in fleet(hf.store).queues}
+    assert ["job", "mail"] == sorted(queues)
+    due_at = hf.store.get("old").due_at
+    assert (due_at, True) == (queues["job"].oldest_due, queues["job"].is_more)
+    assert (2, True) == (queues["mail"].due, queues["mail"].is_more)
+
+
 @pytest.mark.parametrize(("size", "is_shown"), [(5_000, True), (300_000, True), (1_500_000, False)])
 def test_approve_is_disabled_unless_every_argument_is_shown(
     hf: Holdfast, client: TestClient, size: int, is_shown: bool
@@ -131,6 +166,73 @@ def test_approve_is_disabled_unless_every_argument_is_shown(
     button = re.search(r'<button class="button primary approve"[^>]*>', page)
     assert button is not None
     assert (is_shown, is_shown) == ("THE END" in page, "disabled" not in button[0])
+
+
+@tool
+def post(text: str, size: float, tags: list[str], token: str) -> str:
+    return f"{text!r} {size} {tags} {token}"
+
+
+@agent(approve=("external_action",), redact=("token",))
+def poster(run: Run, text: str) -> str:
+    return post(text, 1.5, ["a"], "s3cret-of-mine")
+
+
+@pytest.mark.parametrize("text", ["two\nlines \U0001f600", "a \u202e b \r\n\x00", "  \n\n x\t"])
+def test_arguments_that_were_not_edited_stay_as_they_are(
+    hf: Holdfast, client: TestClient, text: str
+) -> None:
+    """Whatever is in them; a browser sends the ends of lines as two characters."""
+    with pytest.raises(RunWaiting):
+        hf.run(poster, id="post-1", text=text)
+    (wait,) = hf.get("post-1").waits
+    path = f"/inbox/post-1/{quote(wait.id, safe='')}/edit"
+    form = dict(re.findall(r'<textarea name="(arg:\w+)"[^>]*>\n(.*?)</textarea>', client.get(path).text, re.S))  # fmt: skip
+    sent = {name: html.unescape(typed).replace("\n", "\r\n") for name, typed in form.items()}
+    assert ["arg:size", "arg:tags", "arg:text"] == sorted(sent)
+    assert "Nothing was changed" in client.post(path, data=sent).text
+    shown = client.post(path, data={**sent, "arg:size": "2"}).text
+    (args,) = re.findall(r'name="args" value="([^"]*)"', shown)
+    decided = client.post(path.removesuffix("edit") + "approve", data={"args": html.unescape(args)}, follow_redirects=False)  # fmt: skip
+    assert 303 == decided.status_code
+    assert f"{text!r} 2.0 ['a'] s3cret-of-mine" == hf.run(poster, id="post-1", text=text).replace(
+        "[redacted]", "s3cret-of-mine"
+    )
+
+
+def test_an_edit_that_is_wrong_is_shown_with_what_was_typed(
+    hf: Holdfast, client: TestClient
+) -> None:
+    with pytest.raises(RunWaiting):
+        hf.run(poster, id="post-1", text="x")
+    (wait,) = hf.get("post-1").waits
+    path = f"/inbox/post-1/{quote(wait.id, safe='')}"
+    wrong = client.post(path + "/edit", data={"arg:text": "new", "arg:tags": "[1"})
+    assert (422, True) == (wrong.status_code, "tags is not JSON" in wrong.text)
+    assert ">\nnew</textarea>" in wrong.text and ">\n[1</textarea>" in wrong.text
+    refused = client.post(path + "/approve", data={"args": '{"text": 5}'})
+    assert (422, True) == (refused.status_code, "all of these and no others" in refused.text)
+    assert 422 == client.post(path + "/approve", data={"args": "[]"}).status_code
+    assert not hf.get("post-1").waits[0].decided
+
+
+def test_a_refusal_offers_the_action_and_the_command(hf: Holdfast, client: TestClient) -> None:
+    """Not calls of Python: who reads a page has no program."""
+    with pytest.raises(RunWaiting):
+        hf.run(patient, id="p-1")
+    refused = client.post("/runs/p-1/actions/undo", data={})
+    assert 409 == refused.status_code
+    assert "hf.cancel" not in refused.text
+    assert 'href="/runs/p-1/actions/cancel"' in refused.text
+    assert "holdfast cancel p-1 --db" in refused.text
+    hf.cancel("p-1")
+    with pytest.raises(RunCancelled):
+        hf.run(patient, id="p-1")
+    ended = client.post("/runs/p-1/actions/resume", data={})
+    assert (409, False) == (ended.status_code, "hf.rerun" in ended.text)
+    assert 'href="/runs/p-1/actions/rerun"' in ended.text
+    missing = client.get("/runs/none")
+    assert (404, False) == (missing.status_code, "hf." in missing.text)
 
 
 def test_a_patch_lets_a_failed_run_continue_in_one_append(hf: Holdfast) -> None:
@@ -317,6 +419,38 @@ def test_idle_time_is_shortened_and_order_is_kept(shown: Path) -> None:
     assert places == sorted(places)
     assert (0.0, 100.0) == (places[0], places[-1])
     assert scale.x(gaps[0].end) - scale.x(gaps[0].start) < 4
+
+
+@pytest.mark.parametrize(
+    "run_id", ["onboard-ada", "research-battery", "digest-2026-11-16", "payout-march"]
+)
+def test_an_overview_that_grows_with_the_run_is_the_one_of_the_whole_run(
+    shown: Path, run_id: str
+) -> None:
+    """Rows that are over are counted once; a row that is open is counted again each time."""
+    store = SQLiteStore(shown)
+    records = views.records(store, run_id)
+    store.close()
+    whole = Spans()
+    for record in records:
+        whole.apply(record, record.event)
+    end = whole.end + 1000
+    scale = Scale(whole.start, end, idle_gaps(whole, whole.start, end))
+    grown, spans = Strip(scale), Spans()
+    for record in records:
+        spans.apply(record, record.event)
+        grown.parts(spans.rows, record.time)
+    assert Strip(scale).parts(whole.rows, end) == grown.parts(spans.rows, end)
+    assert [0] * 240 != grown.parts(spans.rows, end)[0]
+
+
+def test_the_edges_of_equal_parts_are_where_the_scale_puts_them() -> None:
+    scale = Scale(0, 10_000, [Gap(1000, 4000), Gap(9000, 10_000)])
+    edges = scale.edges(20)
+    assert [5.0 * n for n in range(1, 20)] == pytest.approx(
+        [scale.x(round(t)) for t in edges], abs=0.2
+    )
+    assert [2500.0, 5000.0, 7500.0] == Scale(0, 10_000).edges(4)
 
 
 def test_a_scale_survives_gaps_at_its_ends() -> None:

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from holdfast.agents.models.base import OnText
+from holdfast.core.values import REDACTED
 from holdfast.errors import ModelError, ModelRefused, ModelUnavailable
-from holdfast.runtime.declare.specs import REDACTED
 
 RETRY_AFTER_SECONDS_MAX: Final = 3600.0
 _TRANSPORTS: Final = ("httpx2", "httpx", "httpcore2", "httpcore")

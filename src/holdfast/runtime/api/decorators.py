@@ -1,6 +1,6 @@
 """`@agent`, `@step` and `@tool`: the decorators, with the types that a type checker sees.
 
-The overloads are where each option is written down; `help(tool)` shows them. What a declaration means is `specs.py`;
+The overloads are where each option is written down; `help(tool)` shows them. What a declaration means is `call_spec.py` and `agent_spec.py`;
 what happens when a declared function is called is `enter.py`.
 """
 
@@ -15,19 +15,13 @@ from holdfast.core.policy import RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.errors import InvalidInput
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.enter import enter
+from holdfast.runtime.declare.agent_spec import Strategy, agent_spec_of
 from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
+from holdfast.runtime.declare.call_spec import Risk, Schema, call_spec_of, effect_class
 from holdfast.runtime.declare.callables import as_function
 from holdfast.runtime.declare.options import AGENT, STEP, TOOL, check_known
 from holdfast.runtime.declare.params import HIDDEN
-from holdfast.runtime.declare.specs import (
-    Risk,
-    Schema,
-    Strategy,
-    agent_spec_of,
-    call_spec_of,
-    declared,
-    effect_class,
-)
+from holdfast.runtime.declare.specs import declared
 
 P = ParamSpec("P")
 R = TypeVar("R")

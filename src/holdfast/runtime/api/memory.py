@@ -1,6 +1,6 @@
-"""What an agent keeps in mind and what was said: `run.state` and `run.messages`.
+"""An agent's memory and dialogue: `run.state` and `run.messages`.
 
-Both only note facts, which are kept with the next commit, and read what the facts add up to.
+Both only note facts, which are committed with the next commit, and read what the facts add up to.
 
 Not here: what else a run offers its agent (`run.py`), how facts add up (`core/fold.py`).
 """
@@ -16,50 +16,24 @@ from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
 from holdfast.core.dialogue import AnthropicPrompt, Shape
 from holdfast.core.events import Value
-from holdfast.core.knowledge import change
+from holdfast.core.knowledge import change_state
 from holdfast.core.parts import Message, ToolCall
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.api.recorder import Recorder
 from holdfast.runtime.declare.state_schema import Field
-from holdfast.runtime.log.branches import Branch, current_branch
 from holdfast.runtime.log.session import Session
-
-
-class Place:
-    """Where facts are noted: in a run, on the line of its code that is executing."""
-
-    def __init__(self, session: Session, root: Branch) -> None:
-        self._session = session
-        self._root = root
-
-    @property
-    def _here(self) -> Branch:
-        branch = current_branch()
-        if branch is None or branch.session is not self._session:
-            branch = self._root
-        if branch.waiting is not None:
-            raise branch.waiting  # the code caught the wait and continued; its notes are not the run's
-        return branch
-
-    def _whole(self, value: Any) -> Any:
-        """The value itself, fetched if it was too big for its event."""
-        if not isinstance(value, Value):
-            return value
-        return values.freeze(values.decode(self._session.unwrap(value)))
-
-    def _value(self, data: Any) -> tuple[Value, list[log.Blob]]:
-        return self._session.wrap(values.encode(data))
 
 
 class State:
     """The agent's explicit memory. `run.state.x` is None if it was never set."""
 
-    __slots__ = ("_fields", "_place")
+    __slots__ = ("_fields", "_run")
 
-    def __init__(self, place: Place, fields: Mapping[str, Field]) -> None:
+    def __init__(self, run: Recorder, fields: Mapping[str, Field]) -> None:
         """`fields` are those of the model that its agent declares, if it does."""
-        object.__setattr__(self, "_place", place)
+        object.__setattr__(self, "_run", run)
         object.__setattr__(self, "_fields", fields)
 
     def __getattr__(self, key: str) -> Any:
@@ -86,7 +60,7 @@ class State:
 
     @property
     def _session(self) -> Session:
-        session: Session = self._place._session
+        session: Session = self._run._session
         return session
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -96,7 +70,7 @@ class State:
         fields = self._fields
         if key not in state:
             return fields[key].default if key in fields and default is None else default
-        value = self._resolved(state[key])
+        value = self._load_items(state[key])
         if key not in fields:
             return value
         try:
@@ -115,15 +89,15 @@ class State:
         defaults = {name: values.lower(f.default, typed=True) for name, f in self._fields.items()}
         return {**defaults, **self.all()}
 
-    def _resolved(self, value: Any) -> Any:
+    def _load_items(self, value: Any) -> Any:
         if isinstance(value, list) and any(isinstance(item, Value) for item in value):
-            return values.FrozenList(self._resolved(item) for item in value)
-        return self._place._whole(value)
+            return values.FrozenList(self._load_items(item) for item in value)
+        return self._run._load(value)
 
     def all(self) -> dict[str, Any]:
         """Everything, as a read-only dict."""
         state = self._session.view.state()
-        return FrozenDict({key: self._resolved(value) for key, value in state.items()})
+        return FrozenDict({key: self._load_items(value) for key, value in state.items()})
 
     def increment(self, key: str, by: float = 1) -> Any:
         """Add to a number (a missing one counts as 0); the new value."""
@@ -155,16 +129,12 @@ class State:
         except NotStorable as error:
             raise error.of(f"state.{key}") from None
         wrapped, blobs = self._session.wrap(data)
-        branch = self._place._here
-        self._session.note(
-            e.StateChanged(branch=branch.path, after=branch.index, op=op, key=key, value=wrapped),
-            blobs,
-        )
+        self._run._note(e.StateChanged(op=op, key=key, value=wrapped), blobs)
 
     def _after(self, op: str, key: str, value: Any) -> Any:
-        """What the state will hold under this key, for its model to judge."""
-        seen = {key: self._resolved(self._session.view.state().get(key))}
-        change(seen, op, key, value)
+        """What the state will contain under this key, for its model to validate."""
+        seen = {key: self._load_items(self._session.view.state().get(key))}
+        change_state(seen, op, key, value)
         return seen[key]
 
 
@@ -174,8 +144,8 @@ _STATE_METHODS: Final = frozenset({"get", "all", "increment", "append"})
 class Messages:
     """The user-visible dialogue, kept apart from working memory."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, run: Recorder) -> None:
+        self._run = run
 
     def add(
         self,
@@ -186,64 +156,77 @@ class Messages:
         tool_calls: Iterable[ToolCall] = (),
         tool_call_id: str = "",
     ) -> None:
-        """Add a message at the end: a role and what it says, or a whole `Message`."""
-        said = (
+        """Add a message at the end: a role and its content, or a `Message`."""
+        message = (
             role
             if isinstance(role, Message)
             else Message(role, content, 0, metadata, tuple(tool_calls), tool_call_id)
         )
-        session, here = self._place._session, self._place._here
-        value, blobs = self._place._value(said.content)
-        extra, more = (None, []) if said.metadata is None else self._place._value(said.metadata)
-        asked = [self._asked(call) for call in said.tool_calls]
-        session.note(
+        value, blobs = self._run._encode(message.content)
+        extra, more = (
+            (None, []) if message.metadata is None else self._run._encode(message.metadata)
+        )
+        calls = [self._encode_call(call) for call in message.tool_calls]
+        self._run._note(
             e.MessageAdded(
-                branch=here.path,
-                after=here.index,
-                role=said.role,
+                role=message.role,
                 content=value,
                 metadata=extra,
-                tool_calls=tuple(tool for tool, _ in asked),
-                tool_call_id=said.tool_call_id,
+                tool_calls=tuple(call for call, _ in calls),
+                tool_call_id=message.tool_call_id,
             ),
-            [*blobs, *more, *(blob for _, found in asked for blob in found)],
+            [*blobs, *more, *(blob for _, found in calls for blob in found)],
         )
 
-    def _asked(self, call: ToolCall) -> tuple[e.AskedTool, list[log.Blob]]:
-        arguments, blobs = self._place._value(call.arguments)
-        result, more = (None, []) if call.result is None else self._place._value(call.result)
-        asked = e.AskedTool(call.id, call.name, arguments, result, call.error, call.duration)
-        return asked, [*blobs, *more]
+    def _encode_call(self, call: ToolCall) -> tuple[e.RecordedToolCall, list[log.Blob]]:
+        arguments, blobs = self._run._encode(call.arguments)
+        result, more = (None, []) if call.result is None else self._run._encode(call.result)
+        event = e.RecordedToolCall(call.id, call.name, arguments, result, call.error, call.duration)
+        return event, [*blobs, *more]
 
     def all(self) -> list[Message]:
         """Every message so far."""
-        found = self._place._session.view.messages()
-        return [x if _is_whole(x) else self._whole(x) for x in found]
+        found = self._run._session.view.messages()
+        return [x if _is_loaded(x) else self._load(x) for x in found]
 
-    def _whole(self, message: Message) -> Message:
-        whole, calls = self._place._whole, message.tool_calls
+    def _load(self, message: Message) -> Message:
+        load, calls = self._run._load, message.tool_calls
         return msgspec.structs.replace(
             message,
-            content=whole(message.content),
-            metadata=whole(message.metadata),
+            content=load(message.content),
+            metadata=load(message.metadata),
             tool_calls=tuple(
-                msgspec.structs.replace(c, arguments=whole(c.arguments), result=whole(c.result))
+                msgspec.structs.replace(c, arguments=load(c.arguments), result=load(c.result))
                 for c in calls
             ),
         )
 
     @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["openai"] = "openai",
-                  counter: TokenCounter = ESTIMATE) -> list[dict[str, Any]]: ...  # fmt: skip
-    @overload
-    def for_model(self, *, max_tokens: int | None = None, keep_last: int = 6,
-                  shape: Literal["anthropic"],
-                  counter: TokenCounter = ESTIMATE) -> AnthropicPrompt: ...  # fmt: skip
     def for_model(
-        self, *, max_tokens: int | None = None, keep_last: int = 6, shape: Shape = "openai",
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["openai"] = "openai",
         counter: TokenCounter = ESTIMATE,
-    ) -> list[dict[str, Any]] | AnthropicPrompt:  # fmt: skip
+    ) -> list[dict[str, Any]]: ...
+    @overload
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Literal["anthropic"],
+        counter: TokenCounter = ESTIMATE,
+    ) -> AnthropicPrompt: ...
+    def for_model(
+        self,
+        *,
+        max_tokens: int | None = None,
+        keep_last: int = 6,
+        shape: Shape = "openai",
+        counter: TokenCounter = ESTIMATE,
+    ) -> list[dict[str, Any]] | AnthropicPrompt:
         """The dialogue as a provider's client takes it, without its oldest turns if it is too long.
 
         Kept are system messages, the first user message and the last `keep_last` turns (at least four);
@@ -260,8 +243,8 @@ class Messages:
         return iter(self.all())
 
 
-def _is_whole(message: Message) -> bool:
-    """Whether nothing of it is kept next to the log: of a long dialogue that is read at each step, nearly all."""
+def _is_loaded(message: Message) -> bool:
+    """Whether nothing of it is stored next to the log. That is so for nearly all of a long dialogue, which is read at each step."""
     calls = message.tool_calls
     return not (
         isinstance(message.content, Value)

@@ -4,7 +4,8 @@ Everything here either records a fact (committed with the next commit; once, how
 is replayed) or waits. `Run` is for sync functions, `AsyncRun` for `async def`: they differ only in
 what must be awaited.
 
-Not here: the agent's memory and dialogue (`memory.py`), what may be waited for (`requests.py`).
+Not here: the agent's memory and dialogue (`memory.py`), what a model is shown (`context.py`), what may be waited for
+(`requests.py`).
 """
 
 from __future__ import annotations
@@ -15,25 +16,24 @@ import random
 import typing
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from holdfast.core import dialogue, jsonpatch, log, values
 from holdfast.core import events as e
-from holdfast.core.agent_state import AgentState
-from holdfast.core.context import ContextSlice, pack
-from holdfast.core.parts import Artifact, Fact, Message, PlanStep, Role, texts
+from holdfast.core import log, values
+from holdfast.core.context import ContextSlice
+from holdfast.core.parts import Artifact, Fact, PlanStep, texts
 from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
-from holdfast.errors import Abandon, ArtifactDamaged, CallFailed, InvalidInput, Signal, UnknownStage
-from holdfast.runtime.api import templates
-from holdfast.runtime.api.memory import Messages, Place, State
+from holdfast.errors import InvalidInput, UnknownStage
+from holdfast.runtime.api import context, templates
+from holdfast.runtime.api.memory import Messages, State
+from holdfast.runtime.api.parallel import map_in_threads
+from holdfast.runtime.api.recorder import Recorder
 from holdfast.runtime.call import requests
 from holdfast.runtime.call.checkpoints import end_iteration
 from holdfast.runtime.call.operations import Draw
@@ -41,7 +41,7 @@ from holdfast.runtime.call.requests import Approval, Question, Request, Timer
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
 from holdfast.runtime.call.waits import wait_first
 from holdfast.runtime.declare.state_schema import fields_of
-from holdfast.runtime.log.branches import CURRENT, Branch
+from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lineage import use_of
 from holdfast.runtime.log.session import Session
 
@@ -53,12 +53,15 @@ _SLICE: Final = values.Codec(ContextSlice)
 _ARTIFACTS_MAX: Final = "max_artifact_bytes_in_context"
 
 
-class RunBase(Place):
-    """What `Run` and `AsyncRun` share: everything that need not wait."""
+class RunBase(Recorder):
+    """What `Run` and `AsyncRun` share: everything that need not wait.
+
+    It is a list of public methods, each of which notes or reads one fact; what takes more is in the other modules.
+    """
 
     def __init__(self, session: Session, root: Branch) -> None:
         super().__init__(session, root)
-        self.state = State(self, fields_of(session.setting.model))
+        self.state = State(self, fields_of(session.config.model))
         self.messages = Messages(self)
 
     @property
@@ -82,15 +85,14 @@ class RunBase(Place):
 
     @stage.setter
     def stage(self, stage: str) -> None:
-        declared = self._session.setting.stages
+        declared = self._session.config.stages
         if stage not in declared:
             raise UnknownStage(stage, declared)
-        here = self._here
-        self._session.note(e.StageEntered(branch=here.path, after=here.index, stage=stage))
+        self._note(e.StageEntered(stage=stage))
 
     def advance(self) -> str:
         """Enter the stage after the present one."""
-        declared, now = self._session.setting.stages, self.stage
+        declared, now = self._session.config.stages, self.stage
         index = declared.index(now) + 1 if now else 0
         if index >= len(declared):
             raise InvalidInput(f"{now!r} is the last stage")
@@ -99,8 +101,7 @@ class RunBase(Place):
 
     def plan(self, steps: Iterable[str]) -> None:
         """Set the plan: what the run is going to do, so that its progress can be seen."""
-        here, names = self._here, texts(steps, "run.plan")
-        self._session.note(e.PlanMade(branch=here.path, after=here.index, steps=names))
+        self._note(e.PlanMade(steps=texts(steps, "run.plan")))
 
     @property
     def plan_steps(self) -> tuple[PlanStep, ...]:
@@ -110,22 +111,18 @@ class RunBase(Place):
     @contextlib.contextmanager
     def doing(self, step: str) -> Iterator[None]:
         """Mark a step of the plan as in progress, and as done when the block ends without an error."""
-        here, step = self._here, _text(step, "run.doing: the step")
-        self._session.note(e.PlanStepBegan(branch=here.path, after=here.index, step=step))
+        step = _text(step, "run.doing: the step")
+        self._note(e.PlanStepBegan(step=step))
         yield
-        here = self._here
-        self._session.note(e.PlanStepEnded(branch=here.path, after=here.index, step=step))
+        self._note(e.PlanStepEnded(step=step))
 
     # ── what the agent knows ─────────────────────────────────────────────────────────────
 
     def decide(self, name: str, choice: T, *, why: str = "", options: Iterable[str] = ()) -> T:
         """Record a decision and its reason. On replay the recorded choice is returned."""
-        here = self._here
-        value, blobs = self._value(choice)
-        made = self._session.note(
+        value, blobs = self._encode(choice)
+        made = self._note(
             e.DecisionMade(
-                branch=here.path,
-                after=here.index,
                 name=_text(name, "run.decide: the name"),
                 choice=value,
                 why=_text(why, "run.decide: why"),
@@ -137,36 +134,25 @@ class RunBase(Place):
 
     def fact(self, key: str, value: Any, *, source: str = "") -> None:
         """Record a fact and its source."""
-        here = self._here
-        wrapped, blobs = self._value(value)
-        self._session.note(
-            e.FactLearned(
-                branch=here.path,
-                after=here.index,
-                key=_text(key, "run.fact: the key"),
-                value=wrapped,
-                source=_text(source, "run.fact: source"),
-            ),
-            blobs,
-        )
+        wrapped, blobs = self._encode(value)
+        key, source = _text(key, "run.fact: the key"), _text(source, "run.fact: source")
+        self._note(e.FactLearned(key=key, value=wrapped, source=source), blobs)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The recorded facts, oldest first."""
         return tuple(
-            msgspec.structs.replace(x, value=self._whole(x.value))
+            msgspec.structs.replace(x, value=self._load(x.value))
             for x in self._session.view.run_state().facts
         )
 
     def ask_later(self, question: str) -> None:
         """Add an open question."""
-        here, question = self._here, _text(question, "run.ask_later: the question")
-        self._session.note(e.QuestionRaised(branch=here.path, after=here.index, question=question))
+        self._note(e.QuestionRaised(question=_text(question, "run.ask_later: the question")))
 
     def close_question(self, question: str) -> None:
         """Close an open question."""
-        here, question = self._here, _text(question, "run.close_question: the question")
-        self._session.note(e.QuestionClosed(branch=here.path, after=here.index, question=question))
+        self._note(e.QuestionClosed(question=_text(question, "run.close_question: the question")))
 
     @property
     def questions(self) -> tuple[str, ...]:
@@ -184,8 +170,7 @@ class RunBase(Place):
                 f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
                 "store large values with run.artifact"
             )
-        here = self._here
-        self._session.note(e.KnowledgePatched(branch=here.path, after=here.index, patch=value))
+        self._note(e.KnowledgePatched(patch=value))
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -194,17 +179,14 @@ class RunBase(Place):
 
     def note(self, key: str, value: Any) -> None:
         """Write a note to the agent's private scratchpad."""
-        here, key = self._here, _text(key, "run.note: the key")
-        wrapped, blobs = self._value(value)
-        self._session.note(
-            e.NoteTaken(branch=here.path, after=here.index, key=key, value=wrapped), blobs
-        )
+        wrapped, blobs = self._encode(value)
+        self._note(e.NoteTaken(key=_text(key, "run.note: the key"), value=wrapped), blobs)
 
     @property
     def notes(self) -> dict[str, Any]:
         """The private scratchpad."""
         return FrozenDict(
-            {k: self._whole(v) for k, v in self._session.view.run_state().notes.items()}
+            {k: self._load(v) for k, v in self._session.view.run_state().notes.items()}
         )
 
     def artifact(
@@ -212,25 +194,18 @@ class RunBase(Place):
     ) -> Artifact:
         """Store a large output verbatim, by its hash. The state contains only a reference."""
         what = Artifact(name, type, summary=summary)  # or an error that names what is wrong
-        raw = (
-            data
-            if isinstance(data, bytes)
-            else data.encode()
-            if isinstance(data, str)
-            else values.encode(data)
-        )
-        kind = what.type or (
-            "bytes" if isinstance(data, bytes) else "text" if isinstance(data, str) else "json"
-        )
-        here = self._here
+        kind, raw = _artifact_bytes(data)
         blob = log.Blob(values.digest(raw), raw)
-        saved = self._session.note(
+        saved = self._note(
             e.ArtifactSaved(
-                branch=here.path, after=here.index, name=what.name, type=kind, blob=blob.hash, bytes=len(raw),
+                name=what.name,
+                type=what.type or kind,
+                blob=blob.hash,
+                bytes=len(raw),
                 summary=what.summary,
             ),
             [blob],
-        )  # fmt: skip
+        )
         # Without its time: the code must see the same when it runs again. A loop stamps it.
         return Artifact(
             what.name,
@@ -242,78 +217,37 @@ class RunBase(Place):
         )
 
     def context(
-        self, *, step: int | None = None, max_bytes: int | None = None, max_tokens: int | None = None,
-        goal: str = "", counter: TokenCounter = ESTIMATE,
-    ) -> ContextSlice:  # fmt: skip
+        self,
+        *,
+        step: int | None = None,
+        max_bytes: int | None = None,
+        max_tokens: int | None = None,
+        goal: str = "",
+        counter: TokenCounter = ESTIMATE,
+    ) -> ContextSlice:
         """What a model should know about the run, within a limit; recorded, so that it can be inspected later.
 
         Goal (yours, or the first user message, or the input `goal`), open questions, the artifacts of
         this step (by default the last), the newest facts, then other artifacts by their summary. Of a
         loop also its state as of the start of the iteration. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
-        sizes = [limit for limit in (max_bytes, max_tokens) if limit is not None]
-        if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:  # type: ignore[redundant-expr]
-            raise InvalidInput(
-                "run.context takes one limit: max_bytes= or max_tokens=, of 1 or more"
-            )
-        here, view, own = self._here, self._session.view.run_state(), self._loop_state()
-        kept = {(x.name, x.id): x for x in (*own.memory.artifacts, *view.artifacts)}
-        cap = self.budget.limits.get(_ARTIFACTS_MAX)
-        packed = pack(
-            goal=_text(goal, "run.context: goal") or own.goal or self._goal(view.messages),
-            questions=tuple(dict.fromkeys((*view.questions, *own.memory.questions))),
-            facts=sorted((*self.facts, *own.memory.facts), key=lambda fact: fact.time),
-            artifacts=tuple(kept.values()),
-            content=self._content,
-            step=view.steps if step is None else step,
-            limit=sizes[0],
-            measure=counter.count if max_tokens is not None else lambda text: len(text.encode()),
-            unit="tokens" if max_tokens is not None else "bytes",
-            artifact_bytes_max=cap,
+        found = context.collect(
+            self,
+            goal=_text(goal, "run.context: goal"),
+            facts=self.facts,
+            step=step,
+            max_bytes=max_bytes,
+            max_tokens=max_tokens,
+            counter=counter,
+            artifact_bytes_max=self.budget.limits.get(_ARTIFACTS_MAX),
         )
-        value, blobs = self._session.wrap(_SLICE.encode(packed))
-        shown = self._session.note(
-            e.ContextShown(branch=here.path, after=here.index, slice=value), blobs
-        )
+        value, blobs = self._session.wrap(_SLICE.encode(found))
+        shown = self._note(e.ContextShown(slice=value), blobs)
         return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
-
-    def _loop_state(self) -> AgentState:
-        """What a loop's state was at the beginning of this iteration; an empty one if there is not a loop."""
-        document = self._session.view.draft.loop.frozen()
-        for ended in self._session.view.pending(e.IterationEnded):  # not committed yet
-            if ended.state is not None:
-                document = e.plain(ended.state)
-            elif ended.delta is not None:
-                document = jsonpatch.apply(document, e.plain(ended.delta))
-        return AgentState() if document is None else msgspec.convert(document, AgentState)
-
-    def _content(self, kept: Artifact) -> bytes | None:
-        """What the store has of an artifact: of one that came with a patch, maybe nothing."""
-        try:
-            return self._session.artifact(kept.id) if kept.id else None
-        except ArtifactDamaged as damage:
-            if damage.missing and damage.seq < 0:  # no event stored it: only a patch named it
-                return None
-            raise self._session.stop(Abandon(damage)) from None
-
-    def _goal(self, messages: Iterable[Message]) -> str:
-        first = next((m for m in messages if m.role == Role.USER), None)
-        if first is not None:
-            return dialogue.text_of(self._whole(first.content))
-        found = self._input().get("goal")
-        return found if isinstance(found, str) else ""
 
     def log(self, text: str, *, level: str = "info") -> None:
         """Write a line for people who inspect the run."""
-        here = self._here
-        self._session.note(
-            e.LogWritten(
-                branch=here.path,
-                after=here.index,
-                level=_text(level, "run.log: level"),
-                text=str(text),
-            )
-        )
+        self._note(e.LogWritten(level=_text(level, "run.log: level"), text=str(text)))
 
     def format(self, template: str) -> str:
         """Fill `{state.key}`, `{input.key}`, `{stage}` and `{run.id}` into a prompt or message.
@@ -322,7 +256,7 @@ class RunBase(Place):
         """
         known = {
             "state": self.state._for_template(),
-            "input": self._input(),
+            "input": context.input_of(self._session),
             "stage": self.stage,
             "run": {"id": self.id},
         }
@@ -331,45 +265,37 @@ class RunBase(Place):
             _text(template, "run.format: the template"), known, declared=declared
         )
 
-    def _input(self) -> dict[str, Any]:
-        created = self._session.journal.life.created
-        given = None if created is None else values.decode(self._session.unwrap(created.input))
-        return given if isinstance(given, dict) else {}
-
     # ── time and randomness ──────────────────────────────────────────────────────────────────
 
-    def _drawn(self, name: str, make: Callable[[], Any]) -> Any:
+    def _draw(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
         draw = self._session.stood_in(Draw(self._session, name, here.path, here.index, make))
-        return self._recorded(name, draw.make)
+        return self._record(name, draw.make)
 
-    def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
-        here = self._here
-        value, blobs = self._value(make())
-        kept = self._session.note(
-            e.ValueRecorded(branch=here.path, after=here.index, name=name, value=value), blobs
-        )
-        return values.decode(self._session.unwrap(kept.value))
+    def _record(self, name: str, make: Callable[[], Any]) -> Any:
+        value, blobs = self._encode(make())
+        recorded = self._note(e.ValueRecorded(name=name, value=value), blobs)
+        return values.decode(self._session.unwrap(recorded.value))
 
     def now(self) -> datetime.datetime:
         """The current time; the same on every replay."""
-        us = self._drawn("now", self._session.store.now)
+        us = self._draw("now", self._session.store.now)
         return datetime.datetime.fromtimestamp(us / 1_000_000, datetime.UTC)
 
     def random(self) -> float:
         """A random number in [0, 1); the same on every replay."""
-        return float(self._drawn("random", random.SystemRandom().random))
+        return float(self._draw("random", random.SystemRandom().random))
 
     def uuid(self) -> uuid.UUID:
         """A random UUID; the same on every replay."""
-        return uuid.UUID(self._drawn("uuid", lambda: str(uuid.uuid4())))
+        return uuid.UUID(self._draw("uuid", lambda: str(uuid.uuid4())))
 
     def patched(self, name: str) -> bool:
         """Whether this run takes the new path: true for runs that had not reached this point when the code
         changed, false for those that had. The answer is recorded."""
         here = self._here
         replaying = self._session.log.reaches(here.path, here.index)
-        return bool(self._recorded(f"patched {name}", lambda: not replaying))
+        return bool(self._record(f"patched {name}", lambda: not replaying))
 
     @property
     def budget(self) -> BudgetUse:
@@ -378,7 +304,7 @@ class RunBase(Place):
         session, created = self._session, self._session.journal.life.created
         limits = created.budget if created else {}
         if created is not None and created.loop:
-            limits = strictest(limits, self._loop_state().budget.limits())
+            limits = strictest(limits, context.loop_state(session).budget.limits())
         return use_of(session, limits)
 
     def _iteration(self, index: int) -> e.IterationEnded:
@@ -386,6 +312,13 @@ class RunBase(Place):
         if created is not None and created.loop:
             raise InvalidInput("a loop ends its iterations itself: return the state")
         return e.IterationEnded(index=index, iteration=self._session.view.next_iteration())
+
+
+def _artifact_bytes(data: bytes | str | Any) -> tuple[str, bytes]:
+    """What an artifact is stored as: its type, unless the agent gives one, and its bytes."""
+    if isinstance(data, bytes):
+        return "bytes", data
+    return ("text", data.encode()) if isinstance(data, str) else ("json", values.encode(data))
 
 
 class Run(RunBase):
@@ -443,27 +376,7 @@ class Run(RunBase):
         order the branches finish.
         """
         here = self._here
-        work = [(here.fork(), item) for item in items]
-        if not work:
-            return []
-
-        def one(branch: Branch, item: U) -> T:
-            CURRENT.set(branch)
-            return fn(item)
-
-        with ThreadPoolExecutor(
-            max_workers=min(threads, len(work)), thread_name_prefix="holdfast-map"
-        ) as pool:
-            futures = [pool.submit(copy_context().run, one, branch, item) for branch, item in work]
-        errors = [x for x in (future.exception() for future in futures) if x is not None]
-        signals = [x for x in errors if isinstance(x, Signal)]
-        for error in (*signals, *errors):
-            if isinstance(error, CallFailed):
-                error.also = tuple(
-                    x.step for x in errors if isinstance(x, CallFailed) and x is not error
-                )
-            raise error
-        return [future.result() for future in futures]
+        return map_in_threads(fn, [(here.fork(), item) for item in items], threads)
 
 
 class AsyncRun(RunBase):

@@ -6,15 +6,22 @@ A call that is refused here was not made; the receipt says so. Not here: which r
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from holdfast.core import events as e
+from holdfast.core import values
 from holdfast.core.entry import Entry, request_id
 from holdfast.core.events import ErrorInfo
 from holdfast.core.policy import microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
+    InvalidInput,
+    NotStorable,
     Rejected,
 )
-from holdfast.runtime.call.commit import commit, park
+from holdfast.runtime.call.commit import catch_up, commit, park
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import intent_of_this_run
 from holdfast.runtime.call.operations import (
@@ -25,29 +32,39 @@ from holdfast.runtime.call.results import (
     failed_receipt,
     failure,
 )
+from holdfast.runtime.log.describe import recorded_text
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
 
-def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow[int | None]:
-    """For a risk that needs a person: the seq of an approval of exactly these arguments.
+def ask_approval(
+    request: CallRequest, entry: Entry | None, gated: bool
+) -> Flow[tuple[CallRequest, int | None]]:
+    """For a risk that needs a person: the call that may be made, and the seq of its approval.
 
-    It counts once (the intent that names it is committed in the same transaction), for these very
-    bytes, and not after it has expired.
+    An approval counts once (the intent that names it is committed in the same transaction), for the very
+    bytes that were shown, and not after it has expired. The call that may be made is the one that the code
+    asked for, or, if the person edited its arguments, one with those.
 
     A request that is recorded counts even if the code no longer asks (it is not `gated`): a rejection is
     an outcome, an approval is used, and without a decision the call is not made.
     """
     spec, session = request.spec, request.session
     policy = session.lineage.policy
-    if request.undoes or (entry is not None and intent_of_this_run(session, entry) is not None):
-        return None
+    if request.undoes:
+        return request, None
+    if entry is not None and intent_of_this_run(session, entry) is not None:
+        try:
+            return _as_approved(request, entry), None
+        except InvalidInput as error:  # they did fit when the intent was recorded
+            recorded = recorded_text(entry, session.unwrap)
+            raise session.diverged(request.place, recorded, f"{request}: {error}") from None
     if entry is None or entry.wait is None or _asks_again(session, entry):
         if entry is not None and not gated:
             if _was_rejected(entry):
                 raise _gate_removed(request, "rejected")
-            return None
+            return request, None
         until = None
         if policy.approval_ttl is not None:
             until = session.store.now() + microseconds(policy.approval_ttl, "approval_ttl")
@@ -68,7 +85,7 @@ def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow
         entry = session.log.entry(request.branch.path, request.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:
-        session.catch_up()
+        yield from catch_up(session)
     decided = entry.approval.digest if entry.approval is not None else request.digest
     shown = (entry.wait.digest, decided, entry.wait.tool_version)
     if shown != (request.digest, request.digest, spec.version):
@@ -86,14 +103,50 @@ def ask_approval(request: CallRequest, entry: Entry | None, gated: bool) -> Flow
     if until is not None and session.store.now() >= until:
         yield from _reject(request, "the approval was not given and used in time")
     if decision is not None:
-        return entry.approval_seq
+        try:
+            return _as_approved(request, entry), entry.approval_seq
+        except InvalidInput as error:
+            yield from _refuse(request, ErrorInfo("InvalidInput", str(error), effect="none"))
     if not gated:
         raise _gate_removed(request, "not decided")
     name = request_id(request.place)
     waiting = WaitingFor("approval", spec.name, until=until, request_id=name, tool=spec.name)
     signal = suspended(session.run_id, waiting, wake_at=until)
     yield from park(session, OpenWait(request.place, "approval", until), signal)
-    return None
+    raise AssertionError("unreachable")
+
+
+def _as_approved(request: CallRequest, entry: Entry) -> CallRequest:
+    """The call with the arguments that the person who approved it gave; InvalidInput if they do not fit the tool.
+
+    An argument that was not edited is passed on as it is: the log may have no more of it than that it is redacted.
+    """
+    decision, spec = entry.approval, request.spec
+    if decision is None or decision.args is None:
+        return request
+    given: dict[str, Any] = values.decode(request.session.unwrap(decision.args))
+    asked: dict[str, Any] = values.decode(request.args)
+    bound = dict(request.bound)
+    who = decision.by or "a person"
+    for name, value in given.items():
+        if name not in asked:
+            raise InvalidInput(
+                f"{spec.name} was not called: it takes no {name!r}, which {who} gave"
+            )
+        if values.canonical(value) == values.canonical(asked[name]):
+            continue
+        try:
+            codec = values.codec_of(spec.params.types.get(name, Any))
+            bound[name] = codec.decode(values.encode(value))
+        except NotStorable as error:
+            where = error.below(f".{name}").path
+            raise InvalidInput(
+                f"{spec.name} was not called: what {who} gave does not fit: at {where}, {error.reason}"
+            ) from None
+    wrong = spec.wrong_argument(bound)
+    if wrong:
+        raise InvalidInput(wrong)
+    return replace(request, bound=bound, args=spec.encode_args(bound), _digest="")
 
 
 def _gate_removed(request: CallRequest, status: str) -> BaseException:

@@ -257,7 +257,7 @@ def _transact(
 def receipt_of(
     request: CallRequest, raw: Any, number: int, step: int, started: int
 ) -> tuple[Any, e.CallSucceeded, Sequence[Blob]]:
-    """The result as code sees it, and the receipt with what is kept beside it."""
+    """The result as code sees it, and the receipt with what is kept outside the log."""
     spec, session = request.spec, request.branch.session
     usage = getattr(raw, "usage", None)
     result, value, blobs, unavailable = encoded(request, raw)
@@ -290,7 +290,7 @@ def _record_receipt(
 ) -> Flow[object]:
     """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
     session, has_intent = request.branch.session, request.spec.has_intent
-    if has_intent or session.setting.checkpoint.at_step or is_due(session):
+    if has_intent or session.config.checkpoint.at_step or is_due(session):
         return commit(
             session, [receipt], blobs=blobs, urgent=has_intent, evidence=request, is_outcome=True
         )
@@ -301,7 +301,7 @@ def _hold_receipt(
     request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
 ) -> Flow[None]:
     session = request.branch.session
-    turn = session.hold(msgspec.structs.replace(receipt, buffered=True), blobs)
+    turn = session.buffer(msgspec.structs.replace(receipt, buffered=True), blobs)
     session.journal.forget(*request.place)
     if turn is not None:
         yield HandOver(session, None, turn)

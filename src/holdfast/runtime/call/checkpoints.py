@@ -27,7 +27,7 @@ from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
 from holdfast.runtime.call.operations import CodeRequest, Flow, Invoke
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.reader import Saved
+from holdfast.runtime.log.reader import ResumePoint
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import LIVE, Snapshot, Store
 
@@ -90,7 +90,7 @@ def end_iteration(
         if wanted and session.journal.forgets:
             yield Invoke(session, save, {"session": session}, branch, False)
     else:
-        session.hold(replace(event, buffered=True))
+        session.buffer(replace(event, buffered=True))
     return event
 
 
@@ -109,7 +109,7 @@ def save(session: Session) -> None:
     if journal.life.cancel or journal.life.is_undone or journal.life.paused:
         return
     data = snapshot.dump(draft.freeze())
-    checkpoint, store = session.setting.checkpoint, session.store
+    checkpoint, store = session.config.checkpoint, session.store
     kept = Snapshot(draft.seq, session.log.head.hash, VERSION, store.now(), data)
     with contextlib.suppress(StoreError):  # a cache: a store that is full does without
         store.snapshots.save(
@@ -118,7 +118,7 @@ def save(session: Session) -> None:
     session.log.unsaved_bytes, session.log.saved_bytes = 0, len(data)
 
 
-def restore(store: Store, run_id: str) -> Saved | None:
+def restore(store: Store, run_id: str) -> ResumePoint | None:
     """Where a loop may continue, if there is a snapshot that fits the log exactly."""
     kept = store.snapshots.newest(run_id, live=True)
     if kept is None or kept.code_version != VERSION:
@@ -133,4 +133,4 @@ def restore(store: Store, run_id: str) -> Saved | None:
         return None
     if (state.id, state.seq) != (run_id, kept.seq):
         return None
-    return Saved(state, Head(kept.seq, kept.hash, at[0].time), first[0], len(kept.data))
+    return ResumePoint(state, Head(kept.seq, kept.hash, at[0].time), first[0], len(kept.data))

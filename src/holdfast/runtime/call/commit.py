@@ -29,6 +29,7 @@ from holdfast.errors import (
     Woken,
 )
 from holdfast.runtime.call.operations import (
+    BatchRefused,
     CallRequest,
     Flow,
     HandOver,
@@ -36,8 +37,8 @@ from holdfast.runtime.call.operations import (
     LookAgain,
     Never,
     Park,
-    Pause,
-    Refused,
+    Read,
+    Sleep,
     Write,
 )
 from holdfast.runtime.log.branches import Inside
@@ -58,7 +59,7 @@ def is_due(session: Session, *, iteration: bool = False, changed: bool = False) 
     A change of stage (or phase: `changed`) is a trigger under every strategy, the end of an iteration
     under all but the coarsest, and every receipt under the finest.
     """
-    checkpoint = session.setting.checkpoint
+    checkpoint = session.config.checkpoint
     if checkpoint.at_step or (iteration and checkpoint.at_iteration) or changed:
         return True
     return len(session.writer.noted) >= HELD_MAX or bool(session.view.pending(e.StageEntered))
@@ -96,7 +97,7 @@ def commit(
     )
     try:
         batch: Batch = yield Write(session, work, events[-1].kind if events else "notes")
-    except Refused as refused:
+    except BatchRefused as refused:
         error = refused.error
     else:
         turn = batch.turn
@@ -120,7 +121,7 @@ def commit_outcome(
     work = Commit([receipt], urgent=urgent, is_receipt=True, is_outcome=True)
     try:
         batch: Batch = yield Write(session, work, receipt.kind)
-    except Refused as refused:
+    except BatchRefused as refused:
         yield from _refuse(session, refused.error, [receipt], request)
         return
     yield from first
@@ -166,6 +167,11 @@ def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
         yield Invoke(session, act, what, inside, False)
 
 
+def catch_up(session: Session) -> Flow[None]:
+    """See what came from outside, if nothing of ours is on its way."""
+    yield Read(session, session.catch_up)
+
+
 def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flow[None]:
     """Wait for a time in the log: here if it is near, otherwise out of memory."""
     while True:
@@ -175,7 +181,7 @@ def wait_until(session: Session, place: Place, at: int, what: WaitingFor) -> Flo
         if left > session.patience_us:
             signal = suspended(session.run_id, replace(what, until=at), wake_at=at)
             yield from park(session, OpenWait(place, "timer", at), signal)
-        yield Pause(session, left / MICROSECONDS)
+        yield Sleep(session, left / MICROSECONDS)
         session.check_lease()
 
 

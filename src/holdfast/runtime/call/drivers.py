@@ -1,7 +1,7 @@
 """Perform what a flow asks for: once for callers that block, once for callers that await.
 
 These two functions are the only place where the runtime touches the store's appends, the user's
-functions and the clock. Before and after each, `session.point` marks a boundary where a test may
+functions and the clock. Before and after each, `session.test_point` marks a boundary where a test may
 kill the process.
 """
 
@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import NotDurable, StoreError, StoreUnavailable
 from holdfast.runtime.call.operations import (
+    BatchRefused,
     Begin,
     CutOff,
     Flow,
@@ -26,9 +27,9 @@ from holdfast.runtime.call.operations import (
     Invoke,
     Operation,
     Park,
-    Pause,
-    Refused,
+    Read,
     Replay,
+    Sleep,
     TimeUp,
     Write,
 )
@@ -101,6 +102,8 @@ async def drive_async(flow: Flow[T]) -> T:
                     answer = await persist_async(effect, cancelled)
                 case HandOver():
                     await _hand_over(effect)
+                case Read():
+                    answer = await _read_async(effect, cancelled)
                 case _ if cancelled and not _is_held(effect):
                     raise _cut_or_cancelled(cancelled.pop())
                 case _:
@@ -110,7 +113,7 @@ async def drive_async(flow: Flow[T]) -> T:
 
 
 def _is_held(effect: Operation) -> bool:
-    """Whether a cancellation does not end this: a recorded outcome is given to the code all the same, and a call in
+    """Whether a cancellation does not end this: a recorded outcome is still given to the code, and a call in
     doubt holds its line until a person has decided."""
     return isinstance(effect, Replay) or (
         isinstance(effect, Park) and effect.wait.kind == "decision"
@@ -140,7 +143,9 @@ def _current_line() -> Line | None:
 # ── blocking ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
+def _perform(effect: HandOver | Read | Park | Sleep | Begin | Replay) -> Any:
+    if isinstance(effect, Read):
+        return effect.read()
     if isinstance(effect, HandOver):
         if effect.seq is not None:
             effect.session.view.show(effect.seq)
@@ -148,16 +153,16 @@ def _perform(effect: HandOver | Park | Pause | Begin | Replay) -> Any:
         session, place = effect.session, effect.wait.place
         session.waits[place], session.suspensions[place] = effect.wait, effect.signal
         raise effect.signal
-    elif isinstance(effect, Pause):
+    elif isinstance(effect, Sleep):
         effect.session.sleep(effect.seconds)
     return None  # a thread hands over what it has, and starts what it likes
 
 
 def persist(effect: Write) -> Batch:
-    """Commit a batch and wait until it is durable; Refused if it was not written."""
+    """Commit a batch and wait until it is durable; BatchRefused if it was not written."""
     session, writer = effect.session, effect.session.writer
     if session.boundary is not None:
-        session.point("before commit ", effect.label)
+        session.test_point("before commit ", effect.label)
     batch = writer.commit(effect.commit, session.store.submit)
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         if batch.state is not BatchState.SENT:
@@ -176,9 +181,9 @@ def persist(effect: Write) -> Batch:
         else:
             writer.accepted(batch)
     if batch.error is not None:
-        raise Refused(batch, batch.error) from batch.error
+        raise BatchRefused(batch, batch.error) from batch.error
     if session.boundary is not None:
-        session.point("after commit ", effect.label)
+        session.test_point("after commit ", effect.label)
     return batch
 
 
@@ -189,9 +194,9 @@ def invoke(effect: Invoke) -> Any:
         plain = effect.timeout is None and not effect.is_async
         return _call(effect) if plain else _invoke(effect)
     effect = session.stood_in(effect)
-    session.point("before ", effect.fn.__name__)
+    session.test_point("before ", effect.fn.__name__)
     result = _invoke(effect)
-    session.point("after ", effect.fn.__name__)
+    session.test_point("after ", effect.fn.__name__)
     return result
 
 
@@ -230,7 +235,7 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
     try:
         with session.store.open_append(session.run_id, session.epoch) as opened:
             raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
-            session.point("inside ", effect.fn.__name__)
+            session.test_point("inside ", effect.fn.__name__)
             result, batch = finish(raw)
             assert batch.work is not None
             opened.commit(batch.work)
@@ -297,7 +302,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _perform_async(effect: Invoke | Pause | Park | Begin | Replay) -> Any:
+async def _perform_async(effect: Invoke | Sleep | Park | Begin | Replay) -> Any:
     import asyncio
 
     if isinstance(effect, Invoke) and not isinstance(effect.where, Inside):
@@ -333,6 +338,23 @@ def _lines(session: Session) -> Lines | None:
 
     lines = session.lines
     return lines if lines is not None and lines.loop is asyncio.get_running_loop() else None
+
+
+async def _read_async(effect: Read, cancelled: list[asyncio.CancelledError]) -> Any:
+    """By the time its caller hears of a cancellation, nothing is being read any more."""
+    import asyncio
+
+    # Not a task: the tasks of an agent are branches of its run.
+    work = asyncio.get_running_loop().run_in_executor(None, effect.read)
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError as cut:
+            if effect.session.is_ending:
+                work.add_done_callback(lambda read: read.cancelled() or read.exception())
+                raise
+            cancelled.append(cut)
+    return work.result()
 
 
 async def _hand_over(effect: HandOver) -> None:
@@ -382,7 +404,7 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
 
     session, writer, store = effect.session, effect.session.writer, effect.session.store
     if session.boundary is not None:
-        session.point("before commit ", effect.label)
+        session.test_point("before commit ", effect.label)
     lines = _lines(session)
     # The suspension itself is written by no line: it does not wait.
     while lines is not None and lines.is_leaving and lines.current is not None:
@@ -421,9 +443,9 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     if session.is_ending and cancelled:
         raise cancelled.pop()
     if batch.error is not None:
-        raise Refused(batch, batch.error) from batch.error
+        raise BatchRefused(batch, batch.error) from batch.error
     if session.boundary is not None:
-        session.point("after commit ", effect.label)
+        session.test_point("after commit ", effect.label)
     return batch
 
 
@@ -441,9 +463,9 @@ async def invoke_async(effect: Invoke) -> Any:
     if not session.is_watched:
         return await _invoke_async(effect)
     effect = session.stood_in(effect)
-    session.point("before ", effect.fn.__name__)
+    session.test_point("before ", effect.fn.__name__)
     result = await _invoke_async(effect)
-    session.point("after ", effect.fn.__name__)
+    session.test_point("after ", effect.fn.__name__)
     return result
 
 

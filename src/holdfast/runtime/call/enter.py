@@ -19,7 +19,8 @@ from holdfast.runtime.call.flow import answer, ask, nested, proceed
 from holdfast.runtime.call.match import recorded
 from holdfast.runtime.call.operations import CallRequest, LookAgain
 from holdfast.runtime.call.task_factory import drive_async_here
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.lease import under_way
 
@@ -84,7 +85,7 @@ def _outside(
 
 
 def _warn_of_loss(spec: CallSpec, runs: Sequence[str]) -> None:
-    """A thread that an agent starts by itself does not know its run. Nobody else does either: so we can
+    """A thread that an agent starts by itself does not know its run, and neither do we. So we can
     only say that a plain call was made while a run was under way."""
     named = ", ".join(repr(run_id) for run_id in runs[:3])
     warnings.warn(
@@ -98,7 +99,7 @@ def _warn_of_loss(spec: CallSpec, runs: Sequence[str]) -> None:
 
 
 def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Outside a run nobody makes a key: one that has no default is left empty."""
+    """Outside a run there is no key: one that has no default is left empty."""
     if not spec.params.needs_key or "idempotency_key" in kwargs:
         return kwargs
     return {**kwargs, "idempotency_key": ""}
@@ -107,10 +108,10 @@ def _with_key(spec: CallSpec, kwargs: dict[str, Any]) -> dict[str, Any]:
 def _as_child(agent: AgentSpec, branch: Branch) -> CallSpec:
     """An agent called inside an agent: a call whose effect is a run of its own."""
     session = branch.session
-    setting = session.setting
-    run_child = setting.run_child
+    config = session.config
+    run_child = config.run_child
     assert run_child is not None
-    setting.agents[agent.name] = agent
+    config.agents[agent.name] = agent
 
     if agent.is_async:
 

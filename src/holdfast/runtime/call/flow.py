@@ -38,7 +38,8 @@ from holdfast.runtime.call.operations import (
 )
 from holdfast.runtime.call.recover import settle_doubt
 from holdfast.runtime.call.unanswered import given_up
-from holdfast.runtime.declare.specs import CallSpec, secrets_in
+from holdfast.runtime.declare.call_spec import CallSpec
+from holdfast.runtime.declare.secrets import secrets_in
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RESERVED
@@ -125,12 +126,12 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             gate_again(request)
         if request.spec.params.constrained and not request.undoes:
             yield from check_args(request, entry)
-        approval = None
+        approved, approval = request, None
         gated = request.spec.risk in session.lineage.policy.approve
         if gated or (entry is not None and entry.wait is not None):
-            approval = yield from ask_approval(request, entry, gated)
+            approved, approval = yield from ask_approval(request, entry, gated)
             gate_again(request)
-        return (yield from make_attempts(request, entry, approval))
+        return (yield from make_attempts(approved, entry, approval))
     except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
         held = request.session.log.entry(*request.place)
         cut.began = held is not None and bool(held.attempts)

@@ -43,7 +43,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
 
-class Elsewhere(Struct):
+class ResultOfOtherRun(Struct):
     """The call was made by another run under the same key: this is its result."""
 
     value: Any
@@ -51,7 +51,7 @@ class Elsewhere(Struct):
 
 def record_intent(
     request: CallRequest, number: int, step: int, approval: int | None
-) -> Flow[e.CallStarted | Elsewhere]:
+) -> Flow[e.CallStarted | ResultOfOtherRun]:
     """The intent is durable before the effect starts."""
     spec, session = request.spec, request.branch.session
     # After a long sleep of the machine: an intent without an attempt would be a call in doubt.
@@ -104,7 +104,7 @@ def record_intent(
         )
     except KeyTaken as taken:
         result = yield from _from_other_run(request, taken, step)
-        return Elsewhere(result)
+        return ResultOfOtherRun(result)
     return intent
 
 

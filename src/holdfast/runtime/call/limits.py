@@ -17,7 +17,7 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, StoreError
 from holdfast.runtime.call.commit import park, wait_until
 from holdfast.runtime.call.gate import gate_again
-from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Pause
+from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Sleep
 from holdfast.runtime.log.branches import Inside
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
@@ -51,7 +51,7 @@ def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
 
     def take_seat() -> bool:
         return session.store.limits.take_seat(
-            spec.name, holder, run_id=session.run_id, epoch=session.epoch, most=most
+            spec.name, holder, run_id=session.run_id, epoch=session.epoch, limit=most
         )
 
     while not (yield from _ask(request, take_seat)):
@@ -61,7 +61,7 @@ def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
             room = WaitingFor("room", spec.name, limit=most, until=now + wait_us)
             signal = suspended(session.run_id, room, wake_at=now + wait_us)
             yield from park(session, OpenWait(request.place, "timer", now + wait_us), signal)
-        yield Pause(session, pause * random.uniform(0.5, 1.0))  # noqa: S311
+        yield Sleep(session, pause * random.uniform(0.5, 1.0))  # noqa: S311
         session.check_lease()
         pause = min(pause * 2, SEAT_SECONDS[1])
 

@@ -18,7 +18,7 @@ from holdfast.core.match import is_same_call
 from holdfast.core.values import digest
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.declare.specs import CallSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit
@@ -33,7 +33,7 @@ Never: TypeAlias = Generator["Operation", Any, NoReturn]
 
 
 class Write(msgspec.Struct, eq=False):
-    """Make events durable; returns their batch. Refused if they were not written."""
+    """Make events durable; returns their batch. BatchRefused if they were not written."""
 
     session: Session
     commit: Commit
@@ -54,7 +54,14 @@ class Invoke(msgspec.Struct, eq=False):
     """For a tool with `tx`: its result and its receipt, to be committed with its writes."""
 
 
-class Pause(msgspec.Struct, eq=False):
+class Read(msgspec.Struct, eq=False):
+    """Read what others have written, to its end; off the event loop if there is one."""
+
+    session: Session
+    read: Callable[[], Any]
+
+
+class Sleep(msgspec.Struct, eq=False):
     """Wait here, in the process."""
 
     session: Session
@@ -107,7 +114,7 @@ class HandOver(msgspec.Struct, eq=False):
     turn: Turn | None
 
 
-Operation = Write | Invoke | Pause | Park | Begin | Replay | HandOver
+Operation = Write | Invoke | Read | Sleep | Park | Begin | Replay | HandOver
 
 
 class CodeRequest(msgspec.Struct, eq=False):
@@ -175,7 +182,7 @@ class CallRequest(CodeRequest):
         return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
-class Refused(Exception):
+class BatchRefused(Exception):
     """A batch was not written: which one, and why."""
 
     def __init__(self, batch: Batch, error: BaseException) -> None:

@@ -19,7 +19,7 @@ from holdfast.errors import Woken
 from holdfast.runtime.call.commit import commit, park
 from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, LookAgain, Never
 from holdfast.runtime.call.results import encoded, error_info, secrets_of
-from holdfast.runtime.declare.specs import Done
+from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
@@ -146,7 +146,7 @@ def ask_policy(
 
 
 def _refuse_if_resolved(place: Place, session: Session) -> None:
-    """A decision that came meanwhile holds: there is no doubt any longer."""
+    """A decision that came meanwhile holds: the doubt is resolved."""
     entry = session.log.entry(*place)
     if entry is not None and entry.resolved is not None:
         raise Woken(session.run_id)
@@ -155,7 +155,7 @@ def _refuse_if_resolved(place: Place, session: Session) -> None:
 def doubt(
     request: CallRequest, step: int, attempt: int, because: str, raised: ErrorInfo | None = None
 ) -> Never:
-    """Record that nobody knows, and wait for a person. Does not return."""
+    """Record that the outcome is unknown, and wait for a person. Does not return."""
     session, name = request.session, request.spec.name
     entry = session.log.entry(request.branch.path, request.index)
     if entry is not None and entry.doubted is not None:

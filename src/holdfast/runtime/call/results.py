@@ -14,8 +14,9 @@ from msgspec import Raw
 from holdfast.core import events as e
 from holdfast.core import values
 from holdfast.core.effect import Effect
-from holdfast.core.events import ErrorInfo, Spent, Usage, Value
+from holdfast.core.events import ChildUsage, ErrorInfo, Usage, Value
 from holdfast.core.log import Blob, wrap
+from holdfast.core.values import REDACTED
 from holdfast.errors import (
     CallFailed,
     CallTimeout,
@@ -24,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.operations import CallRequest
 from holdfast.runtime.call.tracebacks import shortened, user_traceback
-from holdfast.runtime.declare.specs import REDACTED, secrets_in
+from holdfast.runtime.declare.secrets import secrets_in
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
 """A step's arguments are kept with its receipt up to this size; beyond, their digest is enough."""
@@ -42,7 +43,7 @@ def encoded(request: CallRequest, raw: Any) -> tuple[Any, Value, Sequence[Blob],
         if spec.redact or _KEPT_OUT in request.args:
             plain = values.lower(raw, typed=spec.result.typed)
             raw = _redacted(plain, spec.redact, _long_secrets(request))
-        data, result = spec.result.kept(raw)
+        data, result = spec.result.round_trip(raw)
     except NotStorable as error:
         return None, e.NULL, (), f"{error.reason} (at {error.path})"
     value, blob = wrap(data)
@@ -114,7 +115,7 @@ def failed_receipt(
     )
 
 
-def spent_by_child(request: CallRequest, step: int) -> Spent | None:
+def spent_by_child(request: CallRequest, step: int) -> ChildUsage | None:
     """What the child run of this call has used up; from here on its receipt says so."""
     return request.session.lineage.spent.pop(f"{request.session.run_id}~{step}", None)
 

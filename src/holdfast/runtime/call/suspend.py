@@ -11,8 +11,8 @@ from holdfast.core import events as e
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.requests import ambiguous
 from holdfast.errors import Suspend, Woken
-from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.operations import Flow
+from holdfast.runtime.call.commit import catch_up, commit
+from holdfast.runtime.call.operations import Flow, Read
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.waiting import WaitingFor
@@ -26,8 +26,8 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
     suspended in any case: if one of its waits is over, it is due at once.
     """
     while True:
-        session.catch_up()
-        ended = session.children.ended()
+        yield from catch_up(session)
+        ended: set[str] = yield Read(session, session.children.ended)
         if signal is None and _continues(session, tuple(ended)):
             return None
         why = signal or _first(session)
@@ -52,7 +52,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
         try:
             yield from commit(session, [event], change=change, recheck=_refuse)
         except Woken:
-            session.children.count_wake_ups()
+            yield Read(session, session.children.count_wake_ups)
         else:
             session.settled = True
             return why

@@ -78,7 +78,9 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return await asyncio.to_thread(fn, *args, **kwargs)
 
 
-def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awaitable[Any]]:
+def run_with_tasks(
+    fn: Callable[..., Awaitable[Any]], root: Branch
+) -> Callable[..., Awaitable[Any]]:
     """An async agent's function, over when the tasks that it started are."""
     import asyncio
 
@@ -91,7 +93,8 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
         # A task of its own, so that cancelling the run does not look like cancelling its caller.
         # Not made by the loop's factory: this is the agent's own line, not a branch.
         line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
-        lines.agent = agent = LineTask(line, context=contextvars.copy_context())
+        line.context = contextvars.copy_context()
+        lines.agent = agent = LineTask(line, context=line.context)
         line.task, line.branch, agent.line, agent.lines = agent, root, line, lines
         try:
             return await _supervised(session, lines)
@@ -99,7 +102,7 @@ def whole(fn: Callable[..., Awaitable[Any]], root: Branch) -> Callable[..., Awai
             if session.settled:  # the run is suspended: only its tasks are left
                 await lines.leaving.unwind(lines.suspension or Suspend("", ""))
                 raise
-            session.torn = True
+            session.is_unwinding = True
             stopped = session.stopped
             is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
             # A run that is cancelled or overdue is waiting for no call; one that is paused does.
@@ -123,7 +126,7 @@ async def _supervised(session: Session, lines: Lines) -> Any:
         agent = lines.agent
         if agent is None or agent.done() or session.settled:
             raise
-        session.torn = True
+        session.is_unwinding = True
         agent.cancel()
         await asyncio.wait((agent,))
         return agent.result()
@@ -149,6 +152,7 @@ class _BranchingFactory:
         forked = branch.fork()
         context.run(CURRENT.set, forked)
         line = lines.line(coro)
+        line.context = context
         made = self._task(loop, line, {**kwargs, "context": context})
         line.task, line.branch = made, forked
         if isinstance(made, LineTask):

@@ -2,7 +2,7 @@
 was lost, or the code stopped waiting.
 
 What the tool declares decides, as after a crash (`recover.py`): its check is asked, its key allows another attempt,
-or the run waits for a person. Which errors leave the outcome unknown is `core/lost_response.py`.
+or the run is suspended until a person decides. Which errors leave the outcome unknown is `core/lost_response.py`.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend
 from holdfast.runtime.call.cancelled import forks_above
-from holdfast.runtime.call.commit import commit
+from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
-from holdfast.runtime.call.operations import Begin, CodeRequest, CutOff, Flow, Park, Pause, Replay
+from holdfast.runtime.call.operations import Begin, CodeRequest, CutOff, Flow, Park, Replay, Sleep
 from holdfast.runtime.call.requests import Request
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
@@ -118,7 +118,7 @@ def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
     times = [entry.wait.until for entry in entries if entry.wait is not None]
     until = min((time for time in times if time is not None), default=None)
     while True:
-        session.catch_up()
+        yield from catch_up(session)
         gate(session)
         ends = session.end_waits(places)
         if ends is not None:
@@ -130,7 +130,7 @@ def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
                 wait = OpenWait(places[0], "request", until, len(places))
                 yield Park(session, wait, _suspended(request, until))
             else:
-                yield Pause(session, max(0, left) / MICROSECONDS)
+                yield Sleep(session, max(0, left) / MICROSECONDS)
         except CutOff as cut:
             yield from _give_up(session, places, entries)
             raise cut.cancelled from None

@@ -42,7 +42,7 @@ def annotations_of(fn: Callable[..., Any]) -> Annotations:
                 f"{written if isinstance(written, str) else repr(written)!r}: {error}"
             )
     if any(map(_needs_pydantic, found.values())):
-        with contextlib.suppress(ImportError):  # then the codec says what is missing
+        with contextlib.suppress(ImportError):  # then the codec reports what is missing
             importlib.import_module("pydantic")
     return Annotations(found, unresolved)
 
@@ -82,7 +82,7 @@ def _needs_pydantic(declared: Any) -> bool:
 
 
 def description(declared: Any) -> str:
-    """What `Annotated` metadata says of a parameter: a text, a `Doc`, or a description in `Meta` or `Field`."""
+    """The description of a parameter in its `Annotated` metadata: a text, a `Doc`, or a description in `Meta` or `Field`."""
     if typing.get_origin(declared) is not typing.Annotated:
         return ""
     return next(filter(None, map(_text, declared.__metadata__)), "")

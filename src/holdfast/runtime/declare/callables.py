@@ -1,6 +1,6 @@
 """What can be declared: functions, methods, partials and callable objects, each as a function with a name.
 
-What cannot be (a class, a generator, something below `@classmethod`) is refused where it is declared, with the reason.
+Anything else (a class, a generator, something under `@classmethod`) is refused where it is declared, with the reason.
 """
 
 from __future__ import annotations

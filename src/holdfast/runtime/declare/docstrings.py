@@ -1,4 +1,4 @@
-"""What a docstring says of a function, and of each of its parameters (Google, NumPy or Sphinx style)."""
+"""What a docstring says about a function, and about each of its parameters (Google, NumPy or Sphinx style)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Section:
 
 
 def docstring_parts(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring's own text, and what it says of each parameter (Google, NumPy or Sphinx style)."""
+    """A docstring's own text, and what it says about each parameter (Google, NumPy or Sphinx style)."""
     first, *others = _sections(doc.splitlines())
     said: dict[str, str] = {}
     for section in others:

@@ -15,8 +15,9 @@ import msgspec
 from holdfast.core import values
 from holdfast.core.params import NoDefault, Parameter
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.docstrings import docstring_parts
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec
 
 
 def json_schema_of(
@@ -42,7 +43,7 @@ def json_schema_of(
 
 
 def description_of(spec: AgentSpec | CallSpec) -> str:
-    """What the function's docstring says of it, without its parameters."""
+    """The description in the function's docstring, without its parameters."""
     return docstring_parts(inspect.getdoc(spec.fn) or "")[0]
 
 
@@ -79,7 +80,11 @@ def _exact_schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any],
         made, defs = msgspec.json.schema_components(
             plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
         )
-    except (TypeError, NotImplementedError, NameError) as error:  # msgspec's ways to say no
+    except (
+        TypeError,
+        NotImplementedError,
+        NameError,
+    ) as error:  # how msgspec reports a type that it cannot describe
         raise InvalidInput(
             f"{what} has a parameter that JSON Schema cannot describe: {error}"
         ) from None

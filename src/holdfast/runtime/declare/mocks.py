@@ -3,13 +3,13 @@
     MOCKS = {
         "send_email": {"returns": {"message_id": "m-1"}},
         "draft":      {"sequence": ["a first draft", {"error": "the model is busy"}, "a second draft"]},
-        "look_up":    {"when": [{"with": {"name": "sam"}, "returns": 7}], "error": "nobody by that name"},
+        "look_up":    {"when": [{"with": {"name": "sam"}, "returns": 7}], "error": "unknown name"},
         "charge":     {"raises": TimeoutError("no answer")},
         "now_in":     lambda city: f"noon in {city}",
     }
 
-A mock says only what comes back. That a call is recorded before it begins, retried, approved and
-recorded when it ends is the real runtime's doing; see `testing/sandbox.py` and `dry_fork.py` for how a mock gets in there.
+A mock only defines the answer. The real runtime records the call before it starts and when it ends, retries it and
+asks for approvals; see `testing/sandbox.py` and `dry_fork.py` for how a mock is installed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from msgspec import Struct
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.declare.params import HIDDEN
-from holdfast.runtime.declare.specs import Done
 
 ANSWERS: Final = ("returns", "error", "raises")
 KEYS: Final = (*ANSWERS, "sequence", "when")
@@ -74,7 +74,7 @@ def mocks_of(given: Mapping[str, Any], what: str = "MOCKS") -> dict[str, Mock]:
 
 
 def mock_of(name: str, given: Any) -> Mock:
-    """One mock: a function with the tool's parameters, or a dict that says what comes back."""
+    """One mock: a function with the tool's parameters, or a dict that defines the answer."""
     if callable(given):
         return _Function(given)
     if not isinstance(given, Mapping):
@@ -223,7 +223,7 @@ def mocked_body(
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         import asyncio
 
-        await asyncio.sleep(0)  # where a real one would give way to other tasks
+        await asyncio.sleep(0)  # where a real one would let other tasks run
         return called(*args, **kwargs)
 
     return awaited if is_async else called

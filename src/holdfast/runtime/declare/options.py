@@ -1,39 +1,74 @@
 """The options of `@agent`, `@loop`, `@step` and `@tool`: each is checked where it is declared.
 
-So a slip (a text where a list belongs, a number in quotes) is an error on the line where it stands, and not
-in a run that came that far; a secret whose name was written in another way than `redact` wants is not kept.
-Not here: what the options mean (`specs.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
+So a mistake (a text where a list belongs, a number in quotes) is an error on the line that makes it, and not in a run
+that is far along; and no secret is recorded because `redact` was given in another form.
+Not here: what the options mean (`call_spec.py`, `agent_spec.py`), and what `Retry`, `Budget` and `Rate` hold (`core/policy.py`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from holdfast.core import values
 from holdfast.core.effect import Effect
+from holdfast.core.parts import text
 from holdfast.core.policy import EXEMPTIONS, RISKS, Budget, Rate, Retry, microseconds
-from holdfast.errors import InvalidInput
+from holdfast.core.values import Codec
+from holdfast.errors import InvalidInput, NotStorable
 
 ON_DOUBT: Final = ("wait", "retry", "fail")
 _CALL: Final = ("name", "timeout", "retry", "redact", "version", "rate", "max_running", "schema")
 STEP: Final = (*_CALL, "outside")
 TOOL: Final = ("risk", *_CALL, "check", "undo", "key_ttl", "on_doubt", "unsure_on")
 AGENT: Final = (
-    "name", "stages", "state", "deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
-    "max_running", "checkpoint", "redact", "exempt", "schema",
-)  # fmt: skip
+    "name",
+    "stages",
+    "state",
+    "deadline",
+    "budget",
+    "approve",
+    "approval_ttl",
+    "on_failure",
+    "version",
+    "continues",
+    "max_running",
+    "checkpoint",
+    "redact",
+    "exempt",
+    "schema",
+)
 
 
 def check_known(where: str, options: Iterable[str], known: tuple[str, ...]) -> None:
-    """InvalidInput for an option that there is not."""
+    """InvalidInput for an unknown option."""
     for option in options:
         if option not in known:
             raise InvalidInput(f"{where} has no option {option}=; it takes {', '.join(known)}")
 
 
+def name_of(fn: Callable[..., Any], options: dict[str, Any]) -> str:
+    """The name of what is declared. It is recorded in every log, so it must be text, or it could not be read."""
+    name = text(options.pop("name", None) or fn.__name__, f"name= of {fn.__name__}")
+    if not name.strip():
+        raise InvalidInput(f"name= of {fn.__name__} must not be blank")
+    if "version" in options:
+        options["version"] = text(options["version"], f"version= of {name}")
+    return name
+
+
+def result_codec(declared: Any, name: str) -> Codec:
+    """How results are encoded. A type that cannot be stored is refused now, and not after the effect."""
+    try:
+        values.check_storable(declared)
+        return Codec(declared)
+    except NotStorable as error:
+        raise error.of(f"the result of {name}") from None
+
+
 def check_call(name: str, options: Mapping[str, Any]) -> None:
-    """What steps and tools are declared with, but for their names and versions."""
+    """Check the options of steps and tools, except names and versions."""
     check_seconds(name, options, "timeout", "key_ttl")
     if options.get("timeout") == 0:
         raise InvalidInput(f"timeout of {name} must be more than 0; omit it for no limit")
@@ -68,7 +103,7 @@ def unsure_on(name: str, given: object, effect: Effect) -> tuple[type[BaseExcept
 
 
 def check_agent(name: str, options: Mapping[str, Any]) -> None:
-    """What agents and loops are declared with, but for what is a list of texts."""
+    """Check the options of agents and loops, except lists of texts."""
     check_seconds(name, options, "deadline", "approval_ttl")
     check_max_running(name, options.get("max_running"))
     _check_kind(f"agent {name}", options, "budget", Budget, "Budget(max_steps=100)")
@@ -79,16 +114,20 @@ def check_agent(name: str, options: Mapping[str, Any]) -> None:
 
 
 def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
-    """InvalidInput for a span of time that is none."""
+    """InvalidInput for what is not a number of seconds."""
     for option in which:
         if options.get(option) is not None:
             microseconds(options[option], f"{option} of {name}")
 
 
-def check_max_running(name: str, most: object) -> None:
+def check_max_running(name: str, limit: object) -> None:
     """InvalidInput if this is not a number of things that may be in progress at once."""
-    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most > 0):
-        raise InvalidInput(f"{name}: max_running must be a whole number of 1 or more, not {most!r}")
+    if limit is not None and not (
+        isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
+    ):
+        raise InvalidInput(
+            f"{name}: max_running must be a whole number of 1 or more, not {limit!r}"
+        )
 
 
 def _check_kind(
@@ -102,7 +141,7 @@ def _check_kind(
 
 
 def risks(where: str, given: object) -> tuple[str, ...]:
-    """The risks that need a person's yes."""
+    """The risks that need the approval of a person."""
     found = names(where, "approve", given, "risks", "external_action")
     for risk in found:
         if risk not in RISKS:
@@ -119,18 +158,18 @@ def exemptions(where: str, given: object) -> frozenset[str]:
     return frozenset(found)
 
 
-def names(where: str, option: str, given: object, of: str, example: str) -> tuple[str, ...]:
+def names(where: str, option: str, given: object, items: str, example: str) -> tuple[str, ...]:
     """A list of texts, or InvalidInput that says what to write."""
     if isinstance(given, str):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {of}; write {option}=({given!r},), not {option}={given!r}"
+            f"{where}: {option} takes a list of {items}; write {option}=({given!r},), not {option}={given!r}"
         )
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {of}, for example {option}=({example!r},), not {given!r}"
+            f"{where}: {option} takes a list of {items}, for example {option}=({example!r},), not {given!r}"
         )
     found = tuple(given)
     for one in found:
         if not isinstance(one, str):
-            raise InvalidInput(f"{where}: {option} takes a list of {of} (texts), not {one!r}")
+            raise InvalidInput(f"{where}: {option} takes a list of {items} (texts), not {one!r}")
     return found

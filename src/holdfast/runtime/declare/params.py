@@ -51,8 +51,8 @@ class Params(Struct, frozen=True):
     """Annotations that could not be resolved, and why."""
 
     @classmethod
-    def of(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
-        """Those of a function's signature."""
+    def from_function(cls, fn: Callable[..., Any], *, skip_first: bool = False) -> Params:
+        """The parameters of a function's signature."""
         signature = inspect.signature(fn)
         parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
         signature = signature.replace(parameters=parameters)
@@ -84,8 +84,8 @@ class Params(Struct, frozen=True):
         )
 
     @classmethod
-    def declared(cls, schema: object, fn: Callable[..., Any]) -> Params:
-        """Those of a `ParamSchema` or a JSON Schema. The function is called with them by name; if its own
+    def from_schema(cls, schema: object, fn: Callable[..., Any]) -> Params:
+        """The parameters that a `ParamSchema` or a JSON Schema declares. The function is called with them by name; if its own
         signature has a hidden parameter, that is filled too."""
         if isinstance(schema, Mapping):
             schema = ParamSchema.from_json_schema(schema)
@@ -120,7 +120,7 @@ class Params(Struct, frozen=True):
         )
 
     def check_declared(self, name: str) -> None:
-        """InvalidInput for an annotation that says nothing here, and for a constraint in the wrong place."""
+        """InvalidInput for an annotation that has no effect here, and for a constraint in the wrong place."""
         wrong = misplaced(self.signature.parameters.values()) if self.signature is not None else ""
         if wrong:
             raise InvalidInput(
@@ -238,7 +238,7 @@ def _constrained(parameters: Iterable[Parameter]) -> tuple[str, ...]:
 
 
 def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Hidden parameters may are before others that have no default; make them keyword-only."""
+    """Hidden parameters may come before others that have no default; make them keyword-only."""
     found = list(parameters)
     return [p for p in found if p.name not in HIDDEN] + [
         p.replace(kind=p.KEYWORD_ONLY) for p in found if p.name in HIDDEN

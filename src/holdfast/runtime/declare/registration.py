@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from holdfast.core.policy import microseconds
 from holdfast.core.registration import Registration
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.json_schema import description_of, json_schema_of
-from holdfast.runtime.declare.specs import AgentSpec
 from holdfast.store.base import RegisteredAgent, Store
 
 
@@ -23,7 +23,7 @@ def register(store: Store, specs: Iterable[AgentSpec]) -> None:
 
 
 def registration_of(spec: AgentSpec) -> Registration:
-    """What another process must know of an agent to start a run of it."""
+    """What another process needs to know about an agent to start a run of it."""
     deadline = None if spec.deadline is None else microseconds(spec.deadline, "deadline")
     return Registration(
         name=spec.name,

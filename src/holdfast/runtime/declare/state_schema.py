@@ -37,7 +37,7 @@ class Field(Struct, frozen=True):
 
 
 def fields_of(model: Any) -> dict[str, Field]:
-    """The fields of a model, or InvalidInput for what is none."""
+    """The fields of a model, or InvalidInput for anything else."""
     if model is None:
         return {}
     if values.is_pydantic_model(model):

@@ -1,4 +1,4 @@
-"""An async step that plain code calls and does not await is not executed. That must not pass for done.
+"""An async step that plain code calls and does not await is not executed. That must not be mistaken for success.
 
 While a sync agent runs, the coroutines that its calls make are remembered; one that was never started when the agent
 returns, or when it fails because of it, is an error that says what to do.
@@ -50,7 +50,7 @@ def checked(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _forgotten(made: _Made) -> InvalidInput | None:
     names = [name for name, coroutine in made if _is_new(coroutine)]
     for _, coroutine in made:
-        coroutine.close()  # else Python warns of it
+        coroutine.close()  # else Python warns about it
     if not names:
         return None
     return InvalidInput(

@@ -18,13 +18,14 @@ from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.execute import find_signal, run_body
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.describe import place_name
+from holdfast.runtime.log.describe import place_name, recorded_text
 from holdfast.runtime.log.lineage import govern
-from holdfast.runtime.log.session import Session, Setting
+from holdfast.runtime.log.session import RunConfig, Session
 from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:
-    from holdfast.runtime.declare.specs import AgentSpec, CallSpec
+    from holdfast.runtime.declare.agent_spec import AgentSpec
+    from holdfast.runtime.declare.call_spec import CallSpec
 
 
 class Replayed(Struct, frozen=True):
@@ -57,9 +58,13 @@ def calls_by_replay(store: Store, row: RunRow, spec: AgentSpec) -> dict[str, Cal
 
 def _session(store: Store, row: RunRow, spec: AgentSpec) -> Session:
     session = Session(
-        store, row, worker="replay",
-        setting=Setting(stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child),
-    )  # fmt: skip
+        store,
+        row,
+        worker="replay",
+        config=RunConfig(
+            stages=spec.stages, model=spec.state, run_child=_no_child, undo_of_child=_no_child
+        ),
+    )
     session.journal.keep_past = True
     session.only_replay = EndOfLog(f"run {row.id!r}: the log ends here")
     session.log.load()
@@ -132,7 +137,7 @@ def _stopped(session: Session, steps: int, signal: BaseException | None) -> Repl
 def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:
     """The code ends before all that is recorded has been asked for."""
     (branch, index), entry = left
-    recorded = f"a call of {entry.name}"
+    recorded = recorded_text(entry, session.unwrap)
     return Diverged(
         session.run_id, place_name(branch, index), recorded, attempted, place=(branch, index)
     )

@@ -1,6 +1,6 @@
 """Run an agent's code against its log, and resolve the run however the code ends.
 
-The same idea as the call flow, one floor up: a generator of effects. The code may return, fail, wait,
+The same idea as the call flow, one layer up: a generator of effects. The code may return, fail, wait,
 be stopped (deadline, budget, cancellation) or lose the right to continue; each is one event and one new
 status, committed together with the end of the lease.
 """
@@ -18,15 +18,11 @@ from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.log import Blob, root_of
 from holdfast.errors import (
     Abandon,
-    BudgetExceeded,
     CallFailed,
-    DeadlineExceeded,
     Diverged,
     HoldfastError,
-    IterationsExceeded,
     NotFound,
     NotStorable,
-    RunCancelled,
     RunFailed,
     RunWaiting,
     Signal,
@@ -39,10 +35,12 @@ from holdfast.runtime.call.gate import cancellation, gate, is_overdue
 from holdfast.runtime.call.operations import Flow, Invoke
 from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
-from holdfast.runtime.call.task_factory import whole
-from holdfast.runtime.declare.specs import AgentSpec
-from holdfast.runtime.exec.undo import compensate, learn_names
+from holdfast.runtime.call.task_factory import run_with_tasks
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.exec.result import cancelled_error, outcome_error
+from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.describe import recorded_text
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.store.cancel import REASONS
@@ -91,7 +89,7 @@ def run_body(
 def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:
     """The agent's function, to be called with the run and its input by name."""
     fn = spec.params.by_name(spec.fn)
-    return whole(fn, root) if spec.is_async else fn
+    return run_with_tasks(fn, root) if spec.is_async else fn
 
 
 def find_signal(error: BaseException) -> Signal | None:
@@ -111,7 +109,7 @@ def _check_all_asked(session: Session) -> None:
 
 def _check_main_asked(session: Session, error: Exception) -> None:
     """The code has failed: if it had come further before, it is not the same code (or not the same
-    surroundings), and its failure is not the run's. Other branches may have been cut off by it."""
+    surroundings), and its failure is not the run's. Other branches may have been cancelled by it."""
     session.log.read_all()
     left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
     _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
@@ -120,14 +118,15 @@ def _check_main_asked(session: Session, error: Exception) -> None:
 def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
     if left:
         (branch, index), entry = left[0]
-        raise session.diverged((branch, index), f"a call of {entry.name}", attempted)
+        recorded = recorded_text(entry, session.unwrap)
+        raise session.diverged((branch, index), recorded, attempted)
 
 
 def gate_end(session: Session) -> None:
     """A run that was cancelled while its last step ran, or whose deadline has passed, is not completed.
 
     Asked before its end is written, and again if that is refused because the log has grown meanwhile:
-    so nothing has to be read to know that nobody wrote.
+    so nothing has to be read to know that no other process wrote.
     """
     if (
         session.journal.life.cancel is not None
@@ -209,8 +208,8 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
     if spec.on_failure == "undo" or journal.life.is_undone:
         yield from _undo(session, spec, signal)
     if signal.reason == "cancelled" or journal.life.undo is not None:
-        asked = journal.life.undo or journal.life.cancel
-        by, why = (asked.by, asked.why) if asked else ("", "")
+        request = journal.life.undo or journal.life.cancel
+        by, why = (request.by, request.why) if request else ("", "")
         if journal.life.undo is not None:
             why = "undone" + (f": {why}" if why else "")
         yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
@@ -225,7 +224,7 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
 def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow[None]:
     """Undo what the run did, also calls that its code did not come to in this process."""
     session.waits.clear()
-    learn_names(session, spec.fn)
+    register_names(session, spec.fn)
     because = None
     if signal is not None and signal.reason in REASONS and not session.journal.life.is_undone:
         because = e.UndoStarted(signal.reason, signal.message)
@@ -234,36 +233,18 @@ def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow
 
 def _end_children(session: Session, signal: Stop) -> Flow[None]:
     """Before a run is cancelled, or fails by a limit, its open children end for the same reason."""
-    end_children = session.setting.end_children
+    end_children = session.config.end_children
     if end_children is None:
         return
-    asked = session.journal.life.cancel
-    if asked is None or signal.reason in REASONS:
-        asked = e.CancelRequested(why=signal.message, reason=signal.reason)
+    request = session.journal.life.cancel
+    if request is None or signal.reason in REASONS:
+        request = e.CancelRequested(why=signal.message, reason=signal.reason)
     inside = Inside("end_children", Effect.CHILD, session.run_id)
-    args = (session.run_id, asked)
+    args = (session.run_id, request)
     try:
         yield Invoke(session, end_children, {}, inside, False, args=args)
     except StoreError as error:
         raise Abandon(error) from error
-
-
-def cancelled_error(run_id: str, by: str, why: str) -> RunCancelled:
-    """The exception for a run that was cancelled, and by whom."""
-    said = "cancelled" + (f" by {by}" if by else "") + (f": {why}" if why else "")
-    return RunCancelled(run_id, "cancelled", said, reason="cancelled")
-
-
-def outcome_error(
-    run_id: str, reason: str, error_type: str, message: str, root: str = ""
-) -> RunFailed:
-    """The exception for a run that ended without a result."""
-    kind = {
-        "deadline": DeadlineExceeded,
-        "budget": BudgetExceeded,
-        "iterations": IterationsExceeded,
-    }
-    return kind.get(reason, RunFailed)(run_id, error_type, message, reason=reason, root=root)
 
 
 def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:
@@ -273,11 +254,11 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:
         waiting = WaitingFor("person", reason=str(cause))
         if isinstance(cause, Diverged):
             waiting = waiting_for_code(cause)
-        says = phrase(waiting)
-        change = RowChange("waiting", None, says)
+        waiting_for = phrase(waiting)
+        change = RowChange("waiting", None, waiting_for)
         how = how_to_continue(session.run_id, [waiting])
         event = e.RunSuspended(
-            waiting_for=says, how=how, diverged=_both_sides(cause), waits=(waiting,)
+            waiting_for=waiting_for, how=how, diverged=_both_sides(cause), waits=(waiting,)
         )
         session.discard_notes()
         yield from commit(session, [event], change=change)

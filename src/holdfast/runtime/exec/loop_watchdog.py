@@ -4,7 +4,7 @@ Nothing is lost by it (`lease.py` has its own thread), but no other run on that 
 the reason would be invisible. A loop is asked now and then to call back; while it does not, the thread that it
 runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
 
-Not here: who looks, and when (`watcher.py`).
+Not here: who looks, and when (`cancel_watcher.py`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from holdfast.runtime.call import drivers
-from holdfast.runtime.call.operations import CallRequest, Invoke
-from holdfast.runtime.log.branches import Branch, Inside
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.clock import elapsed
 
 if TYPE_CHECKING:
     import asyncio
 
+    from holdfast.runtime.lines.line import Line
     from holdfast.runtime.lines.lines import Lines
 
 STALLED_SHARE: Final = 1 / 3
@@ -33,9 +32,6 @@ itself would have missed to do so."""
 
 _log: Final = logging.getLogger("holdfast.stall")
 
-_CALLING: Final = (drivers.__name__,)
-"""Where the bodies of steps and tools are called."""
-
 
 class _Question:
     """Are you there? A loop that is answers as soon as what it is doing lets it."""
@@ -43,13 +39,13 @@ class _Question:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.asked_at = elapsed()
         self.answered = False
-        self.told = False
+        self.warned = False
         with contextlib.suppress(RuntimeError):  # it is closed, and its runs are as good as removed
             loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         self.answered = True
-        if self.told:
+        if self.warned:
             seconds = elapsed() - self.asked_at
             extra = {"blocked_seconds": seconds}
             _log.warning("the event loop continues after %.3g s", seconds, extra=extra)
@@ -59,7 +55,7 @@ class Stalls:
     """Which loops answer. Used by one thread."""
 
     def __init__(self, lease_seconds: float) -> None:
-        self._most_seconds = lease_seconds * STALLED_SHARE
+        self._max_seconds = lease_seconds * STALLED_SHARE
         self._questions: dict[asyncio.AbstractEventLoop, _Question] = {}
 
     def look(self, roots: Collection[Branch]) -> None:
@@ -71,15 +67,15 @@ class Stalls:
         for loop in [loop for loop in self._questions if loop not in by_loop]:
             del self._questions[loop]
         for loop, here in by_loop.items():
-            asked = self._questions.get(loop)
-            if asked is None or asked.answered:
+            question = self._questions.get(loop)
+            if question is None or question.answered:
                 self._questions[loop] = _Question(loop)
-            elif not asked.told and elapsed() - asked.asked_at > self._most_seconds:
-                asked.told = True
-                _warn(asked, here)
+            elif not question.warned and elapsed() - question.asked_at > self._max_seconds:
+                question.warned = True
+                _warn(question, here)
 
 
-def _warn(asked: _Question, roots: Collection[Branch]) -> None:
+def _warn(question: _Question, roots: Collection[Branch]) -> None:
     """What is in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
     import asyncio
@@ -88,38 +84,35 @@ def _warn(asked: _Question, roots: Collection[Branch]) -> None:
     frame = sys._current_frames().get(lines.thread)
     task = asyncio.current_task(lines.loop)
     run_id = next((root.session.run_id for root in roots if _is_of(task, root.session.lines)), "")
-    call, within = _call_under_way(frame)
-    seconds = elapsed() - asked.asked_at
+    call, within = _call_under_way(task)
+    seconds = elapsed() - question.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
     _log.warning(
         "the event loop has been blocked for %.3g s by %s of run %s%s. Runs affected: %d; "
         "await slow work, or run it in a thread (asyncio.to_thread in an async step)",
-        seconds, call or "code", within or run_id or "(unknown)", where, len(roots) - 1,
-        extra={"run_id": within or run_id, "call": call, "blocked_seconds": seconds,
-               "stack": "" if frame is None else "".join(traceback.format_stack(frame))},
-    )  # fmt: skip
+        seconds,
+        call or "code",
+        within or run_id or "(unknown)",
+        where,
+        len(roots) - 1,
+        extra={
+            "run_id": within or run_id,
+            "call": call,
+            "blocked_seconds": seconds,
+            "stack": "" if frame is None else "".join(traceback.format_stack(frame)),
+        },
+    )
 
 
 def _is_of(task: asyncio.Task[object] | None, lines: Lines | None) -> bool:
     return lines is not None and task is not None and lines.owns(task)
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _call_under_way(frame: FrameType | None) -> tuple[str, str]:
-    """The innermost step or tool whose body is being executed there, and its run."""
-    for one in _frames(frame):
-        if one.f_globals.get("__name__") in _CALLING:
-            for value in list(one.f_locals.values()):
-                if isinstance(value, CallRequest):
-                    return value.spec.name, value.session.run_id
-                if isinstance(value, Invoke) and isinstance(value.where, Inside):
-                    return value.where.name, value.session.run_id
-    return "", ""
+def _call_under_way(task: asyncio.Task[object] | None) -> tuple[str, str]:
+    """The step or tool whose body this task is executing, and its run."""
+    line: Line | None = getattr(task, "line", None)
+    here = None if line is None or line.context is None else line.context.get(CURRENT)
+    return (here.name, here.run_id) if isinstance(here, Inside) else ("", "")
 
 
 def _place(frame: FrameType) -> str:

@@ -1,6 +1,6 @@
-"""What is checked before a run is continued with: its status, its age, the version of its code.
+"""What is checked before a run is resumed: its status, its age, the version of its code.
 
-Each check that fails says which it was and how to override it. The chain of the log is not checked here but
+Each check that fails reports which it was and how to override it. The chain of the log is not checked here but
 where the log is read, and cannot be overridden.
 
 A run's age counts from when it was last heard of: written to, woken, or due by itself (a timer is not late
@@ -16,7 +16,7 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import InvalidInput, NotResumable, Remedy
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
 from holdfast.store.process import is_held
 
@@ -32,9 +32,9 @@ def check(
     *,
     reopens: bool = False,
 ) -> None:
-    """Whether a run, whose row was not claimed yet, may be continued with; else NotResumable.
+    """Whether a run, whose row was not claimed yet, may be resumed; else NotResumable.
 
-    `reopens` says that a failed one will be, so that it is checked too; otherwise its failure is told.
+    `reopens` says that a failed one will be, so that it is checked too; otherwise its failure is reported.
     """
     if isinstance(override, str) or not isinstance(override, Sequence):
         raise InvalidInput(
@@ -47,7 +47,7 @@ def check(
         )
     ended = row.status in TERMINAL_STATUSES and not (reopens and row.status == "failed")
     if ended or is_held(row, store.now()):
-        return  # then its end is told, or who is executing it
+        return  # then its end is reported, or which process executes it
     if "age" not in override and row.epoch > 0:
         _check_age(store, row.id, spec, [row.updated_at, row.due_at])
     versions = (spec.version, *spec.continues)
@@ -60,13 +60,11 @@ def check(
 def check_claimed(
     store: Store, row: RunRow, spec: AgentSpec, due_at: Iterable[int | None] = ()
 ) -> None:
-    """The same for one that a worker has claimed: only of a status and version that it may continue with.
+    """The same for one that a worker has claimed: only of a status and version that it may resume.
 
     A claim overwrites when the row was last written, but the log has it. `due_at` is when the run's time
     is up, whatever it is waiting for.
     """
-    if spec.checkpoint.max_age_us is None or row.epoch <= 1:
-        return
     last = store.read(row.id, after=store.head(row.id) - 1, limit=1)[0]
     event = log.read_event(row.id, last)
     wake_at = event.wake_at if isinstance(event, e.RunSuspended) else None

@@ -1,6 +1,6 @@
 """Schedules: define them, and create the runs that are due. One run for each time, with any number of workers.
 
-A run's id is made of the schedule's id and the time it stands for, so that two workers that see the same
+A run's id is made of the schedule's id and the time it is for, so that two workers that see the same
 time due create the same run; a worker that dies between creating a run and advancing its schedule leaves
 nothing that the next one would do twice.
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 from holdfast.core import cron, values
 from holdfast.core.log import check_run_id
 from holdfast.errors import HoldfastError, InputConflict, InvalidInput, StoreError
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.engine import Engine
 from holdfast.store.base import MICROSECONDS, Schedule, Store
 from holdfast.store.checks import check_priority
@@ -74,9 +74,16 @@ def define(
     data, _ = spec.encode_input((), input)
     now = store.now()
     made = Schedule(
-        schedule_id, spec.name, " ".join(expression.split()), zone, data, check_priority(priority),
-        catch_up, now, cron.next_after(parsed, where, now),
-    )  # fmt: skip
+        schedule_id,
+        spec.name,
+        " ".join(expression.split()),
+        zone,
+        data,
+        check_priority(priority),
+        catch_up,
+        now,
+        cron.next_after(parsed, where, now),
+    )
     for found in store.schedules.all():
         if found.id == made.id and found[1:7] == made[1:7]:
             return found
@@ -92,7 +99,7 @@ def fire_due(engine: Engine, agents: Mapping[str, AgentSpec]) -> int:
             created += _fire(engine, agents[schedule.agent], schedule)
         except StoreError:
             raise
-        except HoldfastError as error:  # one that cannot be read must not hold up the others
+        except HoldfastError as error:  # one that cannot be read must not delay the others
             _log.warning("schedule %s: %s", schedule.id, error)
     return created
 
@@ -105,12 +112,12 @@ def _fire(engine: Engine, spec: AgentSpec, schedule: Schedule) -> int:
     given = values.decode(schedule.input)
     for at in due:
         try:
-            engine.create(
-                spec, run_id_for(schedule.id, at), given, claim=False, priority=schedule.priority
-            )
+            run_id = run_id_for(schedule.id, at)
+            new = engine.claims.create(spec, run_id, given, claim=False, priority=schedule.priority)
+            new.wait()
             created += 1
-        except InputConflict as taken:
-            _log.warning("schedule %s: %s", schedule.id, taken)
+        except InputConflict as conflict:
+            _log.warning("schedule %s: %s", schedule.id, conflict)
     last_at = due[-1] if due else schedule.last_at or schedule.next_at
     engine.store.schedules.advance(schedule, next_at=next_at, last_at=last_at)
     return created

@@ -1,10 +1,10 @@
 """Threads for blocking calls that are awaited: as many as there are calls at the moment.
 
 The default executor of an event loop has a fixed number of threads (6 on two cores), which the whole process shares. A few
-agents or waits in it would hold up everything else that is awaited, the user's own code too. Here a call never waits
+agents or waits in it would delay everything else that is awaited, the user's own code too. Here a call never waits
 for another one: an idle thread takes it, or a new one. Threads that are idle for a while end.
 
-They are daemons: a call that never returns must not keep a process alive that was told to end.
+They are daemons: a call that never returns must not keep a process alive that is to end.
 """
 
 from __future__ import annotations
@@ -81,3 +81,40 @@ def in_thread(threads: Executor | None, fn: Callable[[], T]) -> asyncio.Future[T
 
     context: Any = contextvars.copy_context()
     return asyncio.get_running_loop().run_in_executor(threads, partial(context.run, fn))
+
+
+async def uninterrupted(
+    fn: Callable[[], T],
+    dispose: Callable[[T], Any] | None = None,
+    *,
+    threads: Executor | None = None,
+) -> T:
+    """Call `fn` in a thread; its result. If the caller is cancelled, `fn` still runs to its end, and
+    `dispose` is called with what it returned, in a thread too, before CancelledError is raised.
+
+    A task may be cancelled at any await (a client disconnects). If `fn` has claimed a run or opened a session by then,
+    no other code could release it.
+    """
+    import asyncio
+
+    work = in_thread(threads, fn)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await until_done(work)
+        if work.exception() is None and dispose is not None:
+            disposal = in_thread(threads, partial(dispose, work.result()))
+            await until_done(disposal)
+            disposal.exception()  # read: it is not worth more than the cancellation
+        raise
+
+
+async def until_done(work: asyncio.Future[Any]) -> None:
+    """Wait for it, however often the caller is cancelled."""
+    import asyncio
+
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            continue

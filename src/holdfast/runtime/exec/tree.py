@@ -10,7 +10,8 @@ import time
 from typing import Final
 
 from holdfast.errors import HoldfastError, LeaseLost, NoSuchRun, NotResumable, StoreError
-from holdfast.runtime.exec.engine import Engine, Taken
+from holdfast.runtime.exec.claims import ClaimedRun
+from holdfast.runtime.exec.engine import Engine
 from holdfast.runtime.exec.resumable import check
 from holdfast.store.base import MICROSECONDS, TERMINAL_STATUSES, UNCLAIMABLE_STATUSES, RunRow
 from holdfast.store.cancel import children, open_children
@@ -29,7 +30,7 @@ class Tree:
         self._engine, self._store, self._root = engine, engine.store, root_id
         self._refused: dict[str, float] = {}
 
-    def next(self) -> Taken | RunRow | None:
+    def next(self) -> ClaimedRun | RunRow | None:
         """A descendant, claimed, to be executed now; or the root, if it has ended or is due. None if nothing
         came within a moment: ask again."""
         root = self._store.get(self._root)
@@ -42,21 +43,21 @@ class Tree:
             if row.id == root.id:
                 if self._is_due(row):
                     return row
-            elif self._may_execute(row) and (taken := self._claimed(row)) is not None:
-                return taken
+            elif self._may_execute(row) and (claimed := self._claim(row)) is not None:
+                return claimed
         self._wait(rows)
         return None
 
-    def rest(self) -> Taken | None:
+    def rest(self) -> ClaimedRun | None:
         """After the root has ended: a descendant that is due, claimed. The root's end has cancelled it, or the
         root did not wait for it, and perhaps no worker is there."""
         for row in reversed(self._descendants()):
-            if self._may_execute(row) and (taken := self._claimed(row)) is not None:
-                return taken
+            if self._may_execute(row) and (claimed := self._claim(row)) is not None:
+                return claimed
         return None
 
     def ended(self, error: HoldfastError) -> None:
-        """A descendant was executed and raised this. It is in its log; only a store that fails is told."""
+        """A descendant was executed and raised this. It is in its log; only the failure of a store is raised."""
         if isinstance(error, StoreError) and not isinstance(error, LeaseLost):
             raise error
 
@@ -84,17 +85,17 @@ class Tree:
         left_alone = time.monotonic() < self._refused.get(row.id, 0.0)
         return self._is_due(row) and row.agent in self._engine.agents and not left_alone
 
-    def _claimed(self, row: RunRow) -> Taken | None:
+    def _claim(self, row: RunRow) -> ClaimedRun | None:
         spec = self._engine.agents[row.agent]
         try:
             check(self._store, row, spec)
         except NotResumable:
-            taken = None
+            claimed = None
         else:
-            taken = self._engine.take_within_limits(row, spec)
-        if taken is None:
+            claimed = self._engine.claims.claim_within_limits(row, spec)
+        if claimed is None:
             self._refused[row.id] = time.monotonic() + REFUSED_SECONDS
-        return taken
+        return claimed
 
     def _wait(self, rows: list[RunRow]) -> None:
         """Until one of them has changed, is due, or a moment has passed."""
@@ -108,7 +109,7 @@ class Tree:
         def changed() -> bool:
             return any(_changed(row, self._store.get(run_id)) for run_id, row in seen.items())
 
-        self._store.wait_due([], timeout=seconds, or_when=changed)
+        self._store.wait_due([], timeout=seconds, stop_when=changed)
 
 
 def _changed(before: RunRow, now: RunRow | None) -> bool:

@@ -24,8 +24,10 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.flow import call
 from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import AgentSpec, CallSpec, spec_of
+from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
@@ -52,16 +54,16 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[N
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
     if done and because is not None:
         session.announce(because)
-    yield from _learn_calls(session, {c.name for c in done if not c.child})
+    yield from _register_calls(session, {c.name for c in done if not c.child})
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec, args = _undo_call(session, finished)
         yield from call(branch, spec, args, undoes=finished.step)
 
 
-def _learn_calls(session: Session, names: set[str]) -> Flow[None]:
-    """Know how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
+def _register_calls(session: Session, names: set[str]) -> Flow[None]:
+    """Find out how to undo these calls. A loop does not come back to earlier iterations: only a replay of them
     shows what was called there."""
-    calls_of = session.setting.calls_of
+    calls_of = session.config.calls_of
     if names <= session.specs.keys() or calls_of is None:
         return
     inside = Inside("replay", Effect.REPEATABLE, session.run_id)
@@ -86,8 +88,8 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
         needed = not ended or any(c.undoable and not c.undone for c in state.calls)
         if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
             return Act()
-        asked = e.UndoRequested(why="its parent is undone")
-        return Act([asked], RowChange("pending", store.now()))
+        request = e.UndoRequested(why="its parent is undone")
+        return Act([request], RowChange("pending", store.now()))
 
     with contextlib.suppress(NoSuchRun):
         act(store, run_id, decide, reads)
@@ -102,7 +104,7 @@ def _did_something(call: Call) -> bool:
 def _undo_call(session: Session, finished: Call) -> tuple[CallSpec, dict[str, Any]]:
     """The call that undoes another one, and its arguments."""
     if finished.child:
-        undo_of_child = session.setting.undo_of_child
+        undo_of_child = session.config.undo_of_child
         assert undo_of_child is not None
         undo = undo_of_child(finished.name)
         return _declared(finished.name, undo, risk="read"), {"child_id": finished.child}
@@ -131,7 +133,7 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
 
 def _declared(name: str, undo: Callable[..., Any], **options: Any) -> CallSpec:
     """A function that undoes a call, declared as a tool."""
-    params = Params.of(undo)
+    params = Params.from_function(undo)
     return CallSpec(
         name=f"undo {name}",
         fn=undo,
@@ -149,12 +151,12 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
     known = spec.decode_args(session.unwrap(finished.args))
     if finished.result is not None:
         known["result"] = decode(session.unwrap(finished.result))
-    wanted = Params.of(spec.undo).schema.parameters if spec.undo else ()
+    wanted = Params.from_function(spec.undo).schema.parameters if spec.undo else ()
     return {p.name: known[p.name] for p in wanted if p.name in known}
 
 
-def learn_names(session: Session, fn: Callable[..., Any]) -> None:
-    """Know the tools and agents that an agent's code can name: a call that it does not come to in this
+def register_names(session: Session, fn: Callable[..., Any]) -> None:
+    """Register the tools and agents that an agent's code can name: a call that it does not come to in this
     process can still be undone."""
     inner = inspect.unwrap(fn)
     names = dict(getattr(inner, "__globals__", {}))
@@ -165,4 +167,4 @@ def learn_names(session: Session, fn: Callable[..., Any]) -> None:
         if isinstance(spec, CallSpec):
             session.specs.setdefault(spec.name, spec)
         elif isinstance(spec, AgentSpec):
-            session.setting.agents.setdefault(spec.name, spec)
+            session.config.agents.setdefault(spec.name, spec)

@@ -1,15 +1,15 @@
-"""A worker: claim runs that are due, execute them, go on until told to stop.
+"""A worker: claim runs that are due and execute them, until it is stopped.
 
 Plain agents run in threads, async ones as tasks of one event loop; `concurrency` is how many runs are
 under way in all. What this worker may not run (an agent it does not know, a version it does not continue)
 is left for others and reported once.
 
-Told to stop, it claims no more and gives its runs back at their next boundary: the call under way ends and
-is recorded, and any worker goes on at once. What is still inside a call after `grace` seconds is given
-back all the same, as after a crash, but without the wait for its lease to end.
+When it is stopped, it claims no more and releases its runs at their next boundary: the call in progress ends and
+is recorded, and any worker may resume the run at once. A run that is still inside a call after `grace` seconds is
+released too, as after a crash, but other workers need not wait for its lease to expire.
 
-A store that fails for a moment is asked again; nothing is forgotten, because what is due is in the store. One that
-this process must not use any more ends the worker, so that whoever looks after it can start another.
+If the store fails for a moment, the worker retries; nothing is lost, because what is due is in the store. If this
+process must not use the store any more, the worker ends, so that its supervisor can start another.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from holdfast.errors import (
     StoreBroken,
     StoreError,
 )
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.registration import register
-from holdfast.runtime.declare.specs import AgentSpec
-from holdfast.runtime.exec.engine import Engine, Taken
+from holdfast.runtime.exec.claims import ClaimedRun
+from holdfast.runtime.exec.engine import Engine
 from holdfast.runtime.exec.schedules import fire_due
 from holdfast.runtime.log.clock import elapsed
 from holdfast.store.base import RunRow, Wanted
 
 IDLE_SECONDS: Final = 30.0
-"""How long one wait for something to do lasts at most; the store looks for itself meanwhile."""
+"""How long one wait for something to do lasts at most; the store polls meanwhile."""
 CROWDED_SECONDS: Final = (0.02, 0.5)
-"""How long to wait, at first and at most, when what is due cannot be taken (a limit is reached)."""
+"""How long to wait, at first and at most, when what is due cannot be claimed (a limit is reached)."""
 SCHEDULE_SECONDS: Final = 1.0
-LOOK_AROUND_SECONDS: Final = 30.0
+REPORT_UNKNOWN_SECONDS: Final = 30.0
 FAILURE_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """How long to wait after the first, second … failure of the store in a row."""
 STOPPING: Final = "this one is stopping"
@@ -58,10 +59,10 @@ _log: Final = logging.getLogger("holdfast.worker")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something that a worker has to say.
+    """Something that a worker reports.
 
     `status` is what became of a run: completed, failed, cancelled, waiting, released, or left (this
-    worker may not go on with it); or `unknown` for a kind of runs that it may not run at all.
+    worker may not resume it); or `unknown` for a kind of runs that it may not run at all.
     """
 
     status: str
@@ -90,20 +91,20 @@ class Worker:
         self._report = report
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where async agents execute: on this event loop, which another thread runs, or on a loop of the worker's own."""
-        self._hands = _Hands(self._execute, self._execute_async)
+        self._executor = _Executor(self._execute, self._execute_async)
         """Where runs execute."""
         self._busy: dict[str, RunRow] = {}
         self._stopping = False
         self._changed = threading.Condition()
         self._failures = 0
         self._failed_at = 0.0
-        self._fire_at = self._look_at = self._release_at = 0.0
+        self._fire_at = self._report_unknown_at = self._release_at = 0.0
         self._idle = False
         """Nothing was due a moment ago."""
         self._crowded = CROWDED_SECONDS[0]
         self._unknown: set[tuple[str, str]] = set()
         self._registered: list[AgentSpec] = []
-        self.taken = 0
+        self.claimed = 0
 
     @property
     def under_way(self) -> int:
@@ -111,21 +112,21 @@ class Worker:
         return len(self._busy)
 
     def stop(self) -> None:
-        """Claim no more, and give back what is under way. May be called from any thread."""
+        """Claim no more, and release what is in progress. May be called from any thread."""
         with self._changed:
             self._stopping = True
             under_way = list(self._busy)
             self._changed.notify_all()
-        self._engine.give_back(under_way, STOPPING)
+        self._engine.sessions.stop(under_way, STOPPING)
         self._engine.store.nudge()
 
     def run(self, *, once: bool = False) -> int:
-        """Work until stopped; with `once`, until nothing is due. How many runs were taken up."""
-        self._hands = _Hands(self._execute, self._execute_async, self.loop)
+        """Work until stopped; with `once`, until nothing is due. How many runs were claimed."""
+        self._executor = _Executor(self._execute, self._execute_async, self.loop)
         try:
             while not self._stopping:
                 try:
-                    if not self._turn(once=once):
+                    if not self._iterate(once=once):
                         break
                 except StoreBroken:
                     raise
@@ -134,39 +135,37 @@ class Worker:
         finally:
             self._drain()
             self._stopping = False
-        return self.taken
+        return self.claimed
 
-    # ── one turn ─────────────────────────────────────────────────────────────────────────
+    # ── one iteration ────────────────────────────────────────────────────────────────────
 
-    def _turn(self, *, once: bool) -> bool:
-        """Take what there is room for, or wait; False if there is nothing to wait for."""
+    def _iterate(self, *, once: bool) -> bool:
+        """Claim what there is room for, or wait; False if there is nothing to wait for."""
         self._recover()
         self._release_dead()
         self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
         room = self._concurrency - busy
-        if room <= 0:  # schedules are due all the same, and others may have room for their runs
+        if room <= 0:  # schedules are still due, and others may have room for their runs
             until_fire = self._fire_at - elapsed()
             self._wait_here(until_fire, lambda: len(self._busy) < self._concurrency)
             return True
         wanted = self._wanted()
         if self._idle and not fired and not once:
-            self._look_around(wanted)
+            self._report_unknown(wanted)
             self._wait_for_more(wanted)
             return True
-        asked_at = elapsed()
         self._idle = False
-        rows = self._engine.store.claim_due(
-            worker=self._engine.worker, lease_us=self._engine.leases.lease_us, limit=room,
-            wanted=wanted, but=list(self._busy),
-        )  # fmt: skip
-        if rows:
+        runs = self._engine.claims.claim_due(
+            self._known(), wanted, limit=room, exclude=list(self._busy)
+        )
+        if runs:
             self._crowded = CROWDED_SECONDS[0]
-            self._begin(rows, asked_at)
+            self._begin(runs)
             return True
         self._failures = 0
-        self._look_around(wanted)
+        self._report_unknown(wanted)
         if once:
             self._wait_here(SCHEDULE_SECONDS, lambda: len(self._busy) < max(busy, 1))
             return busy > 0
@@ -183,13 +182,13 @@ class Worker:
             self._registered = known
 
     def _wait_for_more(self, wanted: list[Wanted]) -> None:
-        # Nobody rings when another worker takes a run, nor when it dies: look within half a lease.
+        # No wake-up comes when another worker claims a run, or when it dies: look within half a lease.
         timeout = min(IDLE_SECONDS, self._engine.options.lease_seconds / 2)
-        due = self._engine.store.wait_due(wanted, timeout=timeout, or_when=lambda: self._stopping)
+        due = self._engine.store.wait_due(wanted, timeout=timeout, stop_when=lambda: self._stopping)
         self._idle = not due
         self._fire_at = 0.0 if due else elapsed() + timeout
         if due and not self._stopping:
-            # If it cannot be taken, a limit is reached or another worker was faster: do not insist.
+            # If it cannot be claimed, a limit is reached or another worker was faster: do not insist.
             busy = len(self._busy)
             pause = self._crowded * random.uniform(0.5, 1.0)  # noqa: S311 (only to spread)
             if self._crowded > CROWDED_SECONDS[0]:
@@ -198,9 +197,9 @@ class Worker:
         else:
             self._crowded = CROWDED_SECONDS[0]
 
-    def _wait_here(self, seconds: float, true: Callable[[], bool]) -> None:
+    def _wait_here(self, seconds: float, predicate: Callable[[], bool]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or true(), timeout=seconds)
+            self._changed.wait_for(lambda: self._stopping or predicate(), timeout=seconds)
 
     def _known(self) -> dict[str, AgentSpec]:
         return self._engine.agents if self._agents is None else self._agents
@@ -223,13 +222,13 @@ class Worker:
         """Do not wait for the leases of workers that have died on this machine."""
         if elapsed() >= self._release_at:
             self._release_at = elapsed() + self._engine.options.lease_seconds / 3
-            self._engine.release_dead()
+            self._engine.claims.release_dead()
 
-    def _look_around(self, wanted: list[Wanted]) -> None:
-        """Say, once for each kind, what is due and not for us."""
-        if elapsed() < self._look_at:
+    def _report_unknown(self, wanted: list[Wanted]) -> None:
+        """Report, once for each kind, what is due and not for us."""
+        if elapsed() < self._report_unknown_at:
             return
-        self._look_at = elapsed() + LOOK_AROUND_SECONDS
+        self._report_unknown_at = elapsed() + REPORT_UNKNOWN_SECONDS
         ours = {(one.agent, one.code_version) for one in wanted}
         now = self._engine.store.now()
         for kind in self._engine.store.kinds():
@@ -246,40 +245,39 @@ class Worker:
                     f"to continue them: @agent(continues=({kind.code_version!r},)), or for one run "
                     "hf.resume(id, override=['version'])"
                 )
-            self._say(Report("unknown", kind.agent, detail=detail))
+            self._send(Report("unknown", kind.agent, detail=detail))
 
     # ── executing ────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, rows: list[RunRow], asked_at: float) -> None:
-        known = self._known()
+    def _begin(self, runs: list[ClaimedRun]) -> None:
         with self._changed:
-            self._busy.update({row.id: row for row in rows})
-        self.taken += len(rows)
-        for row in rows:
-            self._hands.take(Taken(row, known[row.agent], asked_at, unchecked=True))
+            self._busy.update({run.row.id: run.row for run in runs})
+        self.claimed += len(runs)
+        for run in runs:
+            self._executor.submit(run)
 
-    def _execute(self, taken: Taken) -> None:
+    def _execute(self, claimed: ClaimedRun) -> None:
         began, outcome = elapsed(), None
         try:
-            self._engine.execute(taken)
+            self._engine.execute(claimed)
         except BaseException as error:  # noqa: BLE001 - a run that calls sys.exit() does not end its worker
             outcome = error
-        self._ended(taken.row, outcome, elapsed() - began)
+        self._ended(claimed.row, outcome, elapsed() - began)
 
-    async def _execute_async(self, taken: Taken) -> None:
+    async def _execute_async(self, claimed: ClaimedRun) -> None:
         began, outcome = elapsed(), None
         try:
-            await self._engine.execute_async(taken)
+            await self._engine.execute_async(claimed)
         except BaseException as error:  # noqa: BLE001
             outcome = error
-        self._ended(taken.row, outcome, elapsed() - began)
+        self._ended(claimed.row, outcome, elapsed() - began)
 
     def _ended(self, row: RunRow, outcome: BaseException | None, seconds: float) -> None:
         if row.id not in self._busy:
             return  # it was released meanwhile, and that was reported
         status = _status(outcome, stopping=self._stopping)
         detail = "" if outcome is None else _in_one_line(outcome)
-        self._say(Report(status, row.agent, row.id, seconds, detail))  # before `run` may return
+        self._send(Report(status, row.agent, row.id, seconds, detail))  # before `run` may return
         with self._changed:
             self._busy.pop(row.id, None)
             if _is_the_stores_fault(outcome):
@@ -288,18 +286,18 @@ class Worker:
                 self._failures = 0
             self._changed.notify_all()
 
-    def _say(self, said: Report) -> None:
+    def _send(self, report: Report) -> None:
         if self._report is None:
             return
         try:
-            self._report(said)
-        except Exception:  # noqa: BLE001 - whoever watches must not stop the work
+            self._report(report)
+        except Exception:  # noqa: BLE001 - an observer must not stop the work
             _log.exception("a worker's report failed")
 
-    # ── trouble and the end ──────────────────────────────────────────────────────────────
+    # ── failures and the end ─────────────────────────────────────────────────────────────
 
     def _recover(self) -> None:
-        """After a run that the store failed, wait a little: it may not be well yet."""
+        """After a run that the store failed, wait a little: it may not have recovered yet."""
         if self._failed_at:
             self._failed_at, seconds = 0.0, self._next_pause()
             self._wait_here(seconds, lambda: False)
@@ -315,34 +313,34 @@ class Worker:
         self._wait_here(seconds, lambda: False)
 
     def _drain(self) -> None:
-        """Give everything back: at its next boundary, or when the time of grace is over."""
+        """Release everything: at its next boundary, or when the grace period is over."""
         with self._changed:
             self._stopping = True
         try:
             began = time.monotonic()
             while self._busy and (left := began + self.grace - time.monotonic()) > 0:
-                self._engine.give_back(list(self._busy), STOPPING)
+                self._engine.sessions.stop(list(self._busy), STOPPING)
                 with self._changed:  # again and again: one that was just claimed has no session yet
                     self._changed.wait_for(lambda: not self._busy, timeout=min(left, 0.1))
         finally:
-            self._let_go()
-            self._hands.close()
+            self._release_now()
+            self._executor.close()
 
-    def _let_go(self) -> None:
+    def _release_now(self) -> None:
         with self._changed:
             left = dict(self._busy)
             self._busy.clear()
         if not left:
             return
-        self._engine.give_back(left, STOPPING)
-        self._engine.let_go(list(left.values()))
+        self._engine.sessions.stop(left, STOPPING)
+        self._engine.sessions.release_now(list(left.values()))
         for row in left.values():
             detail = "it was inside a call when the grace period ended"
-            self._say(Report("released", row.agent, row.id, detail=detail))
+            self._send(Report("released", row.agent, row.id, detail=detail))
 
 
 def _is_the_stores_fault(outcome: BaseException | None) -> bool:
-    """Whether a run ended here because its store is not well; not, if another worker took it over."""
+    """Whether a run ended here because its store failed; not, if another worker claimed it."""
     return isinstance(outcome, StoreError) and not isinstance(
         outcome, LeaseLost | Conflict | KeyTaken
     )
@@ -379,21 +377,21 @@ def _in_one_line(outcome: BaseException) -> str:
             return f"its code raised {type(outcome).__name__}"
 
 
-class _Hands:
+class _Executor:
     """Where runs execute: daemon threads for plain agents, one event loop for async ones.
 
-    Daemons, because a call that never returns must not keep a process alive that was told to end. The event loop is the
+    Daemons, because a call that never returns must not keep a process alive that is to end. The event loop is the
     one that is given, which belongs to the caller, or one in a thread of its own.
     """
 
     def __init__(
         self,
-        work: Callable[[Taken], None],
-        work_async: Callable[[Taken], Coroutine[Any, Any, None]],
+        work: Callable[[ClaimedRun], None],
+        work_async: Callable[[ClaimedRun], Coroutine[Any, Any, None]],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._work, self._work_async = work, work_async
-        self._todo: queue.SimpleQueue[Taken | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[ClaimedRun | None] = queue.SimpleQueue()
         self._threads = 0
         self._free = 0
         self._mutex = threading.Lock()
@@ -401,9 +399,9 @@ class _Hands:
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[Future[None]] = set()
 
-    def take(self, taken: Taken) -> None:
-        if taken.spec.is_async:
-            task = asyncio.run_coroutine_threadsafe(self._work_async(taken), self._running_loop())
+    def submit(self, claimed: ClaimedRun) -> None:
+        if claimed.spec.is_async:
+            task = asyncio.run_coroutine_threadsafe(self._work_async(claimed), self._running_loop())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -413,14 +411,14 @@ class _Hands:
                 self._threads += 1
             else:
                 self._free -= 1
-        self._todo.put(taken)
+        self._todo.put(claimed)
         if needed:
             name = f"holdfast-worker-{self._threads}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def _serve(self) -> None:
-        while (taken := self._todo.get()) is not None:
-            self._work(taken)
+        while (claimed := self._todo.get()) is not None:
+            self._work(claimed)
             with self._mutex:
                 self._free += 1
 

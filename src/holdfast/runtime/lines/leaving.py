@@ -1,6 +1,6 @@
 """The end of a run in this process: its code has ended, all of it waits, or it was stopped.
 
-A run is suspended when every line is parked or waits for other lines: first the suspension is committed, then the tasks
+A run is suspended when every line is parked or is waiting for other lines: first the suspension is committed, then the tasks
 are unwound, when nothing can be recorded any more.
 
 Not here: the suspension itself (`runtime/call/suspend.py`).
@@ -54,7 +54,7 @@ class LeavingLines(Protocol):
 
 
 class Leaving:
-    """How the lines of one run are suspended."""
+    """How the execution of one run ends in this process."""
 
     def __init__(self, session: LeavingRun, lines: LeavingLines) -> None:
         self._session, self._lines = session, lines

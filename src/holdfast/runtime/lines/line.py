@@ -9,6 +9,7 @@ Not here: the order in which the lines of a run continue (`turns.py`), all of th
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import enum
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,7 +21,7 @@ HOPS: Final = {"call": 1, "await": 2, "end": 4}
 await something else, or has ended (a `gather` inside a `shield` passes its result on in four)."""
 
 _GROUPS: Final = frozenset(("TaskGroup.__aexit__", "TaskGroup._aexit"))
-"""Coroutines in which a task group waits for its tasks, by their qualified names in all versions of Python."""
+"""Coroutines in which a task group awaits its tasks, by their qualified names in all versions of Python."""
 _JOINS: Final = _GROUPS | {"_wait", "wait", "wait_for", "_wait_for_one"}
 """Coroutines of asyncio that wait for tasks."""
 
@@ -96,6 +97,7 @@ class Line(Coroutine[Any, Any, Any]):
         "branch",
         "cancel_due",
         "cancelled_before",
+        "context",
         "forks_above",
         "in_call",
         "last_timeout",
@@ -116,6 +118,8 @@ class Line(Coroutine[Any, Any, Any]):
         self.forks_above: tuple[int, ...] = ()
         """How many branches those above it had started when it was cancelled last; the nearest first."""
         self.task: asyncio.Task[Any] | None = None
+        self.context: contextvars.Context | None = None
+        """In which its task runs."""
         self.last_timeout = TimeoutName(0, 0)
         """The timeout that its code has entered last."""
         self.branch: LineBranch | None = None
@@ -127,7 +131,7 @@ class Line(Coroutine[Any, Any, Any]):
     def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
         raised = error if isinstance(error, BaseException) else (value or error())
         if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
-            # The run is suspended: no code is being cancelled. A task group that waits for its tasks must not
+            # The run is suspended: no code is being cancelled. A task group that awaits its tasks must not
             # leave before they have ended, or asyncio logs an error for each of them; it expects a cancellation.
             raised = raised if self._awaiting in _GROUPS else self.lines.suspension
         if self._finished is not None:
@@ -188,7 +192,7 @@ class Line(Coroutine[Any, Any, Any]):
             self.lines.moves += 1
 
     def does(self, what: Doing) -> None:
-        """Inside a call: what it waits for next."""
+        """Inside a call: what it is waiting for next."""
         if self.state is Doing.RUNNING:
             self.lines.running -= 1
         self.state = what

@@ -20,7 +20,7 @@ from holdfast.errors import Abandon, CallFailed, HoldfastError, Signal, Suspend
 from holdfast.runtime.lines.leaving import Leaving, LeavingRun
 from holdfast.runtime.lines.line import HOPS, Doing, Line, LineBranch
 from holdfast.runtime.lines.parking import Parking, ParkingRun
-from holdfast.runtime.lines.timeouts import Fired, Timeouts, TimeoutsRun
+from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun
 from holdfast.runtime.lines.turns import Turns, TurnsRun
 
 
@@ -161,7 +161,7 @@ class Lines:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a line waits for what only `_advance` gives."""
+        """Whether a line needs what only `_advance` gives."""
         return bool(
             self.parking.parked or self.timeouts.fired or self.has_unwound or self.turns.are_awaited
         )
@@ -177,13 +177,13 @@ class Lines:
             return
         try:
             self._advance()
-        except Signal as signal:  # nobody calls this: without a word the lines would wait for ever
+        except Signal as signal:  # raised to no caller: without this the lines would wait forever
             self.session.lose(signal)
         except HoldfastError as error:
             self.session.lose(Abandon(error))
 
     def _advance(self) -> None:
-        """No code of the agent runs: hand over the next outcome, or let the run leave memory."""
+        """No code of the agent runs: hand over the next outcome, or let the run be suspended."""
         if self.turns.advance():
             return
         if self.timeouts.fired:
@@ -225,7 +225,7 @@ class Lines:
         assert line.task is not None
         if self.is_over or self.session.is_ending or self.is_stopped:
             return asyncio.Task.cancel(line.task)
-        self.timeouts.fired.append(Fired(line, timeout))
+        self.timeouts.fired.append(FiredTimeout(line, timeout))
         self.settle(0)
         return True
 

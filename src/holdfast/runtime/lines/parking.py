@@ -49,7 +49,7 @@ class Parking:
         self.parked: dict[Place, asyncio.Future[None]] = {}
 
     async def park(self, wait: OpenWait, signal: Suspend) -> None:
-        """Wait until the log contains what is waited for; or forever, if the run is suspended."""
+        """Wait until the log has brought what is waited for; or forever, if the run is suspended."""
         session, line, is_cancelled = self._session, self._lines.current, False
         session.waits[wait.place], session.suspensions[wait.place] = wait, signal
         timer = self._wake_at(wait.until)
@@ -62,7 +62,7 @@ class Parking:
                     await waiter
                     break
                 except asyncio.CancelledError:
-                    # A call in doubt holds its line, even if the code no longer waits for it.
+                    # A call in doubt holds its line, even if the code has stopped waiting for it.
                     if wait.kind != "decision" or session.is_ending:
                         raise
                     is_cancelled = True

@@ -20,7 +20,7 @@ from holdfast.store.base import Store
 NO_NAME: Final = TimeoutName(-1, 0)
 
 
-class Fired(NamedTuple):
+class FiredTimeout(NamedTuple):
     """A timeout that has fired, and the line that it is about to cancel."""
 
     line: Line
@@ -41,7 +41,7 @@ class TimeoutsRun(Protocol):
 
     @property
     def view(self) -> Shows: ...
-    def hold(self, event: Event) -> object: ...
+    def buffer(self, event: Event) -> object: ...
 
 
 class Timeouts:
@@ -51,7 +51,7 @@ class Timeouts:
         self._session = session
         self._began_at = session.store.now()
         self._names: WeakKeyDictionary[asyncio.Timeout, TimeoutName] = WeakKeyDictionary()
-        self.fired: list[Fired] = []
+        self.fired: list[FiredTimeout] = []
         """Those that have fired, and whose lines have not been told."""
 
     def enter(self, line: Line, timeout: asyncio.Timeout) -> None:
@@ -79,7 +79,7 @@ class Timeouts:
             entered_at=name.entered_at,
             number=name.number,
         )
-        self._session.hold(fired)
+        self._session.buffer(fired)
         return line
 
     def take_again(self, place: Place, *, is_cut: bool) -> Line | None:
@@ -102,7 +102,7 @@ class Timeouts:
         self.fired.remove(found[0])
         return line
 
-    def _is_same(self, fired: Fired, recorded: e.TimeoutFired) -> bool:
+    def _is_same(self, fired: FiredTimeout, recorded: e.TimeoutFired) -> bool:
         """Whether a timeout that has fired is the one that is recorded. Version 0.1 recorded only its branch."""
         branch = fired.line.branch
         if branch is None or branch.path != recorded.branch:

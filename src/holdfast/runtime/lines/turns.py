@@ -201,7 +201,7 @@ class Turns:
         return recorded[0] < self._session.journal.accepted
 
     async def _wait(self, turn: Turn, *, keep: bool = True) -> None:
-        """Wait for a turn. A cancellation does not take back an outcome: it is delivered afterwards. Where the
+        """Wait for a turn. A cancellation does not undo an outcome: it is delivered afterwards. Where the
         code had stopped waiting, the cancellation is the outcome: it too comes in the order of the log."""
         line, is_cancelled = turn.line, False
         assert line is not None
@@ -290,7 +290,7 @@ class Turns:
 
     @property
     def are_awaited(self) -> bool:
-        """Whether a line waits for what only `advance` gives."""
+        """Whether a line needs what only `advance` gives."""
         if self.asking or self.held:
             return True
         return bool(self.outcomes) and self.outcomes[0].waiter is not None
@@ -354,7 +354,7 @@ class Turns:
             self._stop(self._session.not_asked(recorded[1], attempted))
 
     def _stop(self, signal: BaseException) -> None:
-        """Every line that waits for its turn gets this signal."""
+        """Every line that is waiting for its turn gets this signal."""
         self._session.stop(signal)
         for turn in (*self.asking.values(), *self.held):
             if not turn.granted:

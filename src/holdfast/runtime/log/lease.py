@@ -1,7 +1,7 @@
 """Keep leases alive: one thread for all runs that execute in this process.
 
 It has nothing to do with the threads and loops in which user code runs, so code that blocks cannot
-lose its lease. A lease that could not be renewed is seen as lost here before anybody else may claim
+lose its lease. A lease that could not be renewed is seen as lost here before another worker may claim
 the run, because we count from before the request and stop a margin early. Time is counted while the
 machine sleeps too: a laptop that wakes up knows at once that its leases have ended.
 """
@@ -48,7 +48,7 @@ class _KeeperThread(threading.Thread):
 
 
 def under_way() -> list[str]:
-    """The runs that execute in this process, whoever executes them."""
+    """The runs that execute in this process, in any `Holdfast` of it."""
     keepers = [t.keeper for t in threading.enumerate() if isinstance(t, _KeeperThread)]
     return [session.run_id for keeper in keepers for session in keeper.sessions()]
 
@@ -131,7 +131,7 @@ class LeaseKeeper:
                 _log.exception("leases could not be renewed")
 
     def renew(self) -> None:
-        """Renew everything that is held, once. What nobody executes any longer is released instead."""
+        """Renew everything that is held, once. What is no longer executed is released instead."""
         self._drop_ownerless()
         with self._mutex:
             held = dict(self._held)

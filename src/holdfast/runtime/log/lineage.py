@@ -16,10 +16,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core.events import Spent, Usage, added
+from holdfast.core.events import ChildUsage, Usage, add_usage
 from holdfast.core.journal import Journal
 from holdfast.core.policy import NO_LIMITS, BudgetUse, Limits, Policy, budget_use
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.store.base import Store
 
 
@@ -62,7 +62,7 @@ class Lineage(Struct, eq=False):
     """The run in whose call this one executes here."""
     children: list[LiveRun] = field(default_factory=list)
     """The child runs that execute here now."""
-    spent: dict[str, Spent] = field(default_factory=dict)
+    spent: dict[str, ChildUsage] = field(default_factory=dict)
     """What children have used up that executed here and have no receipt yet, by their ids."""
     seat_lent_to: str = ""
     """The child run that executes here in the seat of this one (`max_running`)."""
@@ -130,7 +130,7 @@ def declared(spec: AgentSpec, now: int | None = None, limits: Limits = NO_LIMITS
 
 def at_creation(
     spec: AgentSpec, now: int, above: LiveRun | None, limits: Limits = NO_LIMITS
-) -> tuple[Policy, e.Inherited | None]:
+) -> tuple[Policy, e.InheritedPolicy | None]:
     """The limits of a run that is created, and what its parents require of it."""
     own = declared(spec, now, limits)
     if above is None:
@@ -149,13 +149,13 @@ def use_of(run: LiveRun, limits: dict[str, float] | None = None) -> BudgetUse:
     return budget_use(limits, steps=total.steps, elapsed_us=elapsed, usage=total.usage)
 
 
-def spent_by(run: LiveRun) -> Spent:
+def spent_by(run: LiveRun) -> ChildUsage:
     """What a run has used up, its children included."""
     lineage = run.lineage
     steps, usage = run.steps + run.view.child_steps, run.view.usage
     for part in (*map(spent_by, list(lineage.children)), *list(lineage.spent.values())):
-        steps, usage = steps + part.steps, added(usage, part.usage)
-    return Spent(steps, usage)
+        steps, usage = steps + part.steps, add_usage(usage, part.usage)
+    return ChildUsage(steps, usage)
 
 
 def _requires(policy: Policy) -> Policy:

@@ -76,7 +76,7 @@ class LogWatcher:
     def _watch(self) -> None:
         while self._is_needed():
             try:
-                self._store.wait_due([], timeout=LOOK_SECONDS, or_when=self._look)
+                self._store.wait_due([], timeout=LOOK_SECONDS, stop_when=self._look)
             except BaseException as error:  # noqa: BLE001 (raised in the waiting callers)
                 self._wake(self._all(), error)
 

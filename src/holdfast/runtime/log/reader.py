@@ -28,7 +28,7 @@ _data: Final = itemgetter(4)
 """What a record holds."""
 
 
-class Saved(Struct, frozen=True):
+class ResumePoint(Struct, frozen=True):
     """Where a loop may continue without reading what is before: its state, and the end of that log."""
 
     state: RunState
@@ -70,7 +70,7 @@ class LogReader:
         self._writer.head, self.knows_all = head, True
         self._view.show(head.seq)
 
-    def load(self, saved: Saved | None = None) -> None:
+    def load(self, saved: ResumePoint | None = None) -> None:
         """Read the first page; the rest follows as the code asks for it.
 
         Of a loop only what follows its last iteration is history: everything is read, from where a

@@ -33,7 +33,7 @@ from holdfast.errors import (
     Stop,
     Suspend,
 )
-from holdfast.runtime.declare.specs import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.log.children import AwaitedChildren
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.describe import place_name, recorded_text
@@ -54,7 +54,7 @@ E = TypeVar("E", bound=Event)
 S = TypeVar("S")
 
 
-class Setting(Struct, frozen=True):
+class RunConfig(Struct, frozen=True):
     """What the agent declared about the calls of its runs."""
 
     stages: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Session:
         row: RunRow,
         *,
         worker: str,
-        setting: Setting,
+        config: RunConfig,
         boundary: Callable[[str], None] | None = None,
         stand_in: Callable[[Any], Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -90,7 +90,7 @@ class Session:
         self.run_id = row.id
         self.epoch = row.epoch
         self.worker = worker
-        self.setting = setting
+        self.config = config
         self.boundary = boundary
         self.stand_in = stand_in
         self.lineage = Lineage()
@@ -105,7 +105,7 @@ class Session:
         """What its branches are waiting for, those that have was suspended too."""
         self.suspensions: dict[Place, Suspend] = {}
         """The same for people."""
-        self.children = AwaitedChildren(store, row, self.waits, setting.agents)
+        self.children = AwaitedChildren(store, row, self.waits, config.agents)
         self.lines: Lines | None = None
         """The tasks of an async agent."""
         self.stopped: BaseException | None = None
@@ -114,7 +114,7 @@ class Session:
         self.settled = False
         self.ending = False
         """Its code has been stopped, and the run is being ended: another such signal changes nothing."""
-        self.torn = False
+        self.is_unwinding = False
         self.specs: dict[str, Any] = {}
         self.redacting: dict[str, tuple[Any, frozenset[str], Any]] = {}
         """By name: a spec, what the policy redacts in addition, and the spec with both."""
@@ -201,7 +201,7 @@ class Session:
             self._not_yet_kept.update((blob.hash, blob.data) for blob in blobs)
             return event
 
-    def hold(self, event: Event, blobs: Sequence[Blob] = ()) -> Turn | None:
+    def buffer(self, event: Event, blobs: Sequence[Blob] = ()) -> Turn | None:
         """Record a fact with the next commit, in its place among what was noted. A receipt is given to the
         code before that: its turn is after all outcomes that are on their way to the log."""
         with self._mutex:
@@ -283,7 +283,7 @@ class Session:
     @property
     def is_ending(self) -> bool:
         """Whether what is cancelled now is so because the whole run ends here, not by its own code."""
-        return self.torn or self.stopped is not None
+        return self.is_unwinding or self.stopped is not None
 
     def check_lease(self) -> None:
         """Before an effect: the lease must still be ours, by a margin."""
@@ -333,7 +333,7 @@ class Session:
         """What is executed instead: tests put mocks here, and the log contains no difference."""
         return effect if self.stand_in is None else self.stand_in(effect)
 
-    def point(self, moment: str, name: str) -> None:
+    def test_point(self, moment: str, name: str) -> None:
         """A boundary: tests stop the process here."""
         if self.boundary is not None:
             self.boundary(moment + name)

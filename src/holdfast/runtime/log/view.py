@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted, Usage, plain
-from holdfast.core.fold import Draft, message_of
-from holdfast.core.knowledge import change
+from holdfast.core.fold import Draft
+from holdfast.core.fold_knowledge import message_of
+from holdfast.core.knowledge import change_state
 from holdfast.core.parts import Message
-from holdfast.core.state import Queued, RunState
+from holdfast.core.state import QueuedPatch, RunState
 from holdfast.core.still_open import open_since
 from holdfast.runtime.log.writer import LogWriter
 
@@ -69,7 +70,7 @@ class AgentView:
                 return self.draft.open.state
             seen = dict(self.draft.open.state)
             for x in waiting:
-                change(seen, x.op, x.key, plain(x.value))
+                change_state(seen, x.op, x.key, plain(x.value))
             return seen
 
     def run_state(self) -> RunState:
@@ -95,13 +96,15 @@ class AgentView:
             unseen = (*(x for _, _, x in self.unseen), *self._writer.noted)
             return 1 + self.draft.iteration + sum(isinstance(x, e.IterationEnded) for x in unseen)
 
-    def queued(self) -> list[Queued]:
+    def queued(self) -> list[QueuedPatch]:
         """Patches from outside that wait for an iteration to end: all that are known and not taken in."""
         with self._mutex:
             waiting = dict(self.draft.open.queued)
             for _, _, event in self.unseen:
                 if isinstance(event, e.StatePatched) and (event.patch or event.operations):
-                    waiting[event.id] = Queued(event.id, event.patch, event.operations, event.by)
+                    waiting[event.id] = QueuedPatch(
+                        event.id, event.patch, event.operations, event.by
+                    )
             for event in (*(x for _, _, x in self.unseen), *self._writer.noted):
                 if isinstance(event, e.IterationEnded):
                     for taken in event.taken:

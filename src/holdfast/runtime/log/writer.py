@@ -46,7 +46,7 @@ _OWN_REFUSALS: Final = (Conflict, KeyTaken, Woken)
 """Errors that say something about one batch, and nothing about the store or the lease."""
 
 Submit = Callable[[Append], Any]
-"""Gives an append to the store; returns what its caller waits for."""
+"""Gives an append to the store; returns a ticket to wait for."""
 
 
 class KnownLog(Protocol):

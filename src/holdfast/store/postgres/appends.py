@@ -32,7 +32,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store.base import Append
-from holdfast.store.fence import Standing, refusals
+from holdfast.store.fence import LogPosition, refusals
 from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.postgres.connections import Connection, Link, Route, is_about_one
 from holdfast.store.postgres.timeline import History
@@ -42,7 +42,7 @@ from holdfast.store.tool_transaction import (
     not_the_tools,
     without_receipt,
 )
-from holdfast.store.wakeups import Bell
+from holdfast.store.wakeups import Wakeups
 
 REFUSALS_MAX: Final = 100
 
@@ -67,14 +67,14 @@ class Appends:
         route: Route,
         queries: dict[str, str],
         *,
-        bell: Bell,
+        wakeups: Wakeups,
         channel: str,
         fixed_now: Callable[[], int | None],
         history: History,
     ) -> None:
         self._route = route
         self._q = queries
-        self._bell = bell
+        self._wakeups = wakeups
         self._append = queries["append"].encode()
         self._channel = Text(channel.encode())
         self._fixed_now = fixed_now
@@ -97,7 +97,7 @@ class Appends:
         for work, error in zip(batch, outcome, strict=True):
             if error is None:
                 self._history.remember(work.run_id, work.records, work.epoch)
-        self._bell.ring_for(batch)
+        self._wakeups.notify_appended(batch)
         return outcome
 
     def _write(self, works: Sequence[Append]) -> Sequence[Exception | None]:
@@ -213,14 +213,14 @@ class Appends:
 
     def _refused(self, db: Connection, works: Sequence[Append]) -> list[Exception | None]:
         """Why appends did not fit; None for those that would have."""
-        found = db.rows(self._q["standing"], ([work.run_id for work in works],))
-        standing = {run_id: Standing(*at) for run_id, *at in found}
+        found = db.rows(self._q["positions"], ([work.run_id for work in works],))
+        positions = {run_id: LogPosition(*at) for run_id, *at in found}
 
         def taken(work: Append) -> KeyTaken | None:
             holder = db.rows(self._q["find_key"], (work.claims_key,))
             return KeyTaken(work.claims_key, *holder[0]) if holder else None
 
-        refused, _ = refusals(works, standing, taken)
+        refused, _ = refusals(works, positions, taken)
         return [
             self._history.lost.get(work.run_id, error) if isinstance(error, LeaseLost) else error
             for work, error in zip(works, refused, strict=True)
@@ -242,10 +242,10 @@ class Appends:
         """See `base.Store.open_append`."""
         # The run's row is not locked while the tool works: its lease must be renewed meanwhile. The
         # fence is looked at now, so as not to work without effect, and checked in the commit.
-        standing = link.run(lambda db, _: self._begin_for_tool(db, run_id))
+        positions = link.run(lambda db, _: self._begin_for_tool(db, run_id))
         with link.held() as db:
-            after = standing[run_id].head if standing else -1
-            refused, _ = refusals([Append(run_id, after, (), epoch)], standing)
+            after = positions[run_id].head if positions else -1
+            refused, _ = refusals([Append(run_id, after, (), epoch)], positions)
             if refused[0] is not None:
                 raise refused[0]
             opened = _OpenAppend(self, link, db)
@@ -253,11 +253,11 @@ class Appends:
             if not opened.done:
                 raise without_receipt()
 
-    def _begin_for_tool(self, db: Connection, run_id: str) -> dict[str, Standing]:
+    def _begin_for_tool(self, db: Connection, run_id: str) -> dict[str, LogPosition]:
         with db.pipeline():
             db.begin(idle_seconds_max=0)
-            found = db.execute(self._q["standing"], ([run_id],), binary=True)
-        return {name: Standing(*at) for name, *at in found.fetchall()}
+            found = db.execute(self._q["positions"], ([run_id],), binary=True)
+        return {name: LogPosition(*at) for name, *at in found.fetchall()}
 
     def _finish(self, db: Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or leave nothing of it."""
@@ -326,7 +326,7 @@ class _OpenAppend(ToolTransaction):
         with self._link.timed():
             self._appends._finish(self._db, work)
         self._appends._history.remember(work.run_id, work.records, work.epoch)
-        self._appends._bell.ring_for([work])
+        self._appends._wakeups.notify_appended([work])
 
 
 def _ends_transaction(statement: str) -> bool:

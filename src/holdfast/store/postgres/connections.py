@@ -132,7 +132,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class ServerClock:
-    """The server's time without asking it: what it said last, plus what has passed here since.
+    """The server's time without asking it: what it message last, plus what has passed here since.
 
     The wall clock of this machine plays no part, so that workers whose clocks disagree still agree.
     The estimate is never behind (by the time the answer took it is ahead): a lease looks shorter
@@ -146,14 +146,14 @@ class ServerClock:
         return self._offset + _elapsed()
 
     @contextlib.contextmanager
-    def asking(self) -> Iterator[Callable[[int], None]]:
+    def reading(self) -> Iterator[Callable[[int], None]]:
         """Around a round trip that brings the server's time, which is given to what is yielded."""
-        asked = _elapsed()
+        sent_at = _elapsed()
 
-        def told(now: int) -> None:
-            self._offset = now - asked
+        def set_clock(now: int) -> None:
+            self._offset = now - sent_at
 
-        yield told
+        yield set_clock
 
 
 # A laptop's sleep counts too, where the system can tell: leases end meanwhile.
@@ -209,9 +209,9 @@ class Route:
         connection = Connection.connect(**self._options, autocommit=True, prepare_threshold=None)
         try:
             arrays.register(connection)
-            with self.clock.asking() as told:
+            with self.clock.reading() as set_clock:
                 now, fsync = connection.rows(_LOOK_AROUND)[0]
-                told(now)
+                set_clock(now)
             if self.require_fsync and fsync != "on":
                 raise UnsafeStore(
                     f"{self.url} runs with fsync={fsync}: a power failure can lose acknowledged data, or all of "
@@ -472,5 +472,5 @@ def is_about_one(error: StoreError) -> bool:
 
 
 def _is_hopeless(error: psycopg.Error, sent: bool) -> bool:
-    said = str(error).replace(_STRANGER, "")
-    return not sent and any(sign in said for sign in _HOPELESS)
+    message = str(error).replace(_STRANGER, "")
+    return not sent and any(sign in message for sign in _HOPELESS)

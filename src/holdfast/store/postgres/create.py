@@ -17,7 +17,7 @@ from holdfast.store.postgres import arrays
 from holdfast.store.postgres.appends import Appends, columns
 from holdfast.store.postgres.connections import Connection, Pool, is_about_one
 from holdfast.store.postgres.timeline import History
-from holdfast.store.wakeups import Bell
+from holdfast.store.wakeups import Wakeups
 
 
 class Creating:
@@ -29,7 +29,7 @@ class Creating:
         queries: dict[str, str],
         appends: Appends,
         *,
-        bell: Bell,
+        wakeups: Wakeups,
         channel: str,
         fixed_now: Callable[[], int | None],
         history: History,
@@ -37,7 +37,7 @@ class Creating:
         self._pool = pool
         self._q = queries
         self._appends = appends
-        self._bell = bell
+        self._wakeups = wakeups
         self._channel = channel
         self._fixed_now = fixed_now
         self._history = history
@@ -55,7 +55,7 @@ class Creating:
             outcome.append(creation.settle(row, is_new))
             if is_new:
                 self._history.remember(row.id, creation.records, 1 if creation.worker else 0)
-            self._bell.ring(row.id)
+            self._wakeups.notify(row.id)
         return outcome
 
     def _create(
@@ -82,8 +82,8 @@ class Creating:
         run_id = creation.run.id
         row = RunRow(*db.rows(self._q["run"], (run_id,))[0])
         ours = unsure and row.owner == creation.worker
-        asked = Append(run_id, -1, creation.records)
-        return row, ours and self._appends.are_stored(db, [asked])[0]
+        expected = Append(run_id, -1, creation.records)
+        return row, ours and self._appends.are_stored(db, [expected])[0]
 
     def _new_row(self, creation: Creation) -> dict[str, Any]:
         run, worker, blobs = creation.run, creation.worker, creation.blobs

@@ -19,25 +19,25 @@ from psycopg import sql
 
 from holdfast.errors import StoreError
 from holdfast.store.postgres.connections import Connection, sever
-from holdfast.store.wakeups import Bell
+from holdfast.store.wakeups import Wakeups
 
 RECONNECT_SECONDS: Final = 1.0
 
 
 class Listener:
-    """A thread that passes the database's notes on to a bell. It starts when first needed."""
+    """A thread that passes the database's notifications on to waiters. It starts when first needed."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
         channel: str,
-        bell: Bell,
-        say: Callable[[str], None],
+        wakeups: Wakeups,
+        notify: Callable[[str], None],
     ) -> None:
         self._connect = connect
         self._channel = channel
-        self._bell = bell
-        self._say = say
+        self._wakeups = wakeups
+        self._notify = notify
         self.hears = False
         """Whether notes arrive: not before one of our own, sent on another connection, has come back."""
         self._mutex = threading.Lock()
@@ -77,14 +77,14 @@ class Listener:
                     return
                 self._connection = connection
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            self._bell.ring_all()  # for what happened while we did not listen
+            self._wakeups.notify_all()  # for what happened while we did not listen
             proof = f"hears {secrets.token_hex(8)}"
-            self._say(proof)
+            self._notify(proof)
             for note in connection.notifies():
                 if note.payload == proof:
                     self.hears = True
                 elif not note.payload.startswith("hears "):
-                    self._bell.ring(note.payload)
+                    self._wakeups.notify(note.payload)
         finally:
             self.hears = False
             with self._mutex:

@@ -21,7 +21,7 @@ LOCK_SPACE: Final = 0x486F6C64  # "Hold": keeps our advisory lock apart from oth
 
 
 class Schema:
-    """One schema's name, and the statements in which it stands."""
+    """One schema's name, and the statements that contain it."""
 
     def __init__(self, name: str, queries: dict[str, str], steps: list[Migration]) -> None:
         self.name = name

@@ -111,14 +111,26 @@ class PostgresLimits:
     def take_turn(
         self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
     ) -> int | None:
-        params = {"name": name, "holder": holder, "count": count, "span": per_us + slack_us,
-                  "slack": slack_us, "now": self._fixed_now()}  # fmt: skip
+        params = {
+            "name": name,
+            "holder": holder,
+            "count": count,
+            "span": per_us + slack_us,
+            "slack": slack_us,
+            "now": self._fixed_now(),
+        }
         (at, now), *_ = self._locked("turn", name, params, "forget_turns", "take_turn")
         return at if at > now else None
 
-    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
-        params = {"name": name, "holder": holder, "run_id": run_id, "epoch": epoch, "most": most,
-                  "now": self._fixed_now()}  # fmt: skip
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, limit: int) -> bool:
+        params = {
+            "name": name,
+            "holder": holder,
+            "run_id": run_id,
+            "epoch": epoch,
+            "limit": limit,
+            "now": self._fixed_now(),
+        }
         return bool(self._locked("seat", name, params, "free_seats", "take_seat"))
 
     def _locked(self, what: str, name: str, params: dict[str, Any], *queries: str) -> list[Any]:

@@ -3,7 +3,7 @@
 A failover to a standby that lagged, or a restore, can undo commits that were acknowledged. The
 log of a run is then shorter than what was done in its name, and a worker that claimed it would do some of
 it again. PostgreSQL starts a new timeline at each such moment, so on a new one this process compares
-the newest things it was told (events, epochs) with what is there now, before it does anything else:
+the newest things it has read (events, epochs) with what is there now, before it does anything else:
 
 - a run whose acknowledged events are missing is quarantined, with a reason, for a person to look at;
 - an epoch that is smaller than one we know is raised, so that no epoch is given to two owners.
@@ -97,7 +97,7 @@ class History:
         there = {run_id for run_id, _, digest in found if known[run_id].hash == digest}
         lost = [run_id for run_id, k in known.items() if k.seq >= 0 and run_id not in there]
         db.change(self._q["raise_epochs"], (ids, [k.epoch for k in known.values()]))
-        for run_id, _, head, *_ in db.rows(self._q["standing"], (lost,)):
+        for run_id, _, head, *_ in db.rows(self._q["positions"], (lost,)):
             why = f"the database went back in time: event {known[run_id].seq} is missing"
             self.lost[run_id] = LogRegressed(run_id, head + 1, why)
             db.change(self._q["set_aside"], (str(self.lost[run_id]), run_id))

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -21,21 +23,22 @@ import apsw
 from holdfast.core.log import Blob
 from holdfast.errors import InvalidInput, KeyTaken, StorageFull
 from holdfast.store import sql
-from holdfast.store.base import Append, RowChange
-from holdfast.store.fence import Standing, refusals
+from holdfast.store.base import Append, Creation, RowChange
+from holdfast.store.fence import LogPosition, refusals
 from holdfast.store.sqlite.connections import Connections
-from holdfast.store.sqlite.file import Reserve
+from holdfast.store.sqlite.file import in_our_words
 from holdfast.store.tool_transaction import (
     ToolTransaction,
     cannot_commit,
     not_the_tools,
     without_receipt,
 )
-from holdfast.store.wakeups import Bell
+from holdfast.store.wakeups import Wakeups
 
 _Q: Final = sql.queries("sqlite")
 _INSERT_ONE: Final = _Q["insert_event"]
 _INSERTED_MAX: Final = 250
+RESERVE_BYTES: Final = 4 * 1024 * 1024
 _TOOLS_OWN_ERRORS: Final = (
     apsw.SQLError,
     apsw.ConstraintError,
@@ -45,14 +48,58 @@ _TOOLS_OWN_ERRORS: Final = (
 )
 
 
+class Reserve:
+    """Space held back next to the database, so that a receipt can be written when the disk is full."""
+
+    def __init__(self, path: Path, *, active: bool) -> None:
+        self._path, self._active = path, active
+        self._fd = -1
+
+    def hold(self) -> None:
+        """Have the reserve, or StorageFull: no effect starts whose receipt might find no room."""
+        if not self._active:
+            return
+        if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile
+            found = os.fstat(self._fd)
+            if found.st_nlink > 0 and found.st_size >= RESERVE_BYTES:
+                return
+        self.close()
+        try:
+            self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            os.posix_fallocate(self._fd, 0, RESERVE_BYTES)
+        except OSError as error:
+            raise in_our_words(
+                f"{self._path.parent}: no space for the {RESERVE_BYTES // 1024} KiB reserved for receipts",
+                error,
+            ) from None
+
+    def give_up(self) -> None:
+        """Free the reserve for a receipt: cut short, not removed, because others have it open."""
+        with contextlib.suppress(OSError):
+            if self._active:
+                os.truncate(self._path, 0)
+
+    def close(self) -> None:
+        """Let go of the file; the space stays held back by its name."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class Appends:
     """Writes batches of appends, and the receipts of tools that take `tx`."""
 
     def __init__(
-        self, connections: Connections, reserve: Reserve, *, bell: Bell, now: Callable[[], int]
+        self,
+        connections: Connections,
+        reserve: Reserve,
+        *,
+        wakeups: Wakeups,
+        now: Callable[[], int],
     ) -> None:
-        self._connections, self._reserve, self._bell, self._now = connections, reserve, bell, now
-        self._ends: dict[str, Standing] = {}
+        self._connections, self._reserve = connections, reserve
+        self._wakeups, self._now = wakeups, now
+        self._ends: dict[str, LogPosition] = {}
         self._ends_known_at = 0
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
@@ -70,7 +117,8 @@ class Appends:
                 else StorageFull(f"{self._connections.path}: the disk is full; nothing was written")
                 for work, error in zip(batch, self._write_urgent(batch), strict=True)
             ]
-        self._bell.ring_for(batch)
+        if self._wakeups.waiters:  # checked here: usually there are none
+            self._wakeups.notify_appended(batch)
         return refused
 
     def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
@@ -88,13 +136,13 @@ class Appends:
             db = connections.ready()
             try:
                 connections.begin(db)
-                standing = self._standing(db, batch)
+                positions = self._positions(db, batch)
                 refused, ends = refusals(
                     batch,
-                    standing,
-                    lambda work: _claim_key(db, work, standing[work.run_id].key),
+                    positions,
+                    lambda work: _claim_key(db, work, positions[work.run_id].key),
                 )
-                self._write_accepted(db, batch, refused, standing)
+                self._write_accepted(db, batch, refused, positions)
                 connections.commit(db)
             except BaseException as error:
                 connections.roll_back(db, error)
@@ -107,13 +155,13 @@ class Appends:
         db: apsw.Connection,
         batch: Sequence[Append],
         refused: Sequence[Exception | None],
-        standing: dict[str, Standing],
+        positions: dict[str, LogPosition],
     ) -> None:
         rows: list[tuple[Any, ...]] = []
         for work, error in zip(batch, refused, strict=True):
             if error is not None:
                 continue
-            key = standing[work.run_id].key
+            key = positions[work.run_id].key
             rows += [(key, *record) for record in work.records]
             if work.blobs:
                 insert_blobs(db, key, work.blobs)
@@ -121,8 +169,8 @@ class Appends:
                 self._change(db, key, work.change)
         insert_events(db, rows)
 
-    def _standing(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, Standing]:
-        """Where each log stands now, inside the transaction.
+    def _positions(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, LogPosition]:
+        """Where each log ends now, inside the transaction.
 
         What this connection wrote last is remembered; if another process may have written since, everything
         is read again. What is given out is forgotten until it is committed, however the transaction ends.
@@ -131,7 +179,7 @@ class Appends:
         if self._ends_known_at != self._connections.others:
             ends.clear()
             self._ends_known_at = self._connections.others
-        found: dict[str, Standing] = {}
+        found: dict[str, LogPosition] = {}
         unknown: list[str] = []
         for work in batch:
             run_id = work.run_id
@@ -146,7 +194,7 @@ class Appends:
             _read_ends(db, unknown, found)
         return found
 
-    def _remember(self, batch: Sequence[Append], ends: dict[str, Standing]) -> None:
+    def _remember(self, batch: Sequence[Append], ends: dict[str, LogPosition]) -> None:
         """The transaction is committed: the logs end with what it wrote."""
         for work in batch:
             if work.change is not None:  # these rows have been changed: to be read again
@@ -181,9 +229,9 @@ class Appends:
     def open(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
         """See `base.Store.open_append`."""
         with self._connections.transaction() as db:
-            standing = self._standing(db, [Append(run_id, -1, ())])
-            after = standing[run_id].head if run_id in standing else -1
-            refused, _ = refusals([Append(run_id, after, (), epoch)], standing)
+            positions = self._positions(db, [Append(run_id, -1, ())])
+            after = positions[run_id].head if run_id in positions else -1
+            refused, _ = refusals([Append(run_id, after, (), epoch)], positions)
             if refused[0] is not None:
                 raise refused[0]
             opened = _OpenAppend(self, db)
@@ -193,15 +241,15 @@ class Appends:
 
     def _finish(self, db: apsw.Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or raise and leave it to be rolled back."""
-        standing = self._standing(db, [work])
+        positions = self._positions(db, [work])
         refused, _ = refusals(
-            [work], standing, lambda work: _claim_key(db, work, standing[work.run_id].key)
+            [work], positions, lambda work: _claim_key(db, work, positions[work.run_id].key)
         )
         if refused[0] is not None:
             raise refused[0]
-        self._write_accepted(db, [work], [None], standing)
+        self._write_accepted(db, [work], [None], positions)
         self._connections.commit(db)
-        self._bell.ring_for([work])
+        self._wakeups.notify_appended([work])
 
 
 class _OpenAppend(ToolTransaction):
@@ -234,14 +282,14 @@ def _refuse_transaction_control(action: int, *_: str | None) -> int:
     return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
 
 
-def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, Standing]) -> None:
+def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, LogPosition]) -> None:
     alone = len(run_ids) == 1
     params = (run_ids[0] if alone else json.dumps(run_ids),)
     rows: list[tuple[Any, ...]] = db.execute(
         _Q["fence_one" if alone else "fence"], params
     ).fetchall()
     for run_id, key, epoch, head, hash_, woken in rows:
-        found[run_id] = Standing(epoch, head, hash_, key, woken)
+        found[run_id] = LogPosition(epoch, head, hash_, key, woken)
 
 
 def insert_events(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -262,6 +310,35 @@ def insert_events(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
 @cache
 def _insert(rows: int) -> str:
     return _INSERT_ONE + ", (?, ?, ?, ?, ?, ?, ?)" * (rows - 1)
+
+
+def insert_run(db: apsw.Connection, creation: Creation, now: int) -> bool:
+    """A new run with its first events; False if its id is taken."""
+    run, worker = creation.run, creation.worker
+    key = db.execute(
+        _Q["create_run"],
+        {
+            "id": run.id,
+            "agent": run.agent,
+            "status": "running" if worker else "pending",
+            "now": now,
+            "epoch": 1 if worker else 0,
+            "owner": worker,
+            "due_at": now + creation.lease_us if worker else now,
+            "claims": 1 if worker else 0,
+            "claimed_seq": len(creation.records) - 1 if worker else -1,
+            "input_digest": run.input_digest,
+            "code_version": run.code_version,
+            "parent": run.parent,
+            "priority": run.priority,
+        },
+    ).get
+    if key is not None:
+        insert_events(db, [(key, *record) for record in creation.records])
+        insert_blobs(db, key, creation.blobs)
+        for name, seq in creation.keys:
+            db.execute(_Q["insert_key"], (name, key, seq))
+    return key is not None
 
 
 def insert_blobs(db: apsw.Connection, key: int, blobs: Sequence[Blob]) -> None:

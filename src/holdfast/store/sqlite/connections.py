@@ -2,7 +2,7 @@
 
 One connection writes, and one thread at a time uses it; readers have connections of their own, and
 none of them crosses a fork. A transaction that fails is rolled back and says why in our words; after
-a failed fsync nothing more is written.
+a failed fsync, or when the files were replaced, nothing more is written.
 
 Not here: how a file is opened and what SQLite's errors mean (`file.py`), what is read and written
 (`store.py`, `appends.py`).
@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -35,9 +35,100 @@ from holdfast.store.sqlite.file import (
     open_database,
     open_reader,
 )
-from holdfast.store.sqlite.presence import Presence
+from holdfast.store.sqlite.forks import FORKS
+
+COMPANIONS: Final = ("-wal", "-shm")
+"""SQLite's write-ahead log and its index. They must not be deleted while the store is open, either."""
+
+_stat: Final = os.stat
+"""Not `Path.stat`, which takes longer than the call itself: this is done at every commit."""
 
 T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class Presence:
+    """Whether the files of an open store are still the ones that were opened.
+
+    SQLite keeps its files open. If they are deleted, renamed or replaced, this process would continue
+    writing where no other process can read, and the next one would start from nothing and repeat every
+    effect. So the names are compared with what was opened: at the beginning of each transaction, and after
+    its COMMIT, before anything is acknowledged. A file that was not there when it was opened is not compared.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        real = Path(
+            path
+        ).resolve()  # SQLite keeps its own files there if the path is a symbolic link
+        self._real, self._folder = str(real), str(real.parent)
+        self._main: Identity | None = None
+        self._content = (0, 0)
+        self._companions: dict[str, Identity | None] = {}
+        self._folder_changed = -1
+
+    def opened(self) -> None:
+        """The write connection has been opened: its files are the ones under these names now."""
+        self.check()
+        found = _stat(self.path)
+        self._main, self._content = _identity(found), (found.st_mtime_ns, found.st_size)
+        self._folder_changed = _stat(self._folder).st_mtime_ns
+        self._companions = {suffix: _find(self._real + suffix) for suffix in COMPANIONS}
+
+    def check(self) -> bool:
+        """StoreReplaced if another file, or none, has the store's name; else whether the file was written
+        to since the last check. (That is rare: by a checkpoint, or by a copy over it.)"""
+        found = self.check_identity()
+        if found is None:
+            return False
+        before, self._content = self._content, (found.st_mtime_ns, found.st_size)
+        return before != self._content
+
+    def check_identity(self) -> os.stat_result | None:
+        """StoreReplaced if another file, or none, has the store's name; may be called from any thread."""
+        if self._main is None:
+            return None
+        try:
+            found = _stat(self.path)
+        except OSError as error:
+            raise self._replaced(f"{self.path} is gone ({error.strerror})") from None
+        if (found.st_dev, found.st_ino) != self._main:
+            raise self._replaced(f"{self.path} was replaced by another file")
+        return found
+
+    def check_all(self) -> None:
+        """The same after a commit, for all files. As long as nothing was created, deleted or renamed in
+        their folder, its time of change says so for all of them at once."""
+        try:
+            changed = _stat(self._folder).st_mtime_ns
+        except OSError as error:
+            raise self._replaced(f"{self._folder} is gone ({error.strerror})") from None
+        if changed == self._folder_changed:
+            return
+        self.check_identity()
+        for suffix, opened in self._companions.items():
+            if opened is not None and _find(self._real + suffix) != opened:
+                raise self._replaced(f"{self._real}{suffix} was deleted or replaced")
+        self._folder_changed = changed
+
+    def _replaced(self, what: str) -> StoreReplaced:
+        return StoreReplaced(
+            f"{what} while this process had the store open. Pending writes are not acknowledged, "
+            "and it stops writing; restore the files (from a backup, if they are lost), then restart it"
+        )
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino
+
+
+def _find(path: str) -> Identity | None:
+    try:
+        return _identity(_stat(path))
+    except OSError:
+        return None
 
 
 class Connections:
@@ -66,7 +157,7 @@ class Connections:
         self.readonly = ""
         self._connection = self._open()
         if not self.in_memory:
-            _FORKS.watched.add(self)
+            FORKS.watched.add(self)
 
     def _open(self) -> apsw.Connection:
         """The write connection; for a store that was open before, to the same file."""
@@ -76,9 +167,7 @@ class Connections:
         if not self.in_memory:
             try:
                 self._check(self._presence.opened)
-            except (
-                BaseException
-            ):  # also an interrupt: no other code has the connection, to close it
+            except BaseException:  # also an interrupt: no other code could close the connection
                 connection.close()
                 raise
         return connection
@@ -94,7 +183,7 @@ class Connections:
     def close(self) -> None:
         with self.write:
             self._closed = True
-            _FORKS.watched.discard(self)
+            FORKS.watched.discard(self)
             self._close_all()
 
     # ── using them ───────────────────────────────────────────────────────────────────────
@@ -209,6 +298,11 @@ class Connections:
             return self._broken
         return meaning
 
+    def rows(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> Rows:
+        """What one statement reads."""
+        with self.reading() as db:
+            return db.execute(sql, params).fetchall()
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
         if self.in_memory:
@@ -284,38 +378,3 @@ class Connections:
                 "use the store in its parent, or start the process with spawn"
             )
         self._in_child()
-
-
-class _Forks(threading.local):
-    """Has every open store close its connections around a fork.
-
-    What is registered to run at a fork stays registered, so this is done once for all stores: hooks
-    of each store's own would be kept, and called, long after it is gone. A thread that forks keeps
-    those that it has stopped, so that it sets exactly these going again.
-    """
-
-    watched: ClassVar[weakref.WeakSet[Connections]] = weakref.WeakSet()
-    stopped: Sequence[Connections] = ()
-
-    def before(self) -> None:
-        self.stopped = tuple(self.watched)
-        for connections in self.stopped:
-            connections.before_fork()
-
-    def after_in_parent(self) -> None:
-        for connections in self.stopped:
-            connections.after_fork_in_parent()
-        self.stopped = ()
-
-    def after_in_child(self) -> None:
-        for connections in self.stopped:
-            connections.after_fork_in_child()
-        self.stopped = ()
-
-
-_FORKS: Final = _Forks()
-os.register_at_fork(
-    before=_FORKS.before,
-    after_in_parent=_FORKS.after_in_parent,
-    after_in_child=_FORKS.after_in_child,
-)

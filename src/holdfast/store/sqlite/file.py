@@ -1,4 +1,4 @@
-"""A SQLite file as Holdfast wants it: private, ours, migrated, durable, with room for receipts.
+"""A SQLite file as Holdfast wants it: private, ours, migrated, durable.
 
 Opening is where most of what can go wrong with a file shows: it is not ours, newer, damaged, read-only,
 on a file system that cannot do it, or left behind by a process that died on a failing disk.
@@ -8,7 +8,6 @@ Not here: what is kept in the file (`store.py`), who uses it when (`connections.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -29,61 +28,22 @@ from holdfast.errors import (
 )
 from holdfast.store import sql
 from holdfast.store.base import Finding
-from holdfast.store.sqlite.presence import refuse_emptied
 
 APPLICATION_ID: Final = 0x486F6C64  # "Hold": a SQLite file with another one is not ours
 BUSY_MS: Final = 10_000
-RESERVE_BYTES: Final = 4 * 1024 * 1024
+WAL_HEADER_BYTES: Final = 32
 SAFE_LIBRARY: Final = (3, 51, 3)  # earlier ones can lose pages when a commit meets a checkpoint
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DAMAGED: Final = "The file is damaged; `holdfast doctor` shows what still verifies"
 NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-class Reserve:
-    """Space held back next to the database, so that a receipt can be written when the disk is full."""
-
-    def __init__(self, path: Path, *, active: bool) -> None:
-        self._path, self._active = path, active
-        self._fd = -1
-
-    def hold(self) -> None:
-        """Have the reserve, or StorageFull: no effect starts whose receipt might find no room."""
-        if not self._active:
-            return
-        if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile
-            found = os.fstat(self._fd)
-            if found.st_nlink > 0 and found.st_size >= RESERVE_BYTES:
-                return
-        self.close()
-        try:
-            self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(self._fd, 0, RESERVE_BYTES)
-        except OSError as error:
-            raise in_our_words(
-                f"{self._path.parent}: no space for the {RESERVE_BYTES // 1024} KiB reserved for receipts",
-                error,
-            ) from None
-
-    def give_up(self) -> None:
-        """Free the reserve for a receipt: cut short, not removed, because others have it open."""
-        with contextlib.suppress(OSError):
-            if self._active:
-                os.truncate(self._path, 0)
-
-    def close(self) -> None:
-        """Let go of the file; the space stays held back by its name."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
 def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0) -> StoreError:
     """The error of SQLite or of the system, with its `errno` where known, as one of ours."""
     if isinstance(error, OSError):
-        said, number = f"{where}: {error.strerror}.", error.errno
+        message, number = f"{where}: {error.strerror}.", error.errno
     else:
-        said = f"{where}: {error}."
+        message = f"{where}: {error}."
         # An errno is only believed where SQLite failed to write: after an fsync nothing is known.
         if getattr(error, "extendedresult", 0) not in (
             apsw.SQLITE_IOERR_WRITE,
@@ -91,18 +51,18 @@ def in_our_words(where: str, error: apsw.Error | OSError, number: int | None = 0
         ):
             number = None
     if isinstance(error, apsw.FullError) or number in NO_SPACE:
-        return StorageFull(f"{said} Nothing was written; free some space and resume the run")
+        return StorageFull(f"{message} Nothing was written; free some space and resume the run")
     if isinstance(error, apsw.ReadOnlyError) or number in NOT_WRITABLE:
-        return ReadOnlyStore(f"{said} Nothing was written")
+        return ReadOnlyStore(f"{message} Nothing was written")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreUnavailable(
-            f"{said} Another process held the write lock for {BUSY_MS / 1000:g} s"
+            f"{message} Another process held the write lock for {BUSY_MS / 1000:g} s"
         )
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return StoreDamaged(f"{said} {DAMAGED}")
+        return StoreDamaged(f"{message} {DAMAGED}")
     if isinstance(error, apsw.SQLError):  # our statements fit the schema that was checked at open
-        return StoreDamaged(f"{said} {DAMAGED}, or another version of Holdfast has changed it")
-    return StoreUnavailable(said)
+        return StoreDamaged(f"{message} {DAMAGED}, or another version of Holdfast has changed it")
+    return StoreUnavailable(message)
 
 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────
@@ -330,7 +290,27 @@ def examine(db: apsw.Connection, path: str) -> list[Finding]:
 def _integrity_problem(db: apsw.Connection) -> str:
     """The first thing that SQLite finds wrong with the file, or nothing."""
     try:
-        (said,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
+        (message,) = next(iter(db.execute("PRAGMA integrity_check(1)")))
     except apsw.Error as error:
         return str(error)
-    return "" if said == "ok" else str(said)
+    return "" if message == "ok" else str(message)
+
+
+def refuse_emptied(path: str) -> None:
+    """StoreDamaged if an empty or missing file had been a store: what is next to it shows that.
+
+    The reserve is made when a store is first written to, and stays. A write-ahead log with content is
+    never older than the first page of its database. An empty file with neither is a new store.
+    """
+    database = Path(path)
+    if database.exists() and database.stat().st_size:
+        return
+    witnesses = (f"{path}-reserve", -1), (f"{database.resolve()}-wal", WAL_HEADER_BYTES)
+    for witness, size in ((Path(name), size) for name, size in witnesses):
+        if witness.exists() and witness.stat().st_size > size:
+            state = "empty" if database.exists() else "missing"
+            raise StoreDamaged(
+                f"{path} is {state}, but {witness.name} next to it shows that it was a store. Restore it from "
+                f"a backup; to start with a new, empty store instead, delete {witness} (and other files "
+                f"whose names start with {database.name}-). Nothing was changed"
+            )

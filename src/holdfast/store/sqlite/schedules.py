@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Final
-
-import apsw
 
 from holdfast.store import sql
 from holdfast.store.base import RegisteredAgent, Schedule
 from holdfast.store.checks import check_registered, check_text
-
-Opening = Callable[[], AbstractContextManager[apsw.Connection]]
+from holdfast.store.sqlite.connections import Connections
 
 _Q: Final = sql.queries("sqlite")
 
@@ -25,8 +21,8 @@ _Q: Final = sql.queries("sqlite")
 class SQLiteAgents:
     """See `base.Agents`."""
 
-    def __init__(self, transaction: Opening, reading: Opening) -> None:
-        self._transaction, self._reading = transaction, reading
+    def __init__(self, connections: Connections) -> None:
+        self._transaction, self._rows = connections.transaction, connections.rows
 
     def register(self, agents: Sequence[RegisteredAgent]) -> None:
         for agent in agents:
@@ -35,30 +31,20 @@ class SQLiteAgents:
             db.executemany(_Q["register_agent"], agents)
 
     def all(self) -> list[RegisteredAgent]:
-        with self._reading() as db:
-            return [RegisteredAgent(*row) for row in db.execute(_Q["agents"])]
+        return [RegisteredAgent(*row) for row in self._rows(_Q["agents"])]
 
     def with_runs(self) -> list[str]:
-        with self._reading() as db:
-            return [name for (name,) in db.execute(_Q["agent_names"])]
+        return [name for (name,) in self._rows(_Q["agent_names"])]
 
 
 class SQLiteSchedules:
     """See `base.Schedules`."""
 
     def __init__(
-        self,
-        transaction: Opening,
-        reading: Opening,
-        notify: Callable[[], None],
-        now: Callable[[], int],
+        self, connections: Connections, notify: Callable[[], None], now: Callable[[], int]
     ) -> None:
-        self._transaction, self._reading, self._notify, self._now = (
-            transaction,
-            reading,
-            notify,
-            now,
-        )
+        self._transaction, self._rows = connections.transaction, connections.rows
+        self._notify, self._now = notify, now
 
     def put(self, schedule: Schedule) -> None:
         with self._transaction() as db:
@@ -66,13 +52,11 @@ class SQLiteSchedules:
         self._notify()
 
     def all(self) -> list[Schedule]:
-        with self._reading() as db:
-            return [Schedule(*row) for row in db.execute(_Q["schedules"])]
+        return [Schedule(*row) for row in self._rows(_Q["schedules"])]
 
     def due(self, agents: Sequence[str], *, limit: int = 100) -> list[Schedule]:
         params = {"agents": json.dumps(list(agents)), "now": self._now(), "limit": limit}
-        with self._reading() as db:
-            return [Schedule(*row) for row in db.execute(_Q["due_schedules"], params)]
+        return [Schedule(*row) for row in self._rows(_Q["due_schedules"], params)]
 
     def advance(self, schedule: Schedule, *, next_at: int, last_at: int) -> bool:
         params = {
@@ -93,8 +77,8 @@ class SQLiteSchedules:
 class SQLiteLimits:
     """See `base.Limits`."""
 
-    def __init__(self, transaction: Opening, now: Callable[[], int]) -> None:
-        self._transaction, self._now = transaction, now
+    def __init__(self, connections: Connections, now: Callable[[], int]) -> None:
+        self._transaction, self._now = connections.transaction, now
 
     def take_turn(
         self, name: str, holder: str, *, count: int, per_us: int, slack_us: int
@@ -119,14 +103,14 @@ class SQLiteLimits:
             )
         return at if at > now else None
 
-    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, most: int) -> bool:
+    def take_seat(self, name: str, holder: str, *, run_id: str, epoch: int, limit: int) -> bool:
         who = {"name": name, "holder": holder}
         with self._transaction() as db:
             db.execute(_Q["free_seats"], {"name": name, "now": self._now()})
             taken, ours = db.execute(_Q["seats"], who).get
             if ours:
                 return True
-            if taken >= most:
+            if taken >= limit:
                 return False
             db.execute(_Q["insert_seat"], {**who, "run_id": run_id, "epoch": epoch})
         return True

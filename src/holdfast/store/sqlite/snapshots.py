@@ -8,7 +8,7 @@ from typing import Any, Final, get_type_hints
 from holdfast.errors import NotFound
 from holdfast.store import sql
 from holdfast.store.base import LIVE, Snapshot, rotation_of
-from holdfast.store.sqlite.schedules import Opening
+from holdfast.store.sqlite.connections import Connections
 
 _Q: Final = sql.queries("sqlite")
 _TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(Snapshot).values())
@@ -17,8 +17,8 @@ _TYPES: Final[tuple[Any, ...]] = tuple(get_type_hints(Snapshot).values())
 class SQLiteSnapshots:
     """See `base.Snapshots`."""
 
-    def __init__(self, transaction: Opening, reading: Opening, now: Callable[[], int]) -> None:
-        self._transaction, self._reading, self._now = transaction, reading, now
+    def __init__(self, connections: Connections, now: Callable[[], int]) -> None:
+        self._transaction, self._rows, self._now = connections.transaction, connections.rows, now
 
     def save(
         self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
@@ -35,9 +35,8 @@ class SQLiteSnapshots:
     def newest(
         self, run_id: str, *, at_most: int | None = None, live: bool = False
     ) -> Snapshot | None:
-        with self._reading() as db:
-            last = 2**62 if at_most is None else at_most
-            found: list[Any] = db.execute(_Q["snapshot"], (run_id, last, live)).fetchall()
+        last = 2**62 if at_most is None else at_most
+        found = self._rows(_Q["snapshot"], (run_id, last, live))
         # A damaged one is not a snapshot: a cache is done without.
         is_sound = found and all(map(isinstance, found[0], _TYPES))
         return Snapshot(*found[0]) if is_sound else None

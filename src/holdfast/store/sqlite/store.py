@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import apsw
 
@@ -25,7 +24,6 @@ from holdfast.core.log import Record
 from holdfast.errors import StoreDamaged, UnsafeStore
 from holdfast.store import sql
 from holdfast.store.base import (
-    MICROSECONDS,
     NO_PROGRESS,
     STATUSES,
     Append,
@@ -39,27 +37,21 @@ from holdfast.store.base import (
     system_clock,
 )
 from holdfast.store.checks import (
-    check_append,
     check_filter,
     check_new_run,
     check_text,
     check_wanted,
 )
-from holdfast.store.group import GroupCommit, Ticket
-from holdfast.store.sqlite.appends import Appends, insert_blobs, insert_events
+from holdfast.store.group import AppendGroup, GroupCommit, Ticket
+from holdfast.store.sqlite.appends import Appends, Reserve, insert_run
 from holdfast.store.sqlite.connections import Connections
-from holdfast.store.sqlite.file import DAMAGED, Reserve, examine
+from holdfast.store.sqlite.file import DAMAGED, examine
 from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
 from holdfast.store.sqlite.snapshots import SQLiteSnapshots
-from holdfast.store.wakeups import ANY, Bell
+from holdfast.store.wakeups import Wakeups
 
-if TYPE_CHECKING:
-    pass
-
-POLL_SECONDS_MIN: Final = 0.005
-POLL_SECONDS_MAX: Final = 0.25
-
-Rows = list[tuple[Any, ...]]
+POLL_SECONDS: Final = (0.005, 0.25)
+"""How often is looked for what other processes do: the shortest pause and the longest."""
 
 _Q: Final = sql.queries("sqlite")
 _NO_PROGRESS: Final = json.dumps(NO_PROGRESS)
@@ -89,22 +81,25 @@ class SQLiteStore:
         self.path = str(path)
         self.url = f"sqlite:///{self.path}"
         self.now = clock
-        self._connections = Connections(self.path, synchronous, in_child=self._set_out)
+        self._connections = Connections(self.path, synchronous, in_child=self._open_queues)
         self._transaction = self._connections.transaction
         self._reading = self._connections.reading
+        self._rows = self._connections.rows
         has_room = not (self._connections.in_memory or self._connections.readonly)
         self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
-        self.agents = SQLiteAgents(self._transaction, self._reading)
-        self.schedules = SQLiteSchedules(self._transaction, self._reading, self.nudge, clock)
-        self.limits = SQLiteLimits(self._transaction, clock)
-        self.snapshots = SQLiteSnapshots(self._transaction, self._reading, clock)
-        self._set_out()
+        self.agents = SQLiteAgents(self._connections)
+        self.schedules = SQLiteSchedules(self._connections, self.nudge, clock)
+        self.limits = SQLiteLimits(self._connections, clock)
+        self.snapshots = SQLiteSnapshots(self._connections, clock)
+        self._open_queues()
 
-    def _set_out(self) -> None:
+    def _open_queues(self) -> None:
         """The queues, and those who wait: they belong to one process."""
-        self._bell = Bell()
-        self._appends = Appends(self._connections, self._reserve, bell=self._bell, now=self.now)
-        self._group = GroupCommit(self._appends.commit)
+        self._wakeups = Wakeups()
+        self._appends = Appends(
+            self._connections, self._reserve, wakeups=self._wakeups, now=self.now
+        )
+        self._group = AppendGroup(self._appends.commit)
         self._creations = GroupCommit(self._create_batch)
 
     def close(self) -> None:
@@ -120,45 +115,20 @@ class SQLiteStore:
         return self._creations.submit(creation)
 
     def append(self, work: Append) -> None:
-        check_append(work)
         self._group.append(work)
 
     def submit(self, work: Append) -> Ticket[Append]:
-        check_append(work)
         return self._group.submit(work)
 
     def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         with self._transaction() as db:
             made = [self._create(db, creation) for creation in batch]
-        self._bell.ring_all()
-        return [creation.settle(*came) for creation, came in zip(batch, made, strict=True)]
+        self._wakeups.notify_all()
+        return [creation.settle(*outcome) for creation, outcome in zip(batch, made, strict=True)]
 
     def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
-        run, worker, now = creation.run, creation.worker, self.now()
-        key = db.execute(
-            _Q["create_run"],
-            {
-                "id": run.id,
-                "agent": run.agent,
-                "status": "running" if worker else "pending",
-                "now": now,
-                "epoch": 1 if worker else 0,
-                "owner": worker,
-                "due_at": now + creation.lease_us if worker else now,
-                "claims": 1 if worker else 0,
-                "claimed_seq": len(creation.records) - 1 if worker else -1,
-                "input_digest": run.input_digest,
-                "code_version": run.code_version,
-                "parent": run.parent,
-                "priority": run.priority,
-            },
-        ).get
-        if key is not None:
-            insert_events(db, [(key, *record) for record in creation.records])
-            insert_blobs(db, key, creation.blobs)
-            for name, seq in creation.keys:
-                db.execute(_Q["insert_key"], (name, key, seq))
-        return self._row(db.execute(_Q["run"], (run.id,)).get), key is not None
+        is_new = insert_run(db, creation, self.now())
+        return self._row(db.execute(_Q["run"], (creation.run.id,)).get), is_new
 
     def _row(self, found: tuple[Any, ...]) -> RunRow:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
@@ -183,15 +153,24 @@ class SQLiteStore:
                 if db.execute(_Q["running"], params).get >= within.max_running:
                     return None
             key = db.execute(_Q["run_key"], (run_id,)).get
-            found = self._claim(db, [key], worker, lease_us)
+            found = self._claim(db, [key], worker, self.now(), lease_us)
         return found[0] if found else None
 
     def _claim(
-        self, db: apsw.Connection, keys: Sequence[int | None], worker: str, lease_us: int
+        self,
+        db: apsw.Connection,
+        keys: Sequence[int | None],
+        worker: str,
+        now: int,
+        lease_us: int,
     ) -> list[RunRow]:
-        now = self.now()
-        params = {"keys": json.dumps(keys), "worker": worker, "now": now, "until": now + lease_us,
-                  "no_progress": _NO_PROGRESS}  # fmt: skip
+        params = {
+            "keys": json.dumps(keys),
+            "worker": worker,
+            "now": now,
+            "until": now + lease_us,
+            "no_progress": _NO_PROGRESS,
+        }
         found = [self._row(row) for row in db.execute(_Q["claim"], params)]
         for row in found:
             self._appends.forget(row.id)  # its epoch has grown
@@ -204,19 +183,20 @@ class SQLiteStore:
         lease_us: int,
         limit: int,
         wanted: Sequence[Wanted] | None = None,
-        but: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         if limit <= 0:
             return []
-        asked = self._wanted(wanted)
+        checked = self._wanted(wanted)
         with (
             self._reading() as db
         ):  # without the write lock: an idle worker disturbs no other process
-            if not self._due(db, asked, 1, but):
+            if not _due(db, checked, self.now(), 1, exclude):
                 return []
         with self._transaction() as db:
-            keys = [key for _, key in self._due(db, asked, limit, but)]
-            found = self._claim(db, keys, worker, lease_us)
+            now = self.now()
+            keys = [key for _, key in _due(db, checked, now, limit, exclude)]
+            found = self._claim(db, keys, worker, now, lease_us)
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
 
@@ -224,30 +204,6 @@ class SQLiteStore:
         if wanted is None:
             return [Wanted(kind.agent, kind.code_version) for kind in self.kinds()]
         return check_wanted(wanted)
-
-    def _due(
-        self, db: apsw.Connection, wanted: Sequence[Wanted], limit: int, but: Sequence[str]
-    ) -> list[tuple[int, int]]:
-        """The place in the queue and the key of the first runs that may be taken."""
-        now = self.now()
-        found: list[tuple[int, int, Wanted]] = []
-        free: dict[str, int] = {}
-        for one in wanted:
-            room = limit
-            if one.max_running is not None:
-                running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
-                room = free[one.agent] = max(0, min(limit, one.max_running - running))
-            params = {"agent": one.agent, "code_version": one.code_version, "now": now, "limit": room,
-                      "but": json.dumps(list(but)) if but else None}  # fmt: skip
-            found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
-        chosen: list[tuple[int, int]] = []
-        for rank, key, one in sorted(found):
-            if one.max_running is not None:
-                free[one.agent] -= 1
-                if free[one.agent] < 0:
-                    continue
-            chosen.append((rank, key))
-        return chosen[:limit]
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         now = self.now()
@@ -263,65 +219,49 @@ class SQLiteStore:
         params = {"id": run_id, "epoch": epoch, "now": self.now(), "forgiven": int(not died)}
         with self._transaction() as db:
             freed = db.execute(_Q["release"], params).get
-        self._bell.ring(run_id)
+        self._wakeups.notify(run_id)
         return freed is not None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
 
     def get(self, run_id: str) -> RunRow | None:
         check_text("run id", run_id)
-        with self._reading() as db:
-            found: Rows = db.execute(_Q["run"], (run_id,)).fetchall()
+        found = self._rows(_Q["run"], (run_id,))
         return self._row(found[0]) if found else None
 
     def read(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[Record]:
-        with self._reading() as db:
-            found: Rows = db.execute(
-                _Q["read"], (run_id, after, -1 if limit is None else limit)
-            ).fetchall()
+        found = self._rows(_Q["read"], (run_id, after, -1 if limit is None else limit))
         # A damaged name may no longer be text; its hash detects it, as for other damage.
         # (`tuple.__new__` because NamedTuple's own constructor is written in Python.)
         new, known = tuple.__new__, _KINDS
         return [
             new(Record, (seq, time, epoch, known.get(kind) or _text(kind), data, hash_))
             for seq, time, epoch, kind, data, hash_ in found
-        ]  # fmt: skip
+        ]
 
     def head(self, run_id: str) -> int:
-        with self._reading() as db:
-            seq: int = db.execute(_Q["head"], (run_id,)).get
-        return seq
+        return self._number("head", run_id)
 
     def heads(self, run_ids: Sequence[str]) -> dict[str, int]:
-        with self._reading() as db:
-            found: Rows = db.execute(_Q["heads"], (json.dumps(list(run_ids)),)).fetchall()
+        found = self._rows(_Q["heads"], (json.dumps(list(run_ids)),))
         for row in found:
             if not _reads_as(row, (str, int)):
                 raise StoreDamaged(f"{self.path}: the end of a log cannot be decoded. {DAMAGED}")
         return dict(found)
 
     def last_restart(self, run_id: str) -> int:
-        with self._reading() as db:
-            seq: int = db.execute(_Q["last_restart"], (run_id,)).get
-        return seq
+        return self._number("last_restart", run_id)
+
+    def _number(self, query: str, run_id: str) -> int:
+        number: int = self._rows(_Q[query], (run_id,))[0][0]
+        return number
 
     def runs(
         self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
         check_filter(which)
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
-        with self._reading() as db:
-            found: Rows = db.execute(_Q[sql.listing(which)], params).fetchall()
-        return [self._row(row) for row in found]
-
-    @staticmethod
-    def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
-        """For each kind of run the next time at which one is due, if any."""
-        times = [
-            db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
-            for one in check_wanted(wanted)
-        ]
-        return [due for due in times if due is not None]
+        return [self._row(row) for row in self._rows(_Q[sql.listing(which)], params)]
 
     def _next_to_do(self, wanted: Sequence[Wanted] | None) -> int | None:
         """When the next of these runs is due, or the next schedule of their agents."""
@@ -329,26 +269,23 @@ class SQLiteStore:
             return min((kind.due_at for kind in self.kinds()), default=None)
         agents = json.dumps([one.agent for one in wanted])
         with self._reading() as db:
-            times = self._due_times(db, wanted)
+            times = _due_times(db, wanted)
             scheduled: int | None = db.execute(_Q["next_schedule"], {"agents": agents}).get
         return min(times if scheduled is None else [*times, scheduled], default=None)
 
     def kinds(self) -> list[Kind]:
-        with self._reading() as db:
-            return [Kind(*row) for row in db.execute(_Q["kinds"])]
+        return [Kind(*row) for row in self._rows(_Q["kinds"])]
 
     def find_key(self, key: str) -> tuple[str, int] | None:
         check_text("idempotency key", key)
-        with self._reading() as db:
-            found: Rows = db.execute(_Q["find_key"], (key,)).fetchall()
+        found = self._rows(_Q["find_key"], (key,))
         if found and not _reads_as(found[0], (str, int)):
             raise StoreDamaged(f"{self.path}: the row of key {key!r} cannot be decoded. {DAMAGED}")
         return (found[0][0], found[0][1]) if found else None
 
     def blob(self, run_id: str, hash: str) -> bytes | None:
-        with self._reading() as db:
-            data: bytes | None = db.execute(_Q["blob"], (run_id, hash)).get
-        return data
+        found = self._rows(_Q["blob"], (run_id, hash))
+        return found[0][0] if found else None
 
     # ── deletion, waiting ─────────────────────────────────────────────────────
 
@@ -366,36 +303,25 @@ class SQLiteStore:
         def grown() -> bool:
             return self.head(run_id) > after
 
-        pauses = (POLL_SECONDS_MIN, POLL_SECONDS_MAX)
-        return self._bell.wait_until(grown, run_id, timeout, pauses=pauses)
+        return self._wakeups.wait_until(grown, run_id, timeout, pauses=POLL_SECONDS)
 
     def wait_due(
         self,
         wanted: Sequence[Wanted] | None = None,
         *,
         timeout: float,
-        or_when: Callable[[], bool] | None = None,
+        stop_when: Callable[[], bool] | None = None,
     ) -> bool:
-        """Asks again at each change made here, when the next timer ends, and now and then for what
-        other processes do; the longer nothing happens, the less often."""
-        end = time.monotonic() + timeout
-        pause = POLL_SECONDS_MIN
-        with self._bell.waiting(ANY) as rung:
-            while True:
-                when, now = self._next_to_do(wanted), self.now()
-                if (when is not None and when <= now) or (or_when is not None and or_when()):
-                    return True
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                if when is not None:
-                    left = min(left, (when - now) / MICROSECONDS)
-                rung.wait(min(pause * random.uniform(0.8, 1.2), left))  # noqa: S311 (only to spread)
-                rung.clear()
-                pause = min(pause * 1.5, POLL_SECONDS_MAX)
+        return self._wakeups.wait_due(
+            partial(self._next_to_do, wanted),
+            self.now,
+            stop_when,
+            timeout,
+            pauses=lambda: POLL_SECONDS,
+        )
 
     def nudge(self) -> None:
-        self._bell.ring_all()
+        self._wakeups.notify_all()
 
     # ── self-examination ─────────────────────────────────────────────────────────────────
 
@@ -403,6 +329,48 @@ class SQLiteStore:
         with self._connections.write:
             found = examine(self._connections.db, self._connections.file)
         return [Finding("store", self.url, True), *found]
+
+
+def _due(
+    db: apsw.Connection,
+    wanted: Sequence[Wanted],
+    now: int,
+    limit: int,
+    exclude: Sequence[str],
+) -> list[tuple[int, int]]:
+    """The place in the queue and the key of the first runs that may be claimed."""
+    found: list[tuple[int, int, Wanted]] = []
+    free: dict[str, int] = {}
+    for one in wanted:
+        room = limit
+        if one.max_running is not None:
+            running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
+            room = free[one.agent] = max(0, min(limit, one.max_running - running))
+        params = {
+            "agent": one.agent,
+            "code_version": one.code_version,
+            "now": now,
+            "limit": room,
+            "exclude": json.dumps(list(exclude)) if exclude else None,
+        }
+        found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
+    chosen: list[tuple[int, int]] = []
+    for rank, key, one in sorted(found):
+        if one.max_running is not None:
+            free[one.agent] -= 1
+            if free[one.agent] < 0:
+                continue
+        chosen.append((rank, key))
+    return chosen[:limit]
+
+
+def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
+    """For each kind of run the next time at which one is due, if any."""
+    times = [
+        db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
+        for one in check_wanted(wanted)
+    ]
+    return [due for due in times if due is not None]
 
 
 def _reads_as(found: tuple[Any, ...], types: tuple[Any, ...]) -> bool:

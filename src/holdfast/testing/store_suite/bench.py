@@ -118,7 +118,7 @@ class Bench:
         self,
         *wanted: Wanted | str,
         limit: int = 100,
-        but: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> list[str]:
         """Take what is due; the ids in the order in which they were given."""
         asked = [Wanted(one) if isinstance(one, str) else one for one in wanted]
@@ -127,7 +127,7 @@ class Bench:
             lease_us=LEASE_US,
             limit=limit,
             wanted=asked if wanted else None,
-            but=but,
+            exclude=exclude,
         )
         return [row.id for row in rows]
 

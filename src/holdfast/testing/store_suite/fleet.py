@@ -120,7 +120,7 @@ def seats_are_limited_and_end_with_the_lease(bench: Bench) -> None:
         bench.create(run_id, worker="w")
 
     def take(run_id: str, epoch: int = 1) -> bool:
-        return limits.take_seat("gpu", run_id, run_id=run_id, epoch=epoch, most=2)
+        return limits.take_seat("gpu", run_id, run_id=run_id, epoch=epoch, limit=2)
 
     same([True, True, False], [take("r1"), take("r2"), take("r3")])
     same(True, take("r1"), "its own seat again")
@@ -130,7 +130,8 @@ def seats_are_limited_and_end_with_the_lease(bench: Bench) -> None:
     bench.clock.advance(LEASE_SECONDS)
     bench.claimed("r1")
     same(
-        [True, True], [take("r1", 2), limits.take_seat("other", "r2", run_id="r2", epoch=1, most=1)]
+        [True, True],
+        [take("r1", 2), limits.take_seat("other", "r2", run_id="r2", epoch=1, limit=1)],
     )
     bench.claimed("r2")
     bench.claimed("r3")
@@ -140,7 +141,7 @@ def seats_are_limited_and_end_with_the_lease(bench: Bench) -> None:
 def seats_taken_at_once_are_not_more_than_there_are(bench: Bench) -> None:
     """Eight threads, three seats."""
     bench.create(worker="w")
-    take = partial(bench.store.limits.take_seat, "gpu", run_id="run", epoch=1, most=3)
+    take = partial(bench.store.limits.take_seat, "gpu", run_id="run", epoch=1, limit=3)
     answers = together(*[partial(take, f"h{i}") for i in range(8)])
 
     same(3, sum(answers))

@@ -127,8 +127,8 @@ def runs_that_a_worker_still_executes_are_not_given_to_it_again(bench: Bench) ->
     bench.create("other")
     bench.clock.advance(LEASE_SECONDS)
 
-    same(["other"], bench.due(but=["mine"]))
-    same(["mine"], bench.due(but=["other"]))
+    same(["other"], bench.due(exclude=["mine"]))
+    same(["mine"], bench.due(exclude=["other"]))
 
 
 def no_more_runs_of_an_agent_are_under_way_than_it_allows(bench: Bench) -> None:
@@ -303,7 +303,7 @@ def waiting_for_due_work_ends_only_for_what_is_wanted(bench: Bench) -> None:
     same(True, bench.store.wait_due([Wanted("other")], timeout=0))
 
     stop = threading.Event()
-    wait = partial(bench.store.wait_due, mine, timeout=PATIENCE_SECONDS, or_when=stop.is_set)
+    wait = partial(bench.store.wait_due, mine, timeout=PATIENCE_SECONDS, stop_when=stop.is_set)
 
     def nudge() -> None:
         stop.set()

@@ -77,7 +77,7 @@ def resumed(last_event_id: str, after: int) -> int:
 async def _messages(
     request: Request, server: Server, run_id: str, after: int
 ) -> AsyncIterator[bytes]:
-    yield f"retry: {RETRY_MILLISECONDS}\n\n".encode()
+    yield b"retry: %d\n\n" % RETRY_MILLISECONDS
     reader = await server.call(lambda store: EventReader(store, run_id, after=after))
     while True:
         try:
@@ -99,10 +99,12 @@ async def _messages(
 
 
 def _event(record: Record) -> bytes:
-    return b"id: %d\n" % record.seq + message(record.kind, msgspec.json.encode(recorded(record)))
+    return message(record.kind, msgspec.json.encode(recorded(record)), record.seq)
 
 
-def message(kind: str, data: bytes) -> bytes:
-    """One message. JSON has no line breaks, unless it was stored with some."""
-    lines = b"\n".join(b"data: " + line for line in data.splitlines() or [b""])
-    return b"event: %s\n%s\n\n" % (kind.encode(), lines)
+def message(kind: str, data: bytes, seq: int | None = None) -> bytes:
+    """One message; without a kind, an ordinary one. A line break in its data starts another line of it."""
+    lines = [] if seq is None else [b"id: %d" % seq]
+    lines += [b"event: " + kind.encode()] if kind else []
+    lines += [b"data: " + line for line in data.splitlines() or [b""]]
+    return b"\n".join(lines) + b"\n\n"

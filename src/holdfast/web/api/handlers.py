@@ -254,7 +254,7 @@ def doctor(store: Store, _: Ask) -> d.DoctorReport:
 
 def approve(store: Store, ask: Ask) -> RunRow:
     b = ask.body
-    control.approve(store, ask.run_id, b.request, digest=b.digest, **ask.signed)
+    control.approve(store, ask.run_id, b.request, args=b.args, digest=b.digest, **ask.signed)
     return _shown(store, ask.run_id)
 
 
@@ -418,6 +418,50 @@ def bulk_(store: Store, ask: Ask) -> BulkReport:
     return bulk(store, b.verb, b.q, runs=b.runs, newest=b.newest, dry_run=b.dry_run, **ask.signed)
 
 
+# ── what integrations keep ───────────────────────────────────────────────────────────────────
+
+
+def record(store: Store, ask: Ask) -> RunRow:
+    b = ask.body
+    return views.shown(control.record(store, b.agent, b.input, id=b.id, **ask.signed), store.now())
+
+
+def finish(store: Store, ask: Ask) -> RunRow:
+    control.finish(store, ask.run_id, ask.body.result)
+    return _shown(store, ask.run_id)
+
+
+def items(store: Store, ask: Ask) -> d.ItemList:
+    q = ask.query
+    found = list(
+        views.item_events(
+            store, ask.run_id, q.collection, prefix=q.prefix, after=q.after, before=q.before, limit=q.limit + 1
+        )
+    )  # fmt: skip
+    page = [d.KeptItem.of(*one) for one in found[: q.limit]]
+    return d.ItemList(page, page[-1].seq if len(found) > q.limit else None)
+
+
+def item(store: Store, ask: Ask) -> d.ItemFound:
+    found = views.item_event(store, ask.run_id, ask.query.collection, ask.query.key)
+    return d.ItemFound(None if found is None else d.KeptItem.of(*found))
+
+
+def put_item(store: Store, ask: Ask) -> d.ItemChanged:
+    b = ask.body
+    if b.data is not None and b.value is not None:
+        raise InvalidInput("give a value or data, not both")
+    given = b.value if b.data is None else b.data
+    changed = control.put_item(store, ask.run_id, b.collection, b.key, given, by=ask.who.name)
+    return d.ItemChanged(changed)
+
+
+def delete_item(store: Store, ask: Ask) -> d.ItemChanged:
+    q = ask.query
+    changed = control.delete_item(store, ask.run_id, q.collection, q.key, by=ask.who.name)
+    return d.ItemChanged(changed)
+
+
 # ── administering ────────────────────────────────────────────────────────────────────────────
 
 
@@ -458,7 +502,7 @@ HANDLERS: Final[dict[str, Handler]] = {
         for handler in (
             whoami, runs, get, row, head, at, diff, calls, events, timeline, result, verify, export, artifact, blob, inbox,
             agents, schedules, doctor, approve, reject, answer, resolve, start, signal, patch, pause, cancel, undo,
-            resume, rerun, fork, delete, gc, unschedule,
+            resume, rerun, fork, delete, gc, unschedule, record, finish, items, item, put_item, delete_item,
         )
     },
 }  # fmt: skip

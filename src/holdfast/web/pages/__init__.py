@@ -13,9 +13,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from holdfast.api.problems import Problem
+from holdfast.errors import HoldfastError
 from holdfast.web.auth import require
 from holdfast.web.context import Server
 from holdfast.web.pages import actions, bulk, compare, fleet, inbox, live, run, runs
+from holdfast.web.pages.refusals import message_of, ways_on
 from holdfast.web.pages.render import STATIC, linker, page
 from holdfast.web.pages.site import Site
 
@@ -40,6 +42,7 @@ def routes(server: Server) -> list[BaseRoute]:
         ("/runs/{run_id}/actions/{verb}", actions.ask, "action"),
         ("/inbox", inbox.inbox, "inbox"),
         ("/inbox/{run_id}/{request}", inbox.item, "inbox-item"),
+        ("/inbox/{run_id}/{request}/edit", inbox.edit, "inbox-edit"),
         ("/compare", compare.compare, "compare"),
         ("/fleet", fleet.fleet, "fleet"),
         ("/doctor", fleet.doctor, "doctor"),
@@ -47,6 +50,7 @@ def routes(server: Server) -> list[BaseRoute]:
     )
     acts = (
         ("/runs/{run_id}/actions/{verb}", actions.act, "act"),
+        ("/inbox/{run_id}/{request}/edit", inbox.edit, "inbox-edited"),
         ("/inbox/{run_id}/{request}/{verb}", inbox.decide, "decide"),
         ("/bulk", bulk.run, "bulk-run"),
     )
@@ -77,6 +81,8 @@ def login_page(request: Request, *, message: str = "", status: int = 200) -> Res
     return page(request, "login.html", status, message=message)
 
 
-def error_page(request: Request, found: Problem) -> Response:
-    """What is wrong, for people."""
-    return page(request, "error.html", found.status, problem=found)
+def error_page(request: Request, found: Problem, error: HoldfastError | None = None) -> Response:
+    """What is wrong, and what to do about it, for people."""
+    ways = [] if error is None else ways_on(request, error)
+    said = found.detail if error is None else message_of(error)
+    return page(request, "error.html", found.status, problem=found, said=said, ways=ways)

@@ -20,6 +20,7 @@ from holdfast.store.base import Store
 from holdfast.views.position import ranges
 from holdfast.web.auth import require
 from holdfast.web.pages.inbox import json_of
+from holdfast.web.pages.refusals import message_of, ways_on
 from holdfast.web.pages.render import linker, page
 from holdfast.web.pages.site import Site, form_of, whole
 from holdfast.web.reader import RunView
@@ -65,6 +66,7 @@ def _shown(view: RunView, action: Action, given: Form, message: str = "") -> dic
         "says": action.says(view, given),
         "given": given,
         "message": message,
+        "ways": [],
         "state_json": json.dumps(views.to_plain(state.state), indent=2, ensure_ascii=False),
         "step": whole(given, "step", state.steps),
         "is_registered": True,
@@ -81,7 +83,7 @@ async def act(site: Site, request: Request) -> Response:
         said = await site.server.call(lambda store: action.does(store, run_id, form, who.name))
     except (InvalidInput, Conflict, NotNow, NotFound) as error:
         view = await site.view(run_id)
-        values = _shown(view, action, form, str(error))
+        values = _shown(view, action, form, message_of(error)) | {"ways": ways_on(request, error)}
         return page(request, "action.html", problem_of(error).status, **values)
     site.server.feed.nudge()
     link = linker(request)
@@ -108,12 +110,12 @@ def _running(state: RunState) -> list[str]:
 
 
 def _done(state: RunState) -> str:
-    done = ranges([c.step for c in state.calls if c.status == "done" and c.index >= 0])
-    return (
-        f"Calls {done} are recorded and are not executed again."
-        if done
-        else "No call is recorded yet."
-    )
+    steps = [c.step for c in state.calls if c.status == "done" and c.index >= 0]
+    if not steps:
+        return "No call is recorded yet."
+    if len(steps) == 1:
+        return f"Step {steps[0]} is recorded and is not executed again."
+    return f"Steps {ranges(steps)} are recorded and are not executed again."
 
 
 def _next(state: RunState) -> str:

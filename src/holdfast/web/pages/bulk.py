@@ -16,6 +16,7 @@ from holdfast.web.pages.site import Site, form_of, whole
 
 EXAMPLES: Final = 20
 TYPED_ABOVE: Final = 100
+_DONE: Final = {"cancel": "cancelled", "resume": "resumed"}
 
 
 async def preview(site: Site, request: Request) -> Response:
@@ -55,7 +56,8 @@ async def run(site: Site, request: Request) -> Response:
 
 
 def _shown(found: BulkReport, query: str, runs: list[str]) -> dict[str, Any]:
-    counts = Counter((o.why and f"skipped, {o.why}") or found.verb for o in found.outcomes)
+    does = f"to {found.verb}" if found.dry_run else _DONE[found.verb]
+    counts = Counter((o.why and f"skipped, {o.why}") or does for o in found.outcomes)
     return {
         "found": found,
         "query": query,
@@ -63,4 +65,5 @@ def _shown(found: BulkReport, query: str, runs: list[str]) -> dict[str, Any]:
         "examples": found.outcomes[:EXAMPLES] if found.dry_run else found.outcomes,
         "counts": counts.most_common(8),
         "typed_above": TYPED_ABOVE,
+        "done_word": _DONE[found.verb],
     }

@@ -6,6 +6,7 @@ row fits any width. Idle time is shortened: a gap in which nothing happens gets 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,21 @@ class Scale:
             part = (min(time, gap.end) - gap.start) / (gap.end - gap.start)
             found, at = found + part * GAP_PERCENT, min(time, gap.end)
         return round(min(100.0, found + (time - at) * self._per_us), 3)
+
+    def edges(self, count: int) -> list[float]:
+        """The times that divide the width into this many equal parts."""
+        found: list[float] = []
+        at, x = self.start, 0.0
+        for gap in [*self._gaps, Gap(self.end, self.end)]:
+            for until, per_us in (
+                (gap.start, self._per_us),
+                (gap.end, GAP_PERCENT / max(1, gap.end - gap.start)),
+            ):
+                right = x + (until - at) * per_us
+                while len(found) < count - 1 and (edge := 100 * (len(found) + 1) / count) <= right:
+                    found.append(at + (edge - x) / per_us)
+                at, x = until, right
+        return found
 
     def ticks(self) -> list[tuple[float, str]]:
         """Labels of the axis: times since the start, at places that are far enough apart."""
@@ -260,20 +276,53 @@ def marks_svg(spans: Spans, scale: Scale) -> Markup:
 # ── overview ─────────────────────────────────────────────────────────────────────────────────
 
 _RANK: Final = ("", "wait", "done", "running", "lost", "failed", "doubt")
+_RANKS: Final = {kind: rank for rank, kind in enumerate(_RANK)}
 
 
-def overview_svg(spans: Spans, scale: Scale, now: int, zoom: tuple[int, int] | None) -> Markup:
-    """The whole run in one strip: what is worst in each of 240 parts."""
-    worst, many = [0] * BINS, [0] * BINS
-    for row in spans.rows:
+class Strip:
+    """The overview of a run: what is worst in each of 240 parts, and how much there is.
+
+    It grows with the run. Rows that are over are counted once, because a long run has many of them, and a page of it is
+    drawn several times a second.
+    """
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self._edges = scale.edges(BINS)
+        self._worst, self._many = [0] * BINS, [0] * BINS
+        self._seen = 0
+        self._open: list[SpanRow] = []
+
+    def parts(self, rows: Sequence[SpanRow], now: int) -> tuple[list[int], list[int]]:
+        """The rank of what is worst in each part, and the number of attempts in it."""
+        still_open = []
+        for row in (*self._open, *rows[self._seen :]):
+            if row.is_open:
+                still_open.append(row)
+            else:
+                self._count(row, now, self._worst, self._many)
+        self._open, self._seen = still_open, len(rows)
+        worst, many = list(self._worst), list(self._many)
+        for row in still_open:
+            self._count(row, now, worst, many)
+        return worst, many
+
+    def _count(self, row: SpanRow, now: int, worst: list[int], many: list[int]) -> None:
+        edges = self._edges
         for part in row.spans:
-            end = now if part.end is None else part.end
-            kind = part.kind if part.kind in _RANK else "wait"
-            first = min(BINS - 1, int(scale.x(part.start) / 100 * BINS))
-            last = min(BINS - 1, int(scale.x(end) / 100 * BINS))
+            rank = _RANKS.get(part.kind, 1)
+            first = bisect.bisect_right(edges, part.start)
+            last = bisect.bisect_right(edges, now if part.end is None else part.end)
             for at in range(first, last + 1):
-                worst[at] = max(worst[at], _RANK.index(kind))
-                many[at] += kind != "wait"
+                worst[at] = max(worst[at], rank)
+                if rank > 1:
+                    many[at] += 1
+
+
+def overview_svg(spans: Spans, strip: Strip, now: int, zoom: tuple[int, int] | None) -> Markup:
+    """The whole run in one strip."""
+    scale = strip.scale
+    worst, many = strip.parts(spans.rows, now)
     most = max([*many, 1])
     parts = [
         f'<rect class="bin b-{_RANK[rank]}" x="{first * 100 / BINS:.3f}%" width="{length * 100 / BINS:.3f}%" '
@@ -286,8 +335,7 @@ def overview_svg(spans: Spans, scale: Scale, now: int, zoom: tuple[int, int] | N
             f'<rect class="brush" x="{x}%" width="{max(right - x, 0.4)}%" y="1" height="28" rx="3"/>'
         )
     form = '<svg class="strip" width="100%" height="30" role="img" aria-label="{}"><title>{}</title>{}</svg>'
-    calls = sum(1 for row in spans.rows if row.step)
-    about = f"Overview: {calls} calls in {span(scale.end - scale.start)}"
+    about = f"Overview: {spans.calls} calls in {span(scale.end - scale.start)}"
     return Markup(form).format(about, about, Markup("".join(parts)))  # noqa: S704
 
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from holdfast import views
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput
-from holdfast.store.base import Store
 from holdfast.web.auth import require
 from holdfast.web.pages.render import page
 from holdfast.web.pages.site import Site, whole
@@ -53,18 +52,25 @@ async def compare(site: Site, request: Request) -> Response:
                 "choose two different runs; two steps of one run are compared with from= and to="
             )
         left, right = (await site.view(a)).state, (await site.view(b)).state
-        pairs = aligned(left, right)
-        values |= {
-            "mode": "runs",
-            "left": left,
-            "right": right,
-            "pairs": pairs[:MOST],
-            "more": max(0, len(pairs) - MOST),
-            "first": next((p for p in pairs if p.how != "same"), None),
-            "deltas": _deltas(left, right),
-            "changes": await site.server.call(lambda store: _state_changes(store, left, right)),
-        }
+        # In a thread: two long runs have many calls.
+        values |= await site.server.call(lambda _: _compared(left, right))
     return page(request, "compare.html", **values)
+
+
+def _compared(left: RunState, right: RunState) -> dict[str, Any]:
+    pairs = aligned(left, right)
+    return {
+        "mode": "runs",
+        "left": left,
+        "right": right,
+        "pairs": pairs[:MOST],
+        "more": max(0, len(pairs) - MOST),
+        "first": next((p for p in pairs if p.how != "same"), None),
+        "deltas": _deltas(left, right),
+        "changes": views.compare(
+            views.to_plain(dict(left.state)), views.to_plain(dict(right.state))
+        ),
+    }
 
 
 def aligned(a: RunState, b: RunState) -> list[Pair]:
@@ -89,11 +95,6 @@ def _pair(a: Call | None, b: Call | None) -> Pair:
         if differs
     ]
     return Pair("differs" if what else "same", a, b, ", ".join(what))
-
-
-def _state_changes(store: Store, a: RunState, b: RunState) -> list[views.Change]:
-    del store
-    return views.compare(views.to_plain(dict(a.state)), views.to_plain(dict(b.state)))
 
 
 def _deltas(a: RunState, b: RunState) -> list[tuple[str, float, float, str]]:

@@ -20,6 +20,7 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.base import RunRow, Store
 from holdfast.views.inbox import inbox as read_inbox
 from holdfast.web.auth import require
+from holdfast.web.pages import edits
 from holdfast.web.pages.render import linker, page
 from holdfast.web.pages.site import Site, form_of, whole
 
@@ -119,6 +120,29 @@ async def _find(site: Site, request: Request) -> tuple[Item, RunRow, RunState]:
     )
 
 
+async def edit(site: Site, request: Request) -> Response:
+    """The arguments of a call as a form; then what was changed, to be approved."""
+    require(request, "approve")
+    found, _, _ = await _find(site, request)
+    if found.wait is None or not found.wait.tool or not isinstance(found.asked, dict):
+        raise NotFound("only the arguments of a tool call that waits for approval can be edited")
+    form = await form_of(request) if request.method == "POST" else {}
+    shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.asked)}
+    args, message = found.asked, ""
+    try:
+        args = edits.given(found.asked, form)
+        if form and args == found.asked:
+            message = "Nothing was changed. To approve the call as it is, go back."
+    except InvalidInput as error:
+        message = str(error)
+    shown |= {
+        "changes": views.compare(found.asked, args),
+        "args": json.dumps(args),
+        "message": message,
+    }
+    return page(request, "inbox_edit.html", 422 if message else 200, **shown)
+
+
 async def decide(site: Site, request: Request) -> Response:
     """Approve, reject, answer or resolve; then back to the inbox, or to the run."""
     verb = request.path_params["verb"]
@@ -136,10 +160,13 @@ async def decide(site: Site, request: Request) -> Response:
 
 
 def _approve(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
-    control.approve(
-        store, run_id, asked, by=by, why=form.get("why", ""), digest=form.get("digest", "")
-    )
-    return f"Approved. {run_id} continues as soon as a worker claims it."
+    args = json_of(form["args"], "the arguments") if "args" in form else None
+    if args is not None and not isinstance(args, dict):
+        raise InvalidInput("the arguments must be a JSON object")
+    why, digest = form.get("why", ""), form.get("digest", "")
+    control.approve(store, run_id, asked, args=args, by=by, why=why, digest=digest)
+    how = "Approved" if args is None else "Approved as edited"
+    return f"{how}. {run_id} continues as soon as a worker claims it."
 
 
 def _reject(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
 from holdfast.views.tally import Tally
-from holdfast.web.api.events import resumed
+from holdfast.web.api.events import HEADERS, RETRY_MILLISECONDS, message, resumed
 from holdfast.web.api.requests import Refused
 from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
@@ -31,18 +31,9 @@ APART_SECONDS: Final = 0.25
 BEAT_SECONDS: Final = 15.0
 RUNNING_SECONDS: Final = 2.0
 """While a call is running its bar grows, without an event."""
-HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-def message(data: str, seq: int | None = None, event: str = "") -> str:
-    """One server-sent event."""
-    lines = [f"id: {seq}"] if seq is not None else []
-    lines += [f"event: {event}"] if event else []
-    lines += [f"data: {line}" for line in data.splitlines() or [""]]
-    return "\n".join(lines) + "\n\n"
-
-
-def _stream(site: Site, request: Request, body: AsyncIterator[str]) -> Response:
+def _stream(site: Site, request: Request, body: AsyncIterator[bytes]) -> Response:
     """The stream, if this user has not too many of them. It ends when the credential is revoked."""
     name = principal_of(request).name
     try:
@@ -50,11 +41,11 @@ def _stream(site: Site, request: Request, body: AsyncIterator[str]) -> Response:
     except Refused as refused:
         return problem_response(refused.found, refused.headers)
 
-    async def send() -> AsyncIterator[str]:
+    async def send() -> AsyncIterator[bytes]:
         try:
             async for part in body:
                 if identify(site.server, request.scope) is None:
-                    yield message("", event="signed-out")
+                    yield message("signed-out", b"")
                     return
                 yield part
         finally:
@@ -76,9 +67,9 @@ async def run_live(site: Site, request: Request) -> Response:
     return _stream(site, request, _run_updates(site, request, start))
 
 
-async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[str]:
+async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[bytes]:
     run_id, tab = request.path_params["run_id"], request.query_params.get("tab", "timeline")
-    yield "retry: 2000\n\n"
+    yield b"retry: %d\n\n" % RETRY_MILLISECONDS
     status = ""
     while True:
         running = status == "running"
@@ -88,17 +79,17 @@ async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator
         try:
             view = await site.view(run_id)
         except HoldfastError:
-            yield message("", event="end")  # deleted, or damaged: the page itself says so
+            yield message("end", b"")  # deleted, or damaged: the page itself says so
             return
         if not changed and not running and view.status == status:
-            yield ": still here\n\n"
+            yield b": still here\n\n"
             continue
         seen, status = view.state.seq, view.status
         shown = await head(site, request, view, tab)
         values = timeline_values(request, view) if tab == "timeline" else {}
-        yield message(html(request, "run/live.html", **shown, **values), seen)
+        yield message("", html(request, "run/live.html", **shown, **values).encode(), seen)
         if view.row.status in TERMINAL_STATUSES:
-            yield message(view.row.status, seen, "end")
+            yield message("end", view.row.status.encode(), seen)
             return
         await asyncio.sleep(APART_SECONDS)
 
@@ -111,8 +102,8 @@ async def list_live(site: Site, request: Request) -> Response:
     return _stream(site, request, _list_updates(site, request, newest))
 
 
-async def _list_updates(site: Site, request: Request, newest: int) -> AsyncIterator[str]:
-    yield "retry: 2000\n\n"
+async def _list_updates(site: Site, request: Request, newest: int) -> AsyncIterator[bytes]:
+    yield b"retry: %d\n\n" % RETRY_MILLISECONDS
     before = ""
     while True:
         tally = await site.tally()
@@ -121,9 +112,9 @@ async def _list_updates(site: Site, request: Request, newest: int) -> AsyncItera
         said = _list_part(request, tally, new)
         if said != before:
             before = said
-            yield message(said)
+            yield message("", said.encode())
         else:
-            yield ": still here\n\n"
+            yield b": still here\n\n"
         await site.server.feed.wait(NEWEST, fresh[0].cursor if fresh else -1, RUNNING_SECONDS)
         await asyncio.sleep(APART_SECONDS * 4)
 

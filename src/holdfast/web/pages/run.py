@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
+from collections import Counter
+from operator import attrgetter
 from typing import Any, Final, Literal
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,17 +21,19 @@ from holdfast.views.moments import around
 from holdfast.views.spans import SpanRow, grouped
 from holdfast.web.auth import require
 from holdfast.web.pages import chart
-from holdfast.web.pages.chart import Scale, idle_gaps
+from holdfast.web.pages.chart import Scale, Strip, idle_gaps
 from holdfast.web.pages.render import page
 from holdfast.web.pages.site import Site, is_fragment, whole
 from holdfast.web.reader import RunView
 from holdfast.words.advice import advice
 from holdfast.words.signs import CALL_SIGNS, MARK_SIGNS, SPAN_SIGNS
-from holdfast.words.text import compact, cut, visible
+from holdfast.words.text import compact, cut, span, visible
 
 CHILD_ROWS: Final = 50
+STRIPS: Final = 8
+_seq_of: Final = attrgetter("seq")
 """So many rows of a child run are shown in place."""
-ROWS: Final = 140
+ROWS: Final = 120
 """So many rows are a page of about 120 KB."""
 EVENTS: Final = 100
 MESSAGES: Final = 100
@@ -40,7 +45,7 @@ LABEL: Final = 120
 
 async def head(site: Site, request: Request, view: RunView, tab: str) -> dict[str, Any]:
     """The head of a run's page: what it is, how it is, and how it continues."""
-    state = view.state
+    state = view.brief
     steps = await site.server.call(lambda store: _next_steps(store, state))
     open_requests = [w for w in state.waits if not w.decided and w.wait in ("approval", "answer")]
     return {
@@ -82,12 +87,34 @@ def _next_steps(store: Store, state: RunState) -> list[tuple[str, str]]:
     return [(step.verb, advice(step, url)) for step in views.next_steps(store, state)[:6]]
 
 
-def _budget(state: RunState) -> list[tuple[str, float, float]]:
-    """Name, used, limit."""
+def _budget(state: RunState) -> list[tuple[str, str, str, float]]:
+    """Name, used, limit, and the part that is used."""
     if not state.budget:
         return []
     use = views.used_budget(state)
-    return [(name, use.used.get(name, 0), limit) for name, limit in use.limits.items()]
+    found = []
+    for name, limit in use.limits.items():
+        used, (words, unit) = use.used.get(name, 0), _LIMITS.get(name, (name.replace("_", " "), ""))
+        share = min(1.0, used / limit) if limit else 1.0
+        found.append((words, _amount(used, unit), _amount(limit, unit), round(share, 3)))
+    return found
+
+
+_LIMITS: Final = {
+    "max_steps": ("Step limit", ""),
+    "max_llm_tokens": ("Token limit", ""),
+    "max_cost_usd": ("Cost limit", "$"),
+    "max_wall_time": ("Time limit", "s"),
+    "max_artifact_bytes_in_context": ("Artifact bytes in context", ""),
+}
+"""What people call a limit, and its unit."""
+
+
+def _amount(x: float, unit: str) -> str:
+    if unit == "s":
+        return span(int(x * 1_000_000))
+    text = f"{x:,.2f}" if unit == "$" else f"{x:,.0f}"
+    return unit + text
 
 
 # ── timeline ─────────────────────────────────────────────────────────────────────────────────
@@ -109,17 +136,18 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
     """The rows that this page shows, drawn."""
     spans, query = view.spans, request.query_params
     live = view.row.status == "running"
-    whole_end = _end(view)
-    drawn_as = (query.get("gaps"), whole_end)
-    overview, scale, zoom = _scales(request, view)
+    strip, scale, zoom = _scales(request, view)
+    overview = strip.scale
     only, after = query.get("only", ""), whole(query, "after", -1) or -1
-    later = (row for row in spans.rows if row.seq > after and _is_shown(row, only, view))
+    first = bisect.bisect_right(spans.rows, after, key=_seq_of)
+    following = itertools.islice(spans.rows, first, None)
+    later = (row for row in following if _is_shown(row, only, view))
     matching = list(itertools.islice(later, ROWS + 1))
     rows = matching[:ROWS]
     drawn = [_drawn(group, scale, view) for group in grouped(rows)]
     return {
         "spans": spans,
-        "overview": _overview(view, overview, drawn_as, zoom),
+        "overview": chart.overview_svg(spans, strip, view.now, zoom),
         "axis": chart.axis_svg(scale),
         "holders": chart.holders_svg(spans, scale, view.now, live),
         "marks": chart.marks_svg(spans, scale),
@@ -127,7 +155,7 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
         "gaps": overview.gaps,
         "gaps_off": query.get("gaps") == "off",
         "zoom": zoom,
-        "zoom_links": _zoom_links(scale, spans.start, whole_end),
+        "zoom_links": _zoom_links(scale, spans.start, overview.end),
         "scale": scale,
         "only": only,
         "selected": whole(query, "call", 0),
@@ -139,37 +167,39 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
     }
 
 
+GROWTH: Final = 1.04
+"""By this the scale of a run grows that has not ended: less than an idle time that would be shortened."""
+
+
 def _end(view: RunView) -> int:
-    """Where the timeline ends. While the run lasts it moves in steps, so that several viewers share a drawing."""
+    """Where the timeline ends. While the run lasts it moves in steps, so that a drawing is continued for a while."""
     spans = view.spans
     if view.row.status in TERMINAL_STATUSES:
         return spans.end
-    step = max(1, (view.now - spans.start) // 500)
-    return max(spans.end, spans.start + ((view.now - spans.start) // step + 1) * step)
+    age = max(2, view.now - spans.start, spans.end - spans.start)
+    return spans.start + math.ceil(GROWTH ** math.ceil(math.log(age, GROWTH)))
 
 
-def _scales(request: Request, view: RunView) -> tuple[Scale, Scale, tuple[int, int] | None]:
-    """The scale of the whole run, the one of the part that is shown, and that part if it is not all."""
-    spans, end, off = view.spans, _end(view), request.query_params.get("gaps")
-    if (off, end) not in view.drawn:
-        gaps = [] if off == "off" else idle_gaps(spans, spans.start, end)
-        view.drawn[off, end] = Scale(spans.start, end, gaps)
-    overview: Scale = view.drawn[off, end]
-    zoom = _zoom(request, spans.start, end)
-    if zoom is None:
-        return overview, overview, None
-    within = [g for g in overview.gaps if g.start >= zoom[0] and g.end <= zoom[1]]
-    return overview, Scale(*zoom, gaps=within), zoom
-
-
-def _overview(
-    view: RunView, scale: Scale, drawn_as: tuple[Any, ...], zoom: tuple[int, int] | None
-) -> Markup:
-    key = ("overview", *drawn_as, zoom)
-    if key not in view.drawn:
-        view.drawn[key] = chart.overview_svg(view.spans, scale, view.now, zoom)
-    found: Markup = view.drawn[key]
+def _strip(request: Request, view: RunView) -> Strip:
+    """The overview of the whole run, and its scale."""
+    spans, end, off = view.spans, _end(view), request.query_params.get("gaps") == "off"
+    found = view.strips.get((off, end))
+    if not isinstance(found, Strip):
+        if len(view.strips) > STRIPS:
+            view.strips.clear()
+        gaps = [] if off else idle_gaps(spans, spans.start, end)
+        found = view.strips[off, end] = Strip(Scale(spans.start, end, gaps))
     return found
+
+
+def _scales(request: Request, view: RunView) -> tuple[Strip, Scale, tuple[int, int] | None]:
+    """The overview of the whole run, the scale of the part that is shown, and that part if it is not all."""
+    strip = _strip(request, view)
+    zoom = _zoom(request, view.spans.start, strip.scale.end)
+    if zoom is None:
+        return strip, strip.scale, None
+    within = [g for g in strip.scale.gaps if g.start >= zoom[0] and g.end <= zoom[1]]
+    return strip, Scale(*zoom, gaps=within), zoom
 
 
 def _zoom(request: Request, start: int, end: int) -> tuple[int, int] | None:
@@ -191,7 +221,7 @@ def _zoom_links(scale: Scale, start: int, end: int) -> dict[str, tuple[int, int]
 def _status(row: SpanRow, view: RunView) -> str:
     """The row's status; an open call without a living owner is in doubt, as the state says."""
     if row.step and row.status == "running":
-        call = view.state.call(row.step)
+        call = view.brief.call(row.step)
         return call.status if call is not None else row.status
     return row.status
 
@@ -201,12 +231,8 @@ def _is_shown(row: SpanRow, only: str, view: RunView) -> bool:
 
 
 def _counts(view: RunView) -> list[tuple[str, int]]:
-    found: dict[str, int] = {}
-    for row in view.spans.rows:
-        if row.status != "done":
-            status = _status(row, view)
-            found[status] = found.get(status, 0) + 1
-    return [(status, found[status]) for status in CALL_SIGNS if found.get(status)]
+    found = Counter(_status(row, view) for row in view.spans.rows if row.status != "done")
+    return [(status, found[status]) for status in CALL_SIGNS if found[status]]
 
 
 def _drawn(rows: list[SpanRow], scale: Scale, view: RunView) -> dict[str, Any]:
@@ -255,7 +281,7 @@ async def child(site: Site, request: Request) -> Response:
     """The rows of a call's child run, on the scale of this run's timeline."""
     require(request, "timeline")
     view = await site.view(request.path_params["run_id"])
-    found = view.state.call(request.path_params["step"])
+    found = view.call(request.path_params["step"])
     if found is None or not found.child:
         raise NotFound(
             f"step {request.path_params['step']} of run {view.state.id!r} has no child run"
@@ -288,7 +314,7 @@ async def call(site: Site, request: Request) -> Response:
 
 
 async def _call_values(site: Site, view: RunView, step: int) -> dict[str, Any]:
-    found = view.state.call(step)
+    found = view.call(step)
     if found is None:
         raise NotFound(f"run {view.state.id!r} has no step {step}; it has {view.state.steps}")
     before, after = await site.server.call(
@@ -298,16 +324,10 @@ async def _call_values(site: Site, view: RunView, step: int) -> dict[str, Any]:
         "call": found,
         "span_row": view.spans.row(step),
         "changes": views.changes(before, after),
-        "before_step": _neighbour(view.state, step, -1),
-        "after_step": _neighbour(view.state, step, 1),
+        "before_step": view.adjacent_step(step, -1),
+        "after_step": view.adjacent_step(step, 1),
         "lines": [line for line in view.state.lines if _is_within(line.time, found, view.now)],
     }
-
-
-def _neighbour(state: RunState, step: int, by: int) -> int | None:
-    steps = [c.step for c in state.calls]
-    place = steps.index(step) + by
-    return steps[place] if 0 <= place < len(steps) else None
 
 
 def _is_within(time: int, found: Call, now: int) -> bool:
@@ -321,19 +341,16 @@ async def state_at(site: Site, request: Request) -> Response:
     """What the agent knew before and after a step, and what changed."""
     require(request, "at")
     view = await site.view(request.path_params["run_id"])
-    steps = [c.step for c in view.state.calls]
-    asked = whole(request.query_params, "step")
-    step = min(
-        max(0, asked if asked is not None else (steps[-1] if steps else 0)),
-        steps[-1] if steps else 0,
-    )
-    found = view.state.call(step)
+    last = view.state.calls[-1].step if view.state.calls else 0
+    asked = whole(request.query_params, "step", last) or 0
+    step = min(max(0, asked), last)
+    found = view.call(step)
     before, after = await site.server.call(
         lambda store: around(store, view.state.id, found, view.marks)
     )
     values: dict[str, Any] = {
         "step": step,
-        "last_step": steps[-1] if steps else 0,
+        "last_step": last,
         "call": found,
         "before": views.known(before),
         "after": views.known(after),

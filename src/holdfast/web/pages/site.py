@@ -18,6 +18,7 @@ from holdfast.web.context import Server
 from holdfast.web.reader import RunView
 
 WHOLE_MAX: Final = 2**62
+FIELDS_MAX: Final = 1000
 COUNTS_SECONDS: Final = 2.0
 """Counts on pages may be so old: many viewers cost no more than one."""
 
@@ -64,9 +65,12 @@ def whole(given: Mapping[str, str], name: str, default: int | None = None) -> in
 async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form; of several with one name the last."""
     body = await request.body()
-    pairs = parse_qsl(
-        body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10_000
-    )
+    try:
+        pairs = parse_qsl(
+            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX
+        )
+    except ValueError:
+        raise InvalidInput(f"a form has at most {FIELDS_MAX:,} fields") from None
     return dict(pairs)
 
 

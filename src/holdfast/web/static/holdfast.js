@@ -239,6 +239,7 @@
     t: changeTheme,
     a: () => current()?.querySelector(".approve, .options button, textarea")?.focus(),
     r: () => current()?.querySelector(".reject")?.focus(),
+    e: () => current()?.querySelector(".edit")?.focus(),
     g: () => { going = true; setTimeout(() => { going = false; }, 1200); },
   };
   const places = { r: "runs", i: "inbox", f: "fleet", d: "doctor", c: "compare" };

@@ -21,7 +21,7 @@ UPDATE holdfast.runs SET status = 'quarantined', due_at = NULL, owner = '', epoc
 WHERE id = %s::text AND status NOT IN ('completed', 'failed', 'cancelled')
 RETURNING id;
 
--- name: standing
+-- name: positions
 -- Where logs stand. Without locks: epochs and logs only grow, so what was refused stays refused.
 SELECT r.id, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, ''), r.key, r.woken
 FROM holdfast.runs r
@@ -37,7 +37,7 @@ JOIN holdfast.runs r ON r.id = p.id
 JOIN holdfast.events e ON e.run = r.key AND e.seq = p.seq;
 
 -- name: lock
--- Before anything else is written to these runs, and until whoever wrote before has finished.
+-- Before anything else is written to these runs, and until earlier writers have finished.
 SELECT r.key FROM holdfast.runs r WHERE r.id = ANY(%s::text[]) ORDER BY r.key FOR NO KEY UPDATE;
 
 -- name: insert_blobs
@@ -107,8 +107,8 @@ SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_
 FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
--- Take one run that nobody holds, due or not. The condition and the change are one statement. A log
--- that grew only by signs of life since the last claim has made no progress. `most` says how many runs of its agent
+-- Claim one run that no worker holds, due or not. The condition and the change are one statement. A log
+-- that grew only by signs of life since the last claim has made no progress. `max_running` says how many runs of its agent
 -- may be under way (-1: any number); who gives one has locked the agent's name.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
@@ -120,8 +120,8 @@ SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = 
 FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
 WHERE r.id = %(id)s::text
   AND (r.status IN ('pending', 'waiting') OR (r.status = 'running' AND r.due_at <= c.now))
-  AND (%(most)s::bigint < 0 OR (SELECT pg_catalog.count(*) FROM holdfast.runs o
-       WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(most)s::bigint)
+  AND (%(max_running)s::bigint < 0 OR (SELECT pg_catalog.count(*) FROM holdfast.runs o
+       WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(max_running)s::bigint)
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
           r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;
 
@@ -131,24 +131,24 @@ SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s::text || 
 FROM (SELECT n FROM pg_catalog.unnest(%s::text[]) AS n ORDER BY n) AS names;
 
 -- name: claim_due
--- Take runs whose time has come, in the order in which they are served. Those another worker is just
--- taking are passed over, so that workers do not queue up behind each other. `mosts` says how many
+-- Claim runs whose time has come, in the order in which they are served. Those another worker is just
+-- taking are passed over, so that workers do not queue up behind each other. `max_running` says how many
 -- runs of an agent may be under way (-1: any number); who gives one has locked the agent's name. (A
 -- priority is at least -10: what is later by ten minutes cannot be due.)
 WITH wanted AS MATERIALIZED (
   SELECT w.agent, w.code_version,
-         CASE WHEN w.most < 0 THEN %(limit)s::bigint ELSE least(%(limit)s::bigint, greatest(0, w.most - (
+         CASE WHEN w.max_running < 0 THEN %(limit)s::bigint ELSE least(%(limit)s::bigint, greatest(0, w.max_running - (
            SELECT pg_catalog.count(*) FROM holdfast.runs r
            WHERE r.agent = w.agent AND r.status = 'running'
              AND r.due_at > (SELECT holdfast.clock(%(now)s::bigint))))) END AS free
-  FROM unnest(%(agents)s::text[], %(versions)s::text[], %(mosts)s::bigint[]) AS w (agent, code_version, most)
+  FROM unnest(%(agents)s::text[], %(versions)s::text[], %(max_running)s::bigint[]) AS w (agent, code_version, max_running)
 ), due AS (
   SELECT d.key, d.rank, w.agent, w.free FROM wanted w CROSS JOIN LATERAL (
     SELECT d.key, d.due_at - d.priority * 60000000 AS rank FROM holdfast.runs d
     WHERE d.agent = w.agent AND d.code_version = w.code_version
       AND d.due_at - d.priority * 60000000 <= (SELECT holdfast.clock(%(now)s::bigint) + 600000000)
       AND d.due_at <= (SELECT holdfast.clock(%(now)s::bigint))
-      AND d.status IN ('pending', 'waiting', 'running') AND d.id <> ALL(%(but)s::text[])
+      AND d.status IN ('pending', 'waiting', 'running') AND d.id <> ALL(%(exclude)s::text[])
     ORDER BY d.due_at - d.priority * 60000000 LIMIT w.free
     FOR NO KEY UPDATE OF d SKIP LOCKED
   ) d
@@ -185,8 +185,8 @@ WHERE claim_token = %(token)s::bigint AND owner = %(worker)s::text AND status = 
 ORDER BY priority DESC, key;
 
 -- name: renew
--- Only before it ends: a lease that has expired is lost, even if nobody has taken it yet. A row that
--- is locked just now is passed over: one that is held up must not hold up the others.
+-- Only before it ends: a lease that has expired is lost, even if no worker has claimed the run yet. A row that
+-- is locked just now is passed over: one that is delayed must not delay the others.
 WITH held AS (
   SELECT r.key FROM holdfast.runs r
   JOIN unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS h (id, epoch) ON h.id = r.id AND h.epoch = r.epoch
@@ -380,7 +380,7 @@ WHERE s.agent = ANY(%(agents)s::text[]) AND s.next_at <= (SELECT holdfast.clock(
 ORDER BY s.next_at LIMIT %(limit)s::bigint;
 
 -- name: advance_schedule
--- Only if nobody has advanced or changed it since it was read.
+-- Only if no other process has advanced or changed it since it was read.
 UPDATE holdfast.schedules SET next_at = %(next_at)s::bigint, last_at = %(last_at)s::bigint
 WHERE id = %(id)s::text AND next_at = %(expected)s::bigint RETURNING 1;
 
@@ -439,7 +439,7 @@ WITH taken AS MATERIALIZED (
   INSERT INTO holdfast.seats (name, holder, run, epoch)
   SELECT %(name)s::text, %(holder)s::text, r.key, %(epoch)s::bigint
   FROM holdfast.runs r, taken
-  WHERE r.id = %(run_id)s::text AND NOT taken.ours AND taken.n < %(most)s::bigint
+  WHERE r.id = %(run_id)s::text AND NOT taken.ours AND taken.n < %(limit)s::bigint
   RETURNING 1
 )
 SELECT 1 FROM made UNION ALL SELECT 1 FROM taken WHERE ours;

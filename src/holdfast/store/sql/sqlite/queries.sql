@@ -65,7 +65,7 @@ UPDATE runs SET woken = woken + 1,
 WHERE id = :id;
 
 -- name: claim
--- Take runs (a JSON list of keys) that nobody holds, due or not. The condition and the change are one
+-- Claim runs (a JSON list of keys) that no worker holds, due or not. The condition and the change are one
 -- statement. A log that grew only by signs of life since the last claim has made no progress. (The plus signs
 -- keep SQLite from seeking by status.)
 UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at = :until,
@@ -85,7 +85,7 @@ RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiti
 SELECT due_at - priority * 60000000, key FROM runs
 WHERE agent = :agent AND code_version = :code_version
   AND due_at - priority * 60000000 <= :now + 600000000 AND due_at <= :now
-  AND (:but IS NULL OR id NOT IN (SELECT value FROM json_each(:but)))
+  AND (:exclude IS NULL OR id NOT IN (SELECT value FROM json_each(:exclude)))
 ORDER BY due_at - priority * 60000000 LIMIT :limit;
 
 -- name: running
@@ -93,7 +93,7 @@ ORDER BY due_at - priority * 60000000 LIMIT :limit;
 SELECT count(*) FROM runs WHERE agent = :agent AND status = 'running' AND due_at > :now;
 
 -- name: renew
--- Only before it ends: a lease that has expired is lost, even if nobody has taken it yet.
+-- Only before it ends: a lease that has expired is lost, even if no worker has claimed the run yet.
 UPDATE runs SET due_at = :until
 WHERE id = :id AND epoch = :epoch AND status = 'running' AND due_at > :now RETURNING 1;
 
@@ -229,7 +229,7 @@ ORDER BY s.next_at LIMIT :limit;
 SELECT min((SELECT min(s.next_at) FROM schedules s WHERE s.agent = a.value)) FROM json_each(:agents) a;
 
 -- name: advance_schedule
--- Only if nobody has advanced or changed it since it was read.
+-- Only if no other process has advanced or changed it since it was read.
 UPDATE schedules SET next_at = :next_at, last_at = :last_at
 WHERE id = :id AND next_at = :expected RETURNING 1;
 

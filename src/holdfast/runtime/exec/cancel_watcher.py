@@ -1,9 +1,11 @@
-"""Look after async runs that await something for long: were they cancelled, is their deadline past?
+"""Watch async runs that await something for long: were they cancelled, is their deadline past?
 
-A run that executes notices such things at its next call; one that awaits is cancelled at whatever it
-awaits. A child that is due and that no worker executes is executed by its parent, if that is in memory. And does the loop that they are on still turn (`loop_watchdog.py`)? The looking is done by a thread of its
-own, over the connections that everybody uses: when those are busy, a cancellation is noticed later, and no
-lease is lost (`lease.py` has its own thread).
+A run notices such things at its next call; one that awaits is cancelled at whatever it awaits. A child that is due
+and that no worker executes is executed by its parent, if that is in memory. Loops that are blocked are reported
+(`loop_watchdog.py`).
+
+All this is done by one thread, over the connections that all threads use: when those are busy, a cancellation is
+noticed later, and no lease is lost (`lease.py` has its own thread).
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from holdfast.runtime.exec.loop_watchdog import Stalls
 from holdfast.runtime.log.branches import Branch
 from holdfast.store.base import MICROSECONDS, Store
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 
-_log: Final = logging.getLogger("holdfast.lookout")
+_log: Final = logging.getLogger("holdfast.cancel_watcher")
 
 
-class Lookout:
+class CancelWatcher:
     """Knows the async runs that execute in this process. Its thread sleeps while there are none."""
 
     def __init__(self, store: Store, lease_seconds: float) -> None:
@@ -40,13 +42,13 @@ class Lookout:
             self._awaiting[root.session.run_id] = root
             if self._thread is None or not self._thread.is_alive():  # as after a fork
                 self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-lookout", daemon=True
+                    target=self._serve, name="holdfast-cancel-watcher", daemon=True
                 )
                 self._thread.start()
             self._changed.notify_all()
 
     def remove(self, root: Branch) -> None:
-        """It does no more."""
+        """This run no longer executes here."""
         self._awaiting.pop(root.session.run_id, None)
 
     def close(self) -> None:
@@ -73,23 +75,23 @@ class Lookout:
         if session.catch_up():
             lines.parking.look_again_soon()
         if session.journal.life.cancel is not None:
-            _cut_off(root, cancellation(session))
+            _cancel(root, cancellation(session))
 
     def _serve(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._awaiting)
-                if self._changed.wait_for(lambda: self._closed, timeout=LOOK_SECONDS):
+                if self._changed.wait_for(lambda: self._closed, timeout=CHECK_SECONDS):
                     return
             try:
                 self._stalls.look(list(self._awaiting.values()))
-                self._look()
+                self._check()
             except StoreError as error:
                 _log.warning("could not check for cancellations: %s", error)
-            except Exception:  # noqa: BLE001 - whatever it is: the next look may find what this one did not
+            except Exception:  # noqa: BLE001 - whatever it is: the next check may succeed
                 _log.exception("could not check for cancellations")
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         awaiting = dict(self._awaiting)
         if not awaiting:
             return
@@ -100,15 +102,15 @@ class Lookout:
         for root in awaiting.values():
             session = root.session
             if is_overdue(session) and session.lines is not None:
-                _cut_off(root, overdue())
+                _cancel(root, overdue())
             elif session.lines is not None and session.waits:
-                since = self._store.now() - round(LOOK_SECONDS * MICROSECONDS)
+                since = self._store.now() - round(CHECK_SECONDS * MICROSECONDS)
                 children = session.children.ended() | session.children.unclaimed(since)
                 if children:
                     session.lines.parking.look_again_soon(tuple(children))
 
 
-def _cut_off(root: Branch, signal: Stop) -> None:
+def _cancel(root: Branch, signal: Stop) -> None:
     root.session.stop(signal)
     assert root.session.lines is not None
     root.session.lines.leaving.cancel()

@@ -1,0 +1,173 @@
+"""What an agent declares, as a value: `AgentSpec`.
+
+Not here: the decorators (`decorators.py`, `agents/loop.py`), and finding the declaration of a function (`specs.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, final
+
+from msgspec import Struct
+
+from holdfast.core import values
+from holdfast.core.parts import texts
+from holdfast.core.policy import Budget, Checkpoint
+from holdfast.core.values import Codec, codec_of
+from holdfast.errors import InvalidInput, NotStorable
+from holdfast.runtime.declare.callables import takes_self
+from holdfast.runtime.declare.options import (
+    check_agent,
+    exemptions,
+    name_of,
+    names,
+    result_codec,
+    risks,
+)
+from holdfast.runtime.declare.params import Params
+from holdfast.runtime.declare.state_schema import fields_of
+from holdfast.runtime.declare.unawaited import checked
+
+Strategy = Literal["every_step", "every_iteration", "on_state_change"]
+
+
+@final
+class AgentSpec(Struct, frozen=True):
+    """What is known about an agent."""
+
+    name: str
+    fn: Callable[..., Any]
+    params: Params
+    is_async: bool
+    result: Codec
+    stages: tuple[str, ...] = ()
+    state: Any = None
+    deadline: float | None = None
+    budget: Budget = Budget()
+    approve: tuple[str, ...] = ()
+    approval_ttl: float | None = None
+    on_failure: str = ""
+    version: str = ""
+    continues: tuple[str, ...] = ()
+    max_running: int | None = None
+    checkpoint: Checkpoint = Checkpoint()
+    redact: frozenset[str] = frozenset()
+    exempt: frozenset[str] = frozenset()
+    body: Callable[..., Any] | None = None
+    """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
+        """The run's input as it is stored, and its digest."""
+        bound = self.bind_input(args, kwargs)
+        try:
+            lowered = values.lower(bound, typed=True)
+            # Stored as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
+            kept = values.encode(lowered), values.digest(values.canonical(lowered))
+        except NotStorable as error:
+            raise error.of(f"the input of agent {self.name}") from None
+        self._decode_by_type(lowered)
+        return kept
+
+    def bind_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The run's input by the names of its parameters; InvalidInput if the agent takes something else."""
+        try:
+            return self.params.bind(args, kwargs)
+        except TypeError as error:
+            run = next(iter(inspect.signature(self.fn).parameters), "")
+            raise InvalidInput(
+                f"agent {self.name} was given wrong input: {error}. It takes {self.params}, after its first "
+                f"parameter ({run}), which is always the run"
+            ) from None
+
+    def decode_input(self, data: bytes) -> dict[str, Any]:
+        """Recorded input as the types its parameters declare; InvalidInput if it does not fit them."""
+        raw = values.decode(data)
+        if not isinstance(raw, dict):
+            raise InvalidInput(f"agent {self.name} was given wrong input: it is not an object")
+        raw = self.params.collected(raw)
+        wrong = self.params.wrong_names(raw)
+        if wrong:
+            raise InvalidInput(
+                f"agent {self.name} was given wrong input: {wrong}. It takes {self.params}"
+            )
+        return self._decode_by_type(raw)
+
+    def _decode_by_type(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Input as the types its parameters declare; InvalidInput if it does not fit."""
+        found = {}
+        for name, value in raw.items():
+            declared = self.params.types.get(name, Any)
+            try:
+                is_declared_type = declared is Any or type(value) is declared
+                found[name] = (
+                    value if is_declared_type else codec_of(declared).decode(values.encode(value))
+                )
+            except NotStorable as error:
+                where = error.below(f".{name}").path
+                raise InvalidInput(
+                    f"agent {self.name} was given wrong input: at {where}, {error.reason}"
+                ) from None
+        return found
+
+
+def agent_spec_of(
+    fn: Callable[..., Any], options: dict[str, Any], params: Params | None = None
+) -> AgentSpec:
+    """What an agent's function and options declare; `params` if its input is not its own parameters."""
+    name = name_of(fn, options)
+    if not inspect.signature(fn).parameters:
+        raise InvalidInput(
+            f"agent {name} must take the run as its first parameter: def {name}(run: Run, …)"
+        )
+    if takes_self(fn):
+        raise InvalidInput(
+            f"{name} is a method, and an agent cannot be one: a worker that resumes a run finds its agent by "
+            "name and has no instance; declare a function that makes or finds the instance"
+        )
+    schema = options.pop("schema", None)
+    if schema is not None:
+        params = Params.from_schema(schema, fn)
+    params = params or Params.from_function(fn, skip_first=True)
+    _check_names(name, params)
+    params.check_declared(name)
+    check_agent(name, options)
+    codec = result_codec(params.types.get("return", Any), f"agent {name}")
+    fields_of(options.get("state"))
+    options["budget"] = options.get("budget") or Budget()
+    stages = names(f"agent {name}", "stages", options.get("stages", ()), "names", "drafting")
+    options["stages"] = texts(stages, f"agent {name}: stages")
+    options["approve"] = risks(f"agent {name}", options.get("approve", ()))
+    secret = names(f"agent {name}", "redact", options.get("redact", ()), "names", "token")
+    options["redact"] = frozenset(secret)
+    options["exempt"] = exemptions(f"agent {name}", options.get("exempt", ()))
+    options["continues"] = _versions(name, options.get("continues", ()))
+    options["checkpoint"] = Checkpoint.of(options.get("checkpoint", "every_step"))
+    is_async = inspect.iscoroutinefunction(fn)
+    return AgentSpec(
+        name=name,
+        fn=fn if is_async else checked(fn),
+        params=params,
+        is_async=is_async,
+        result=codec,
+        **options,
+    )
+
+
+def _versions(name: str, continues: object) -> tuple[str, ...]:
+    given = (continues,) if isinstance(continues, str) else continues
+    return names(f"agent {name}", "continues", given, "versions", "1")
+
+
+RUN_OPTIONS: Final = ("id", "wait", "priority", "deadline", "budget")
+"""What `hf.run` and `hf.start` take for themselves: input of that name would never arrive."""
+
+
+def _check_names(name: str, params: Params) -> None:
+    for parameter in params.schema.parameters:
+        if parameter.name in RUN_OPTIONS and parameter.kind != "positional":
+            raise InvalidInput(
+                f"agent {name}: hf.run and hf.start have an option `{parameter.name}` of their own, so a parameter "
+                f"of that name could not be given; rename it, or take it by position only: "
+                f"def {name}(run, {parameter.name}, /)"
+            )

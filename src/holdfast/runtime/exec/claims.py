@@ -1,0 +1,233 @@
+"""Create runs and claim them for this process; release those that are not executed after all.
+
+Not here: what happens to a claimed run (`sessions.py`, `engine.py`), and when a worker claims one (`worker.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core import events as e
+from holdfast.core import log
+from holdfast.core.log import Head, Record
+from holdfast.core.policy import NO_LIMITS, Limits
+from holdfast.errors import NotFound, RunWaiting, StoreError
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.exec import quarantine
+from holdfast.runtime.exec.threads import Threads, uninterrupted
+from holdfast.runtime.log import lineage
+from holdfast.runtime.log.clock import elapsed
+from holdfast.runtime.log.session import Session
+from holdfast.store.base import Creation, Filter, NewRun, RunRow, Store, Wanted
+from holdfast.store.process import has_died_here, worker_name
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import run_busy, run_waiting
+
+
+class ClaimedRun(Struct):
+    """A run that this process may execute now."""
+
+    row: RunRow
+    spec: AgentSpec
+    requested_at: float
+    """When the claim was sent, by `elapsed`: the lease lasts at least from then."""
+    head: Head | None = None
+    records: Sequence[Record] | None = None
+    unchecked: bool = False
+    """It was claimed because it was due, without a check whether it may be resumed."""
+    above: Session | None = None
+    """The run in whose call it is to be executed."""
+    unwanted: threading.Event | None = None
+    """Set when the caller that wanted it executed has gone."""
+
+
+class PendingRun:
+    """A run that is being created. Wait for it or await it: the run, claimed if it is new and `claim` was given;
+    else its row as it is."""
+
+    def __init__(
+        self, claims: Claims, creation: Creation, claimed: Callable[[RunRow], ClaimedRun]
+    ) -> None:
+        self._claims, self._creation, self._claimed = claims, creation, claimed
+        self._ticket = claims.store.create(creation)
+
+    def wait(self) -> ClaimedRun | RunRow:
+        self._ticket.wait()
+        return self._made()
+
+    def __await__(self) -> Generator[Any, None, ClaimedRun | RunRow]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> ClaimedRun | RunRow:
+        import asyncio
+
+        try:
+            await self._ticket
+        except asyncio.CancelledError:  # by now it has been created, or not
+            if self._creation.row is not None and self._creation.is_new:
+                await self._claims.release_uninterrupted(self._made())
+            raise
+        return self._made()
+
+    def _made(self) -> ClaimedRun | RunRow:
+        row, is_new = self._creation.made
+        return self._claimed(row) if is_new and self._creation.worker else row
+
+
+class Claims:
+    """Creates and claims runs of one store, in the name of this process."""
+
+    def __init__(self, store: Store, lease_us: int, threads: Threads) -> None:
+        self.store, self.lease_us, self._threads = store, lease_us, threads
+        self.agents: dict[str, AgentSpec] = {}
+        """The agents that this process knows, by name."""
+        self._worker = (0, "")
+
+    @property
+    def worker(self) -> str:
+        """A name that no other process has had: pods and hosts reuse theirs, and a fork inherits ours."""
+        if self._worker[0] != os.getpid():
+            self._worker = (os.getpid(), worker_name())
+        return self._worker[1]
+
+    def register(self, spec: AgentSpec) -> None:
+        """Remember an agent, so that its runs can be resumed by their id alone."""
+        self.agents[spec.name] = spec
+
+    def agent_of(self, row: RunRow) -> AgentSpec:
+        spec = self.agents.get(row.agent)
+        if spec is None:
+            raise NotFound(
+                f"run {row.id!r} is of agent {row.agent!r}, which this process does not know; "
+                f"give it with Holdfast(agents=[…]), or call hf.run({row.agent}, id={row.id!r}, …)"
+            )
+        return spec
+
+    def create(
+        self,
+        spec: AgentSpec,
+        run_id: str,
+        kwargs: Mapping[str, Any],
+        *,
+        args: tuple[Any, ...] = (),
+        above: Session | None = None,
+        claim: bool = True,
+        priority: int = 0,
+        limits: Limits = NO_LIMITS,
+    ) -> PendingRun:
+        """Create the run, to wait for or to await. With `above` it is a child of that run."""
+        requested_at = elapsed()
+        log.check_run_id(run_id)
+        self.register(spec)
+        data, digest = spec.encode_input(args, kwargs)
+        value, blob = log.wrap(data)
+        now = self.store.now()
+        policy, inherited = lineage.at_creation(spec, now, above, limits)
+        parent = "" if above is None else above.run_id
+        created = e.RunCreated(
+            run_id=run_id,
+            agent=spec.name,
+            input=value,
+            code_version=spec.version,
+            deadline_at=policy.deadline_at,
+            budget=dict(policy.budget),
+            stages=spec.stages,
+            parent=parent,
+            loop=spec.body is not None,
+            policy=inherited,
+        )
+        head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
+        creation = Creation(
+            NewRun(run_id, spec.name, digest, spec.version, parent, priority),
+            records,
+            blobs=() if blob is None else (blob,),
+            worker=self.worker if claim else "",
+            lease_us=self.lease_us if claim else 0,
+        )
+
+        def claimed(row: RunRow) -> ClaimedRun:
+            return ClaimedRun(row, spec, requested_at, head, records, above=above)
+
+        return PendingRun(self, creation, claimed)
+
+    def claim(self, row: RunRow, spec: AgentSpec, within: Wanted | None = None) -> ClaimedRun:
+        """Claim a run that has not ended, or raise why that is impossible. With `within`, only if there is
+        room for it."""
+        if row.status == "paused":
+            raise run_waiting(row.id, WaitingFor("resume"))
+        if row.status == "quarantined":
+            raise run_waiting(row.id, *quarantine.reasons(self.store, row))
+        requested_at = elapsed()
+        claim = partial(
+            self.store.claim, row.id, worker=self.worker, lease_us=self.lease_us, within=within
+        )
+        claimed = claim()
+        now = self.store.get(row.id) if claimed is None else None
+        if now is not None and self._release_if_dead(now):
+            claimed = claim()
+        if claimed is None:
+            if within is not None and now is not None and not now.is_live(self.store.now()):
+                room = WaitingFor("room", spec.name, limit=spec.max_running or 0)
+                raise run_waiting(row.id, room)
+            owner = now.owner if now else "another worker"
+            raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
+        return ClaimedRun(claimed, spec, requested_at)
+
+    def claim_due(
+        self,
+        agents: Mapping[str, AgentSpec],
+        wanted: Sequence[Wanted],
+        *,
+        limit: int,
+        exclude: Sequence[str],
+    ) -> list[ClaimedRun]:
+        """Claim up to `limit` runs of these agents that are due, but none of `exclude`."""
+        requested_at = elapsed()
+        rows = self.store.claim_due(
+            worker=self.worker,
+            lease_us=self.lease_us,
+            limit=limit,
+            wanted=wanted,
+            exclude=exclude,
+        )
+        return [ClaimedRun(row, agents[row.agent], requested_at, unchecked=True) for row in rows]
+
+    def claim_within_limits(self, row: RunRow, spec: AgentSpec) -> ClaimedRun | None:
+        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
+        within = Wanted(spec.name, spec.version, spec.max_running)
+        with contextlib.suppress(RunWaiting):
+            return replace(self.claim(row, spec, within), unchecked=True)
+        return None
+
+    def release(self, claimed: object) -> None:
+        """Release a run that was claimed and is not executed after all; anything else is left alone."""
+        if isinstance(claimed, ClaimedRun):
+            with contextlib.suppress(StoreError):  # then the lease expires
+                self.store.release(claimed.row.id, claimed.row.epoch)
+
+    async def release_uninterrupted(self, claimed: object) -> None:
+        """The same for a caller on an event loop that has been cancelled."""
+        await uninterrupted(partial(self.release, claimed), threads=self._threads)
+
+    def release_dead(self, *, limit: int = 1000) -> None:
+        """End the leases of processes that have died on this machine, among the newest runs."""
+        rows = self.store.runs(Filter(status="running"), limit=limit)
+        dead = {owner for owner in {row.owner for row in rows} if has_died_here(owner)}
+        for row in rows:
+            if row.owner in dead:
+                self._release_if_dead(row)
+
+    def _release_if_dead(self, row: RunRow) -> bool:
+        """End the lease of a process that has died on this machine. By its epoch: if another process claimed the
+        run meanwhile, nothing happens."""
+        if not row.is_live(self.store.now()) or not has_died_here(row.owner):
+            return False
+        return self.store.release(row.id, row.epoch, died=True)

@@ -1,0 +1,138 @@
+"""Open a claimed run as a live session, and close it: its lease is kept meanwhile and released in the end.
+
+Before a run is executed its log is read and verified, and a run that must not be executed is set aside
+(`quarantine.py`). A child of a cancelled run is cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from holdfast.core import events as e
+from holdfast.errors import Abandon, HoldfastError, LogDamaged, Signal, StoreError
+from holdfast.runtime.call import checkpoints
+from holdfast.runtime.call.commit import commit
+from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.exec import quarantine
+from holdfast.runtime.exec.claims import ClaimedRun
+from holdfast.runtime.exec.reader_snapshots import ReaderSnapshots
+from holdfast.runtime.log import lineage
+from holdfast.runtime.log.lease import LeaseKeeper, Owner
+from holdfast.runtime.log.session import Session
+from holdfast.store import cancel
+from holdfast.store.base import RunRow, Store
+from holdfast.waiting import WaitingFor
+from holdfast.words.waiting import run_waiting
+
+
+class Sessions:
+    """The live runs of this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: LeaseKeeper,
+        snapshots: ReaderSnapshots,
+        quarantine_after: int,
+    ) -> None:
+        self._store, self._leases, self._snapshots = store, leases, snapshots
+        self._quarantine_after = quarantine_after
+
+    def open(self, session: Session, claimed: ClaimedRun, owner: Owner) -> None:
+        """Make the session ready to be executed by `owner`. If the run must not be executed, it is released."""
+        spec, row = claimed.spec, claimed.row
+        self._leases.hold(session, claimed.requested_at, owner)
+        try:
+            if claimed.head is not None and claimed.records is not None:
+                session.log.begin(claimed.head, claimed.records)
+                lineage.govern(session, spec, claimed.above)
+            else:
+                self._load(session, spec)
+                lineage.govern(session, spec, claimed.above)
+                quarantine.check_poison(session, row, self._quarantine_after)
+                if claimed.unchecked:
+                    quarantine.check_resumable(session, row, spec)
+                session.announce(e.RunClaimed(worker=session.worker, code_version=spec.version))
+            if row.parent:
+                self._inherit_cancellation(session, row.parent)
+        except BaseException:  # also an interrupt: a run that does not execute has no lease
+            self.close(session)
+            raise
+
+    def close(self, session: Session, *, died: bool = False) -> None:
+        """Release the run, unless its last event has ended its lease."""
+        lineage.leave(session)
+        self._leases.drop(session)
+        self._snapshots.forget(session)
+        if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
+            quarantine.set_aside_damaged(session, session.stopped.cause)
+        if session.settled:
+            return
+        if session.has_news:
+            with contextlib.suppress(HoldfastError, Signal):
+                session.discard_notes()
+                drive(commit(session, []))
+        with contextlib.suppress(StoreError):  # then the lease expires
+            self._store.release(session.run_id, session.epoch, died=died)
+
+    def stop(self, run_ids: Iterable[str], why: str) -> None:
+        """Release these runs (and their children) at their next boundary: the call in progress is recorded, no
+        other begins, and any worker may resume them at once."""
+        for session in self._of(run_ids):
+            waiting = run_waiting(session.run_id, WaitingFor("worker", reason=why))
+            session.stop(Abandon(waiting))
+
+    def release_now(self, rows: Sequence[RunRow]) -> None:
+        """Release these runs whatever they are doing: for others it is as if we had died, but they need not
+        wait for our lease to expire."""
+        held = {row.id: row.epoch for row in rows}
+        for session in self._of(list(held)):
+            held[session.run_id] = session.epoch
+            self._leases.drop(session)
+        for run_id, epoch in held.items():
+            with contextlib.suppress(StoreError):
+                self._store.release(run_id, epoch)
+
+    def _of(self, run_ids: Iterable[str]) -> list[Session]:
+        """The sessions of these runs, and of the child runs that execute inside them."""
+        ids = tuple(run_ids)
+        below = tuple(f"{run_id}~" for run_id in ids)
+        live = self._leases.sessions()
+        return [s for s in live if s.run_id in ids or s.run_id.startswith(below)]
+
+    def _load(self, session: Session, spec: AgentSpec) -> None:
+        """Read the log. A run whose log does not verify is set aside; others are not delayed."""
+        try:
+            is_loop = spec.body is not None
+            session.log.load(checkpoints.restore(self._store, session.run_id) if is_loop else None)
+        except LogDamaged as damage:
+            quarantine.set_aside_damaged(session, damage)
+            raise
+
+    def _inherit_cancellation(self, session: Session, parent: str) -> None:
+        """A child whose parent is cancelled starts no call. This is checked after the child was created or
+        claimed: a cancellation that comes later finds the child. One that a person has restarted continues."""
+        if session.journal.life.cancel is not None or session.journal.life.is_undone:
+            return
+        if session.lineage.parent is None:
+            request = cancel.cancelled_above(self._store, parent)
+        else:
+            request = self._cancelled_here(session)
+        if request is not None and self._store.last_restart(session.run_id) < 0:
+            cancel.request(self._store, session.run_id, request)
+            session.catch_up()
+
+    def _cancelled_here(self, session: Session) -> e.CancelRequested | None:
+        """The cancellation of a run above this one that executes here. Its session may not have read it yet."""
+        above = list(session.lineage.ancestors())
+        ends = self._store.heads([run.run_id for run in above])
+        for run in above:
+            found = run.journal.life.cancel
+            if found is None and ends.get(run.run_id, -1) > run.read_to:
+                new = self._store.read(run.run_id, after=run.read_to)
+                found = cancel.requested(run.run_id, new[::-1])
+            if found is not None:
+                return found
+        return None
