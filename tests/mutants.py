@@ -550,14 +550,14 @@ MUTANTS = (
     Mutant(
         "recorded outcomes are handed over in any order",
         "runtime/lines/turns.py::Turns.take_recorded",
-        "if self._lines.is_alone and not is_cut and not journal.timeouts:",
+        "if self._lines.is_in_order and not is_cut:",
         "if not is_cut:",
         (BRANCHES, "-k", "race"),
     ),
     Mutant(
         "a new call begins before recorded outcomes are handed over",
         "runtime/lines/turns.py::Turns.begin",
-        "if self._lines.is_alone:",
+        "if self._lines.is_in_order:",
         "if self is not None:",
         (BRANCHES, "-k", "nothing_new"),
     ),
@@ -651,6 +651,20 @@ MUTANTS = (
         "    if beyond is not None:",
         "    if False:",
         ("tests/core/test_match.py", "tests/runtime/test_retries.py"),
+    ),
+    Mutant(
+        "a run is suspended although a line of it has been woken",
+        "runtime/call/suspend.py::_continues",
+        "not lines.leaving.is_quiet\n        or ",
+        "",
+        ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
+    ),
+    Mutant(
+        "a recorded timeout of a lone line is not waited for",
+        "runtime/lines/lines.py::Lines.is_in_order",
+        " and not self.session.journal.timeouts",
+        "",
+        ("tests/fuzz/test_found.py", "-k", "recorded_before_an_outcome and sqlite"),
     ),
     Mutant(
         "what a check found out is not handed over in the order of the log",

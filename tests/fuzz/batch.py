@@ -39,7 +39,7 @@ IDLE_SECONDS = 0.15
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
 OVERALL_SECONDS = 400.0
-REPLAY_SECONDS = 20.0
+REPLAY_SECONDS = 120.0
 
 
 @dataclass

@@ -70,11 +70,19 @@ class People:
         store, request = self.store, wait.id
         match wait.wait:
             case "approval":
-                yes = not self.may_reject or self.dice.random() < 0.9
-                how = control.approve if yes else control.reject
-                act = "approve" if yes else "reject"
+                if self.may_reject and self.dice.random() >= 0.9:
+                    return self.act(
+                        "reject",
+                        run_id,
+                        lambda by: control.reject(store, run_id, request, by=by),
+                        request=request,
+                    )
+                args = self._edited(run_id, wait) if self.acts % 3 == 0 else None
                 return self.act(
-                    act, run_id, lambda by: how(store, run_id, request, by=by), request=request
+                    "approve",
+                    run_id,
+                    lambda by: control.approve(store, run_id, request, args=args, by=by),
+                    request=request,
                 )
             case "answer":
                 value = self.dice.randrange(1000)
@@ -88,6 +96,13 @@ class People:
                 return self.signal(run_id, self.dice.choice(wait.of or (wait.name,)))
             case _:
                 return False
+
+    def _edited(self, run_id: str, wait: Waiting) -> dict[str, Any] | None:
+        """Other arguments for the call that is asked for; None if it is another request."""
+        if not wait.tool or wait.show is None:
+            return None
+        shown: dict[str, Any] = views.value(self.store, run_id, wait.show)
+        return {**shown, "n": shown["n"] + 1_000_000} if "n" in shown else None
 
     def signal(self, run_id: str, name: str) -> bool:
         value, signal_id = self.dice.randrange(1000), f"{self.name}-{self.acts}"

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -34,10 +35,11 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
-from holdfast.core.values import decode
+from holdfast.core import log
+from holdfast.core.values import decode, digest
 from holdfast.errors import Abandon, LeaseLost
 from holdfast.runtime.log.branches import current_branch
-from holdfast.store.base import Store
+from holdfast.store.base import Creation, NewRun, Store
 from holdfast.store.sqlite import SQLiteStore
 from support.waiting import eventually
 from support.workers import STORES, url_of
@@ -232,6 +234,69 @@ def test_a_signal_is_not_lost_if_the_process_dies_right_after_it_has_suspended_t
         kinds = [record.kind for record, _ in hf.events("r")]
     assert ["signal_received", "run_suspended"] == kinds[-2:]
     assert row is not None and row.due_at is not None, "the run waits for a signal that it has"
+
+
+@tool(retry=Retry(attempts=3, initial=0.001, jitter=0))
+async def tried_twice(idempotency_key: str = "") -> str:
+    return "done"
+
+
+@step
+def at_once(n: int) -> int:
+    return n
+
+
+@step
+async def awaited(n: int) -> int:
+    return n
+
+
+@agent
+async def late_for_a_retry(run: AsyncRun) -> int:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await tried_twice()
+            at_once(1)  # not awaited: no cancellation arrives here
+            await awaited(2)
+    return await awaited(3)
+
+
+def killed_before_its_second_attempt(store: Store) -> None:
+    """A run whose timeout fired while its first failure was recorded: the process died before the second attempt."""
+    name = digest(b"{}")
+    call = {"index": 0, "step": 1, "name": "tried_twice"}
+    intent = e.CallStarted(
+        **call,
+        effect="keyed",
+        key=f"r:1:tried_twice:{name}",
+        digest=name,
+        args=e.Value(json=Raw(b"{}")),
+    )
+    events = [
+        e.RunCreated(run_id="r", agent="late_for_a_retry", input=e.Value(json=Raw(b"{}"))),
+        intent,
+        e.CallFailed(**call, error=e.ErrorInfo("ValueError", "no"), retry_at=store.now()),
+        e.TimeoutFired(index=1, within_us=50_000, entered_at=0, number=1),
+        msgspec.structs.replace(intent, attempt=2),
+    ]
+    _, records = log.seal(log.origin("r"), events, epoch=1, time=store.now())
+    new = NewRun("r", "late_for_a_retry", name, "")
+    store.create(Creation(new, records, worker="of another process", lease_us=1)).wait()
+
+
+def test_a_timeout_that_is_recorded_before_an_outcome_fires_before_it_on_replay(url: str) -> None:
+    """Seed 910001: in a run with one line, a result was given to the code before the timeout had fired again."""
+
+    def hesitate(where: str) -> None:
+        if where == "before commit call_succeeded":  # so that the timeout fires while it is written
+            threading.Event().wait(0.1)
+
+    with Holdfast(url, options=Options(boundary=hesitate)) as hf:
+        killed_before_its_second_attempt(hf.store)
+        assert 3 == hf.run(late_for_a_retry, id="r")
+    with Holdfast(url, agents=[late_for_a_retry]) as hf:
+        again = hf.replay("r")
+        assert (True, None) == (again.reached_end, again.diverged)
 
 
 def check_that_finds(key: str) -> str:

@@ -29,6 +29,7 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
+from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.log.branches import current_branch
 from support.workers import STORES, url_of
 
@@ -882,3 +883,37 @@ def test_nothing_is_logged_when_a_run_with_task_groups_is_suspended(
         hf.run(main, id="r")
 
     assert [] == caplog.records
+
+
+def test_a_wait_that_ends_when_the_run_is_about_to_be_suspended_is_not_lost(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 910010: its line had been woken, and continued while what others had written was read."""
+    look_again = Parking.look_again
+
+    def suspend_first(self: Any, *args: Any, **kwargs: Any) -> bool:
+        self._lines.leaving._leave()
+        return look_again(self, *args, **kwargs)
+
+    monkeypatch.setattr(Parking, "look_again", suspend_first)
+
+    @agent
+    async def main(run: AsyncRun) -> None:
+        async def something_else() -> None:
+            loop = asyncio.get_running_loop()
+            for _ in range(6):  # as long as it moves, the run stays in memory
+                moves = loop.create_future()
+                loop.call_later(0.2, moves.set_result, None)
+                await moves
+
+        await asyncio.gather(run.sleep(0.7), run.wait_for("go"), something_else())
+
+    options = Options(patience_seconds=0.6)
+    with Holdfast(url, options=options) as hf:
+        with pytest.raises(RunWaiting):
+            hf.run(main, id="r")
+        row = hf.store.get("r")
+        ended = [x.wait for _, x in hf.events("r") if isinstance(x, e.WaitEnded)]
+
+    assert row is not None
+    assert ended == ["timer"] or row.due_at is not None

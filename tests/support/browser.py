@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import uvicorn
@@ -96,10 +96,10 @@ class Tab:
         if message.type == "error":
             self.complaints.append(f"console: {message.text}")
 
-    def open(self, path: str) -> Page:
+    def open(self, path: str, until: Literal["load", "domcontentloaded"] = "load") -> Page:
         """Go there; what its policy refused is noted."""
         self.note()
-        answer = self.page.goto(self.base + path)
+        answer = self.page.goto(self.base + path, wait_until=until)
         assert answer is not None
         assert answer.status == 200, f"{path}: {answer.status}"
         return self.page

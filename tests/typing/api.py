@@ -463,7 +463,11 @@ def remote(client: Client) -> None:
         print(record.seq, event.kind)
     client.approve("r", why="fine", digest="0")
     client.resolve("r", 2, done=7)
+    client.approve("r", args={"amount": 5})
+    assert_type(client.put_item("r", "notes", "k", b"x"), bool)
+    assert_type(client.items("r", prefix="k")[0].version, int)
     client.approve("r", by="boss")  # expect-error
+    client.item("r", "notes")  # expect-error
     client.at("r", 1, "during")  # expect-error
     client.bulk("delete", "status:failed")  # expect-error
 
@@ -477,4 +481,5 @@ async def remote_async(client: AsyncClient) -> None:
     assert_type(await client.artifact("r", "report"), bytes)
     async for record, event in client.stream("r"):
         print(record.seq, event.kind)
+    assert_type((await client.items("r"))[0].key, str)
     await client.runs(state="waiting")  # expect-error

@@ -64,7 +64,7 @@ class RunView:
         at = self._at(step)
         return None if at is None else self.state.calls[at]
 
-    def adjacent_step(self, step: int, by: int) -> int | None:
+    def step_next_to(self, step: int, by: int) -> int | None:
         """The step number of the call that is recorded next to this one."""
         at = self._at(step)
         if at is None or not 0 <= at + by < len(self.state.calls):

@@ -53,13 +53,13 @@ def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutin
     request, entry = ask(branch, spec, bound)
     lines = branch.session.lines
     done = entry is not None and entry.done is not None and not entry.done.unavailable
-    if entry is not None and done and (lines is None or lines.is_alone):
+    if entry is not None and done and (lines is None or lines.is_in_order):
         return _answered(request, entry)
     return drive_async_here(branch, proceed(request, entry), request.place)
 
 
 async def _answered(request: CallRequest, entry: Entry) -> Any:
-    """The recorded result for the only line there is: as the flow would, without driving one."""
+    """The recorded result, where nothing has to be put in order: as the flow would, without driving one."""
     return recorded(request, entry)
 
 

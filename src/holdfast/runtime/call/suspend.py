@@ -59,10 +59,15 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
 
 
 def _continues(session: Session, ended: tuple[str, ...]) -> bool:
-    """Whether a line that is in memory can continue: then the run is not suspended."""
+    """Whether a line that is in memory can continue: then the run is not suspended. One may have done so already,
+    while what others have written was read."""
     lines = session.lines
-    return lines is not None and (
-        lines.parking.look_again(ended, is_asked=True) or not session.waits
+    if lines is None:
+        return False
+    return (
+        not lines.leaving.is_quiet
+        or lines.parking.look_again(ended, is_asked=True)
+        or not session.waits
     )
 
 

@@ -86,7 +86,7 @@ class Leaving:
                 await self._changed
                 continue
             self._wants_to_leave = False
-            if not self._is_quiet:
+            if not self.is_quiet:
                 continue  # something has moved since
             self._lines.is_leaving = True
             try:
@@ -115,7 +115,7 @@ class Leaving:
         return False
 
     @property
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether no line runs code or makes a call, and some wait."""
         waits = self._lines.parking.parked or self._lines.has_unwound
         return bool(waits) and not (

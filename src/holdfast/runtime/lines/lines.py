@@ -108,9 +108,14 @@ class Lines:
         return len(self.members) <= 1 and not self._hops
 
     @property
+    def is_in_order(self) -> bool:
+        """Whether nothing has to be put in order: a lone line, and no recorded timeout that has yet to fire again."""
+        return self.is_alone and not self.session.journal.timeouts
+
+    @property
     def may_begin_at_once(self) -> bool:
-        """Whether `begin` has nothing to wait for: a lone line, and no suspension on its way."""
-        return len(self.members) <= 1 and not (self._hops or self.is_leaving)
+        """Whether `begin` has nothing to wait for: also no suspension is on its way."""
+        return self.is_in_order and not self.is_leaving
 
     @contextlib.contextmanager
     def call(self, place: Place) -> Iterator[Line | None]:

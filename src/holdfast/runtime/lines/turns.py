@@ -11,16 +11,13 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from holdfast.core.entry import Place
 from holdfast.core.journal import Journal
-from holdfast.core.policy import MICROSECONDS
-from holdfast.errors import Abandon, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.runtime.lines.line import Doing, Line
-
-OTHER_CODE_SECONDS: Final = 600.0
-"""How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
+from holdfast.runtime.lines.unasked import Unasked
 
 
 class KnownLog(Protocol):
@@ -67,7 +64,7 @@ class TurnsLines(Protocol):
     @property
     def has_hops(self) -> bool: ...
     @property
-    def is_alone(self) -> bool: ...
+    def is_in_order(self) -> bool: ...
     @property
     def is_calling(self) -> bool: ...
     @property
@@ -123,6 +120,7 @@ class Turns:
         """Outcomes that are written here, in the order of the log."""
         self.held: list[Turn] = []
         """Lines that want to begin something new."""
+        self._unasked = Unasked(session, lines, self)
 
     def outcome(self) -> Turn | None:
         """A turn for an outcome that is being written now: its place among all of them."""
@@ -163,7 +161,7 @@ class Turns:
             or journal.retries.is_unbound(places[0], entry, journal.entries)
         ):
             return
-        if self._lines.is_alone and not is_cut and not journal.timeouts:
+        if self._lines.is_in_order and not is_cut:
             return
         turn = Turn(self, line)
         turn.places, turn.is_cut, turn.given_up = places, is_cut, given_up
@@ -182,9 +180,9 @@ class Turns:
             return
         if self._lines.is_leaving:
             await self._lines.leaving.stay()
-        if self._lines.is_alone:
+        if self._lines.is_in_order:
             return
-        recorded = self._next_recorded()
+        recorded = self.next_recorded()
         if recorded is None or self._may_add_before(recorded):
             return
         turn = Turn(self, line)
@@ -230,10 +228,10 @@ class Turns:
         mine = turn.line is not None and turn.line.state is Doing.RUNNING
         if self._lines.running > mine or self._lines.has_hops or turn.seq is None:
             return False
-        recorded = self._next_recorded()
+        recorded = self.next_recorded()
         return recorded is None or recorded[0] >= turn.seq or self._may_add_before(recorded)
 
-    def _next_recorded(self) -> tuple[int, Place] | None:
+    def next_recorded(self) -> tuple[int, Place] | None:
         journal = self._session.journal
         found = journal.next_outcome()
         if not self._session.log.knows_all and (
@@ -252,7 +250,7 @@ class Turns:
 
     def advance(self) -> bool:
         """No code of the agent runs: hand over the next outcome. False if there is none to wait for either."""
-        recorded = self._next_recorded()
+        recorded = self.next_recorded()
         first = self.outcomes[0] if self.outcomes else None
         if recorded is not None and self._may_add_before(recorded):
             asked = self._first_asked()
@@ -286,7 +284,7 @@ class Turns:
         elif not self._lines.time_out_again(
             place, is_cut=asked is not None and asked.is_cut
         ) and not (self._lines.is_calling):
-            self._wait_for_code()
+            self._unasked.wait_for_code()
 
     @property
     def are_awaited(self) -> bool:
@@ -301,34 +299,6 @@ class Turns:
             if not turn.is_cut:
                 self.grant(turn)
 
-    # ── when the code does not ask for what is recorded ──────────────────────────────────
-
-    def _wait_for_code(self) -> None:
-        """The next outcome in the log is not asked for, or the code had stopped waiting there.
-
-        Code that awaits something of its own (a timer) may still come to it. Otherwise it is other code.
-        """
-        recorded = self._next_recorded()
-        assert recorded is not None
-        cut, timeout = (
-            self.asking.get(recorded[1]),
-            self._session.journal.entries[recorded[1]].timeout,
-        )
-        only_replay = self._session.only_replay
-        if only_replay is not None and (cut is not None or timeout is not None):
-            # Its timer may be long: a mere replay does not wait for it.
-            self._lines.after_patience(lambda: self._stop(Abandon(only_replay)))
-        elif timeout is not None:
-            self._lines.after_patience(
-                self._diverge, 2 * timeout.within_us / MICROSECONDS + OTHER_CODE_SECONDS
-            )
-        elif cut is not None:
-            self._lines.after_patience(self._diverge, self._cut_seconds(recorded[1]))
-        elif self._lines.awaits_the_unknown:
-            self._lines.after_patience(self._diverge, OTHER_CODE_SECONDS)
-        else:
-            self._diverge()
-
     def _first_asked(self) -> Turn | None:
         """Of the recorded outcomes that the code asks for, the first in the log."""
         entries = self._session.journal.entries
@@ -339,21 +309,7 @@ class Turns:
         ]
         return min(asked, key=lambda x: x[0])[1] if asked else None
 
-    def _cut_seconds(self, place: Place) -> float:
-        """How long the code may take to stop waiting: as long as it took before, and some patience."""
-        entry = self._session.journal.entries[place]
-        took = entry.failures[-1].duration_us if entry.failures else 0
-        if entry.ended is not None:
-            took = max(0, entry.ended_at - entry.wait_at)
-        return (2 * took + self._session.patience_us) / MICROSECONDS + OTHER_CODE_SECONDS
-
-    def _diverge(self) -> None:
-        recorded = self._next_recorded()
-        if recorded is not None:
-            attempted = str(self.held[0].attempted) if self.held else "nothing"
-            self._stop(self._session.not_asked(recorded[1], attempted))
-
-    def _stop(self, signal: BaseException) -> None:
+    def stop(self, signal: BaseException) -> None:
         """Every line that is waiting for its turn gets this signal."""
         self._session.stop(signal)
         for turn in (*self.asking.values(), *self.held):

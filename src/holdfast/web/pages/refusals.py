@@ -32,7 +32,7 @@ class WayOn:
 def message_of(error: HoldfastError) -> str:
     """What is refused and why, without the calls."""
     if isinstance(error, NoSuchRun):
-        return f"There is no run {error.run_id!r} in this store. It may have been deleted."
+        return f"No run {error.run_id!r} in this store; it may have been deleted."
     return error.what if isinstance(error, NotNow) and error.remedies else str(error)
 
 

@@ -324,8 +324,8 @@ async def _call_values(site: Site, view: RunView, step: int) -> dict[str, Any]:
         "call": found,
         "span_row": view.spans.row(step),
         "changes": views.changes(before, after),
-        "before_step": view.adjacent_step(step, -1),
-        "after_step": view.adjacent_step(step, 1),
+        "before_step": view.step_next_to(step, -1),
+        "after_step": view.step_next_to(step, 1),
         "lines": [line for line in view.state.lines if _is_within(line.time, found, view.now)],
     }
 

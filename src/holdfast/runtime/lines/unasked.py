@@ -1,0 +1,100 @@
+"""When the code does not ask for what is recorded: how long to wait for it, and when it is other code.
+
+Code that awaits something of its own (a timer) may still come to it. Not here: whose turn it is (`turns.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from holdfast.core.entry import Place
+from holdfast.core.journal import Journal
+from holdfast.core.policy import MICROSECONDS
+from holdfast.errors import Abandon, HoldfastError
+
+OTHER_CODE_SECONDS: Final = 600.0
+"""How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
+
+
+class UnaskedRun(Protocol):
+    """What is asked of the run: `Session` is one."""
+
+    journal: Journal
+    patience_us: int
+    only_replay: HoldfastError | None
+
+    def not_asked(self, place: Place, attempted: str) -> BaseException: ...
+
+
+class UnaskedLines(Protocol):
+    """What is asked of the lines of the run: `Lines` is one."""
+
+    @property
+    def awaits_the_unknown(self) -> bool: ...
+    def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
+
+
+class Held(Protocol):
+    """A line that wants to begin something new: `Turn` is one."""
+
+    @property
+    def attempted(self) -> object: ...
+
+
+class UnaskedTurns(Protocol):
+    """What is asked of the turns of the run: `Turns` is one."""
+
+    @property
+    def asking(self) -> Mapping[Place, object]: ...
+    @property
+    def held(self) -> Sequence[Held]: ...
+    def next_recorded(self) -> tuple[int, Place] | None: ...
+    def stop(self, signal: BaseException) -> None: ...
+
+
+class Unasked:
+    """What is done about a recorded outcome that no line asks for."""
+
+    def __init__(self, session: UnaskedRun, lines: UnaskedLines, turns: UnaskedTurns) -> None:
+        self._session, self._lines, self._turns = session, lines, turns
+
+    def wait_for_code(self) -> None:
+        """The next outcome in the log is not asked for, or the code had stopped waiting there.
+
+        Code that awaits something of its own (a timer) may still come to it. Otherwise it is other code.
+        """
+        recorded = self._turns.next_recorded()
+        assert recorded is not None
+        cut, timeout = (
+            self._turns.asking.get(recorded[1]),
+            self._session.journal.entries[recorded[1]].timeout,
+        )
+        only_replay = self._session.only_replay
+        if only_replay is not None and (cut is not None or timeout is not None):
+            # Its timer may be long: a mere replay does not wait for it.
+            self._lines.after_patience(lambda: self._turns.stop(Abandon(only_replay)))
+        elif timeout is not None:
+            self._lines.after_patience(
+                self._diverge, 2 * timeout.within_us / MICROSECONDS + OTHER_CODE_SECONDS
+            )
+        elif cut is not None:
+            self._lines.after_patience(self._diverge, self._cut_seconds(recorded[1]))
+        elif self._lines.awaits_the_unknown:
+            self._lines.after_patience(self._diverge, OTHER_CODE_SECONDS)
+        else:
+            self._diverge()
+
+    def _cut_seconds(self, place: Place) -> float:
+        """How long the code may take to stop waiting: as long as it took before, and some patience."""
+        entry = self._session.journal.entries[place]
+        took = entry.failures[-1].duration_us if entry.failures else 0
+        if entry.ended is not None:
+            took = max(0, entry.ended_at - entry.wait_at)
+        return (2 * took + self._session.patience_us) / MICROSECONDS + OTHER_CODE_SECONDS
+
+    def _diverge(self) -> None:
+        recorded = self._turns.next_recorded()
+        if recorded is not None:
+            attempted = str(self._turns.held[0].attempted) if self._turns.held else "nothing"
+            self._turns.stop(self._session.not_asked(recorded[1], attempted))
