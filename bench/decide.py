@@ -1,7 +1,7 @@
 """What it costs to decide about a run and to look at it, and whether that grows with the run's age.
 
 A run has done 1,000 or 100,000 steps and then waits: for a person's yes, for an answer, for a signal, for
-somebody to resolve a call in doubt. Each verb is timed alone, from outside, as a person or a program uses it;
+someone to resolve a call in doubt. Each verb is timed alone, from outside, as a person or a program uses it;
 between two of them the run is really resumed, so its log ends as logs do. Those that need only the end of the
 log may take no longer after 100,000 steps than three times what they take after 1,000; those that read all
 of it are shown next to them without a goal.
@@ -36,7 +36,7 @@ def one(i: int) -> str:
 
 @tool
 def ring(number: int) -> int:  # noqa: ARG001
-    """The process dies while it rings: from then on nobody knows whether it rang."""
+    """The process dies while it rings: from then on no one knows whether it rang."""
     raise KeyboardInterrupt
 
 

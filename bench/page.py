@@ -1,4 +1,4 @@
-"""The figures of the docs, from the JSON that benchmarks kept: nobody copies numbers by hand.
+"""The figures of the docs, from the JSON that benchmarks kept: no one copies numbers by hand.
 
 What stands between the two marks in the page is replaced; everything else in it is written by people.
 """

@@ -383,7 +383,7 @@ class Bench:
 
 
 def _with_wal(url: str) -> str:
-    """The same file, with its journal mode set for whoever opens it."""
+    """The same file, with its journal mode set for every process that opens it."""
     db = sqlite3.connect(url.removeprefix("sqlite:///"))
     db.execute("PRAGMA journal_mode=WAL")
     db.close()

@@ -1,5 +1,5 @@
 """Fixtures and habits for all tests: a PostgreSQL where one is asked for, how hard chance tries,
-and a short list at the end of what the house rules want somebody to look at.
+and a short list at the end of what the house rules want someone to look at.
 
 `postgres_dsn` is what most tests want. Nothing here starts before a test asks for it.
 """
@@ -42,12 +42,12 @@ hypothesis.settings.load_profile("default")
 
 
 def keep_bytecode() -> None:
-    """Let hundreds of processes not compile the same source anew: bytecode is kept as where Holdfast is
+    """Let hundreds of processes not compile the same source again: bytecode is kept as where Holdfast is
     installed, also if the environment says not to, but out of the checkout."""
     cache = Path(tempfile.gettempdir()) / f"holdfast-tests-{os.getuid()}-bytecode"
     cache.mkdir(mode=0o700, exist_ok=True)
     if cache.stat().st_uid != os.getuid():
-        return  # somebody else's: what lies there is not executed
+        return  # someone else's: what lies there is not executed
     temporary = [Path(tempfile.gettempdir()), MEMORY]
     for folder in (*temporary, *(f for one in temporary for f in one.glob("pytest-of-*"))):
         for kept in (cache / folder.relative_to("/")).glob("*"):
@@ -77,8 +77,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has it from the process 
 
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C. Whoever is started in the background by a shell ignores it, and hands that
-    on to all that it starts, unless it says otherwise."""
+    """Tests press Ctrl-C. A process that a shell starts in the background ignores it, and so
+    do its children, unless they say otherwise."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -146,7 +146,7 @@ def ledger() -> "Iterator[Ledger]":
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs PostgreSQL, so that `-m "not postgres"` works without anybody's care."""
+    """Mark what needs PostgreSQL, so that `-m "not postgres"` works without anyone's care."""
     for item in items:
         if POSTGRES_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.postgres)

@@ -29,7 +29,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted bug: where, what, and which tests must notice.
+    """One mutant: where, what, and which tests must notice.
 
     `where` is a file and a function in it, as `runtime/call/flow.py::_make` or `store/fence.py::Fence.check`; in SQL
     a named statement or function. Only text inside that function is replaced, so code elsewhere may change.
@@ -138,21 +138,21 @@ MUTANTS = (
         "core/entry.py::Entry.is_cut_off",
         "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
         "return False",
-        ("tests/runtime/test_cut_off.py",),
+        ("tests/runtime/test_cancelled_calls.py",),
     ),
     Mutant(
         "a wait that the code gave up is over in time when it is replayed",
         "runtime/call/waits.py::_give_up",
         "wait_ended(at, entry, CUT, above)",
         'wait_ended(at, entry, "time")',
-        ("tests/runtime/test_cut_off.py", "-k", "gave_up"),
+        ("tests/runtime/test_cancelled_calls.py", "-k", "gave_up"),
     ),
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
         "runtime/log/session.py::Session.is_ending",
         "return self.is_unwinding or self.stopped is not None",
         "return False",
-        ("tests/runtime/test_cut_off.py", "-k", "outside"),
+        ("tests/runtime/test_cancelled_calls.py", "-k", "outside"),
     ),
     Mutant(
         "the fence is not checked where the append is committed",
@@ -162,7 +162,7 @@ MUTANTS = (
         ("tests/store/test_conformance.py", "-k", "sqlite"),
     ),
     Mutant(
-        "the epoch starts anew after a release",
+        "the epoch starts over after a release",
         "store/sql/sqlite/queries.sql::release",
         "claims = max(0, claims - :forgiven)",
         "claims = max(0, claims - :forgiven), epoch = 0",
@@ -293,14 +293,14 @@ MUTANTS = (
         ("tests/store/test_conformance.py", "-k", "postgres"),
     ),
     Mutant(
-        "a run is claimed whoever holds it",
+        "a run is claimed although another worker holds it",
         "store/sql/sqlite/queries.sql::claim",
         "OR (+status = 'running' AND +due_at <= :now))",
         "OR +status = 'running')",
         ("tests/fleet/test_race.py", "-k", "not postgresql"),
     ),
     Mutant(
-        "on PostgreSQL a run is claimed whoever holds it",
+        "on PostgreSQL a run is claimed although another worker holds it",
         "store/sql/postgres/queries.sql::claim",
         "OR (r.status = 'running' AND r.due_at <= c.now))",
         "OR r.status = 'running')",
@@ -367,7 +367,13 @@ MUTANTS = (
         "agents/llm.py::LLMAgent._question",
         "declared = step(name=self._step_name, retry=self._retry, outside=outside)",
         "declared: Any = lambda fn: fn",
-        ("tests/agents/test_llm_kill.py", "-m", "not nightly", "-k", "something_else_each_time"),
+        (
+            "tests/agents/test_llm_kill.py",
+            "-m",
+            "not nightly",
+            "-k",
+            "replies_differently_each_time",
+        ),
     ),
     Mutant(
         "under a coarser checkpoint strategy an effect begins before its intent is committed",
@@ -406,7 +412,7 @@ MUTANTS = (
         ("tests/agents/test_providers.py", "-k", "tried_again_by_the_log"),
     ),
     Mutant(
-        "a decision is written behind another event than it was made upon",
+        "a decision is written after another event than the one it was based on",
         "store/outside.py::act",
         "key, before=head.hash)",
         "key)",

@@ -135,7 +135,7 @@ def test_a_page_that_holds_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "hello.py").exists()
 
 
-def test_commands_are_told_from_their_output_and_may_go_over_lines() -> None:
+def test_commands_are_distinguished_from_their_output_and_may_span_lines() -> None:
     block = Block("console", "", "$ holdfast list \\\n    --json\n{}\n$ make test\n", 1)
 
     assert [("holdfast list      --json", "{}"), ("make test", "")] == commands(block)
@@ -145,9 +145,7 @@ def test_commands_are_told_from_their_output_and_may_go_over_lines() -> None:
     ("output", "same"),
     [("  +0.1  step 1   done\n", True), (" +14.1  step 1   done\n", True), ("  +0.1  step 2   done\n", False)],
 )  # fmt: skip
-def test_output_may_differ_where_the_page_says_so_and_in_its_blanks(
-    output: str, same: bool
-) -> None:
+def test_output_may_differ_at_an_ellipsis_and_in_its_blanks(output: str, same: bool) -> None:
     assert same is pages.is_shown("  …  step 1  done", output)
 
 

@@ -93,7 +93,9 @@ def said(words: list[str], folder: Path, **more: str) -> str:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) and value[0].endswith(".py") else "",
 )  # fmt: skip
-def test_an_example_does_what_it_says(words: list[str], lines: list[str], tmp_path: Path) -> None:
+def test_an_example_does_what_its_docstring_states(
+    words: list[str], lines: list[str], tmp_path: Path
+) -> None:
     shown = said([str(EXAMPLES / words[0]), *words[1:]], tmp_path)
 
     assert [] == [line for line in lines if line not in shown], shown
@@ -112,7 +114,7 @@ def test_the_lessons_agent_has_at_most_30_lines() -> None:
     assert len((EXAMPLES / "lesson.py").read_text(encoding="utf-8").splitlines()) <= 30
 
 
-def test_the_research_goes_on_where_it_was_without_searching_twice(tmp_path: Path) -> None:
+def test_the_research_continues_where_it_was_without_searching_twice(tmp_path: Path) -> None:
     """But for the search that was under way when the power failed."""
     shown = said([str(EXAMPLES / "research.py")], tmp_path)
     after = shown.partition("Another process")[2]
@@ -136,7 +138,7 @@ def test_a_recap_whose_process_is_killed_is_sent_once(kill_at: int, tmp_path: Pa
 def test_a_journey_whose_process_is_killed_leaves_nothing_booked(
     kill_at: int, tmp_path: Path
 ) -> None:
-    """While it books, and while it takes back; and the agency saw every key once."""
+    """While it books, and while it undoes; and the agency saw every key once."""
     home = {"BOOKING_HOME": str(tmp_path)}
     killed = run(["-c", KILLED, str(kill_at), str(EXAMPLES / "booking.py")], tmp_path, **home)
     assert -signal.SIGKILL == killed.returncode, killed.stdout + killed.stderr

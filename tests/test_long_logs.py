@@ -143,7 +143,7 @@ def test_after_the_first_look_a_brief_state_reads_only_what_is_new(opened: Count
     assert (first.left_out, len(first.calls), first.state) == (STEPS - 100, 100, {"seen": STEPS})
 
 
-def test_a_brief_state_says_the_same_as_the_whole_one_but_for_the_calls(opened: Counting) -> None:
+def test_a_brief_state_equals_the_full_one_except_for_the_calls(opened: Counting) -> None:
     hf = opened.hf
     whole, short = hf.get("r"), hf.get("r", brief=True)
 

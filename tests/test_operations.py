@@ -95,7 +95,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_healthy_store(hf: Holdfast) -> No
     assert {finding.name for finding in found.findings}
 
 
-def test_check_says_which_runs_new_code_would_not_continue(hf: Holdfast) -> None:
+def test_check_lists_the_runs_that_new_code_would_not_continue(hf: Holdfast) -> None:
     suspend(hf, "r")
 
     @agent(name="patient")
@@ -110,7 +110,7 @@ def test_check_says_which_runs_new_code_would_not_continue(hf: Holdfast) -> None
     assert [one.verdict for one in hf.check(job)] == ["unknown"]
 
 
-def test_a_runs_events_are_told_as_sentences_page_by_page(hf: Holdfast) -> None:
+def test_a_runs_events_are_returned_as_sentences_page_by_page(hf: Holdfast) -> None:
     hf.run(job, id="r")
     whole = hf.timeline("r")
     assert [one.seq for one in whole] == list(range(len(hf.events("r"))))

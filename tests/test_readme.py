@@ -92,7 +92,7 @@ def test_the_pictures_are_files_that_ask_no_other_host() -> None:
 
 
 @pytest.mark.nightly
-def test_the_picture_of_a_terminal_is_what_the_command_says_today() -> None:
+def test_the_picture_of_a_terminal_is_what_the_command_prints_today() -> None:
     draw = drawing()
 
     assert words((ROOT / "docs/pictures/show.svg").read_text("utf-8")) == words(

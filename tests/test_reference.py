@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.builtin_steps import ready_sentences
+from holdfast.testing.builtin_steps import builtin_sentences
 from support.pages import ROOT
 
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
@@ -32,7 +32,7 @@ def test_every_name_in_the_reference_exists() -> None:
 def test_every_built_in_sentence_is_on_the_page_on_testing() -> None:
     page = (ROOT / "docs" / "testing.md").read_text("utf-8")
 
-    assert [] == [s.text for s in ready_sentences() if f"- `{s.text}`" not in page]
+    assert [] == [s.text for s in builtin_sentences() if f"- `{s.text}`" not in page]
 
 
 def test_the_documentation_site_builds_without_warnings(tmp_path: Path) -> None:

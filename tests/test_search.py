@@ -81,7 +81,7 @@ def test_a_path_where_none_can_be_is_refused(hf: Holdfast, query: str, says: str
         hf.search(query)
 
 
-def test_a_search_that_takes_too_long_is_cut_says_so_and_is_continued(
+def test_a_search_that_takes_too_long_stops_early_reports_it_and_can_be_continued(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page looks at one run at least, so it ends."""
@@ -98,7 +98,7 @@ def test_a_search_that_takes_too_long_is_cut_says_so_and_is_continued(
     assert [(True, 1), (True, 1), (False, 1)] == pages
     assert not hf.search("status:completed").stopped  # the store selects by this itself
     assert ["a"] == [row.id for row in hf.search("a").runs]  # an id is found however old it is
-    plan = hf.bulk("cancel", "result:inv", dry_run=True)  # goes on until it has found all
+    plan = hf.bulk("cancel", "result:inv", dry_run=True)  # continues until it has found all
     assert (["b", "a"], False) == ([o.run_id for o in plan.outcomes], plan.has_more)
 
 

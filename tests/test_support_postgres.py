@@ -121,7 +121,7 @@ def test_kill_9_also_ends_a_backend_in_the_middle_of_a_statement(
         assert (1,) == connection.execute("SELECT 1").fetchone()
 
 
-def test_shared_memory_lies_in_the_servers_own_folder(killable_postgres: PostgresServer) -> None:
+def test_shared_memory_is_in_the_servers_own_folder(killable_postgres: PostgresServer) -> None:
     """So that it goes with it: of a server that is killed the system would keep it."""
     killable_postgres.kill9()
     killable_postgres.restart()
@@ -233,7 +233,7 @@ def test_a_cut_rolls_back_what_was_not_committed(dsn: str, proxy: Proxy) -> None
     assert ["kept"] == notes(dsn)
 
 
-def test_a_refusing_network_lets_nobody_in_until_it_heals(proxy: Proxy) -> None:
+def test_a_refusing_network_accepts_no_connection_until_it_heals(proxy: Proxy) -> None:
     """As after a failover: connections break and new ones fail, then all is well."""
     proxy.refuse()
     with pytest.raises(psycopg.OperationalError):
@@ -245,7 +245,7 @@ def test_a_refusing_network_lets_nobody_in_until_it_heals(proxy: Proxy) -> None:
 
 
 def test_a_black_hole_is_silent_and_delivers_after_it_heals(dsn: str, proxy: Proxy) -> None:
-    """No error and no progress while it lasts; then the client goes on as if nothing had been."""
+    """No error and no progress while it lasts; then the client continues as if nothing had been."""
     dark, committed = threading.Event(), threading.Event()
 
     def write() -> None:

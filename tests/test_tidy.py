@@ -7,9 +7,10 @@ executes. Lengths are only shown at the end of the run: a figure is a place to l
 
 import ast
 import functools
+import gc
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,13 +128,18 @@ class Module:
         return f"{self.name}:{getattr(node, 'lineno', 1)}"
 
     @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of its syntax: walked once for all rules."""
+        return tuple(ast.walk(self.tree))
+
+    @functools.cached_property
     def imports(self) -> tuple[Import, ...]:
         """Every import, also below TYPE_CHECKING and inside functions."""
         return tuple(self._imports())
 
     def _imports(self) -> Iterator[Import]:
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(node.lineno, alias.name, None)
@@ -163,7 +169,24 @@ def read_modules(src: Path) -> dict[str, Module]:
     return modules
 
 
-MODULES = read_modules(SRC)
+@functools.cache
+def modules() -> dict[str, Module]:
+    """The package as it is. Read where it is needed: every worker collects this file."""
+    found = read_modules(SRC)
+    gc.freeze()  # half a million objects that every later collection (tests/support/leaks.py) would look at
+    return found
+
+
+def broken(rule: Callable[[Module], Iterable[object]], packages: Collection[str] = ()) -> list[str]:
+    """Every place that breaks a rule, in all modules or in those of some packages.
+
+    One test for each rule, not for each module: thousands of tests cost half a minute to collect and report."""
+    return [
+        f"{name}: {problem}"
+        for name, module in modules().items()
+        if not packages or package_of(name) in packages
+        for problem in rule(module)
+    ]
 
 
 def target_of(imported: Import, modules: dict[str, Module]) -> str | None:
@@ -184,7 +207,7 @@ def imports_within(module: Module, modules: dict[str, Module]) -> Iterator[tuple
 
 def calls(module: Module) -> Iterator[tuple[ast.Call, str, bool]]:
     """Every call, the last part of the called name, and whether it is called on something."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name):
                 yield node, node.func.id, False
@@ -274,7 +297,7 @@ def impurities(module: Module) -> Iterator[str]:
     for node, name, on_something in calls(module):
         if name in (IMPURE_METHODS if on_something else IMPURE_CALLS):
             yield f"{module.at(node)} calls {ast.unparse(node.func)}()"
-    for part in ast.walk(module.tree):
+    for part in module.nodes:
         if isinstance(part, ast.Attribute) and ast.unparse(part) in {"sys.stdout", "sys.stderr"}:
             yield f"{module.at(part)} uses {ast.unparse(part)}"
 
@@ -326,7 +349,7 @@ def unchecked_blobs(module: Module) -> Iterator[str]:
 
 def module_state(module: Module) -> Iterator[str]:
     """Names that look changeable: lower case and bound to a container, or declared global."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Global):
             yield f"{module.at(node)} global {', '.join(node.names)}"
     for node in top_level(module.tree.body):
@@ -372,7 +395,7 @@ def figures(module: Module) -> Iterator[str]:
     lines = module.source.splitlines()
     if len(lines) > LONG_FILE_LINES:
         yield f"long file: {module.name}, {len(lines)} lines"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = code_lines(node, lines)
             if length > LONG_FUNCTION_LINES:
@@ -393,90 +416,77 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -
 
 # -- the package as it is --------------------------------------------------------------------
 
-each_module = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
-
 
 def test_the_modules_are_found() -> None:
     """The rules below are about something: a moved folder would make them all pass."""
-    assert f"{PACKAGE}.errors" in MODULES
+    assert f"{PACKAGE}.errors" in modules()
 
 
 def test_every_package_has_a_layer() -> None:
     """A new top-level module is given its place in LAYERS, and in DESIGN's list, first."""
-    packages = {module.package for module in MODULES.values()}
+    packages = {module.package for module in modules().values()}
 
     assert set() == packages - LAYER_OF.keys() - OUTSIDE
 
 
-@each_module
-def test_imports_go_down_the_layers(module: Module) -> None:
+def test_imports_go_down_the_layers() -> None:
     """errors → core → store → runtime | control | views → agents → public names → interfaces."""
-    assert [] == list(wrong_imports(module, MODULES))
+    assert [] == broken(lambda module: wrong_imports(module, modules()))
 
 
-@each_module
-def test_imports_inside_runtime_go_to_lower_layers(module: Module) -> None:
+def test_imports_inside_runtime_go_to_lower_layers() -> None:
     """declare → lines → log → call → api → exec."""
-    assert [] == list(wrong_layers(module, MODULES))
+    assert [] == broken(lambda module: wrong_layers(module, modules()))
 
 
 def test_a_module_of_runtime_that_imports_a_higher_layer_is_found() -> None:
-    modules = modules_of(
+    found = modules_of(
         runtime="", runtime__call="", runtime__call__gate="from holdfast.runtime.exec import engine",
         runtime__exec="", runtime__exec__engine="from holdfast.runtime.call.gate import gate",
     )  # fmt: skip
 
-    found = [name for name, module in modules.items() if list(wrong_layers(module, modules))]
-    assert ["holdfast.runtime.call.gate"] == found
+    wrong = [name for name, module in found.items() if list(wrong_layers(module, found))]
+    assert ["holdfast.runtime.call.gate"] == wrong
 
 
 def test_there_is_no_import_cycle() -> None:
     """Not even below TYPE_CHECKING or inside a function: move what both need one layer down."""
-    assert [] == import_cycles(MODULES)
+    assert [] == import_cycles(modules())
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if package_of(name) in {"core", "errors"}]
-)
-def test_the_core_is_pure(name: str) -> None:
+def test_the_core_is_pure() -> None:
     """Time, chance, files and threads come in from outside, as values, through runtime."""
-    assert [] == list(impurities(MODULES[name]))
+    assert [] == broken(impurities, {"core", "errors"})
 
 
-@each_module
-def test_every_module_says_what_it_is(module: Module) -> None:
+def test_every_module_has_a_docstring() -> None:
     """The first thing in a file is a docstring: what it is, and where useful what it is not."""
-    assert ast.get_docstring(module.tree)
+    assert [] == [name for name, module in modules().items() if not ast.get_docstring(module.tree)]
 
 
-@each_module
-def test_nothing_stored_can_become_code(module: Module) -> None:
+def test_nothing_stored_can_become_code() -> None:
     """No pickle, yaml, eval or exec: what is read from a store is data."""
-    assert [] == list(unsafe_code(module))
+    assert [] == broken(unsafe_code)
 
 
-@each_module
-def test_sql_is_never_put_together_from_pieces(module: Module) -> None:
+def test_sql_is_never_put_together_from_pieces() -> None:
     """Statements are constants from .sql files; values travel as parameters."""
-    assert [] == list(built_sql(module))
+    assert [] == broken(built_sql)
 
 
-@each_module
-def test_only_the_command_line_prints(module: Module) -> None:
+def test_only_the_command_line_prints() -> None:
     """A library returns, raises or logs."""
-    assert [] == list(printing(module))
+    assert [] == broken(printing)
 
 
-@each_module
-def test_every_blob_is_compared_with_its_digest(module: Module) -> None:
+def test_every_blob_is_compared_with_its_digest() -> None:
     """`store.artifacts` reads and checks: use its `read_artifact` or `read_value`."""
-    assert [] == list(unchecked_blobs(module))
+    assert [] == broken(unchecked_blobs)
 
 
-@each_module
-def test_modules_hold_no_state(module: Module) -> None:
+def test_modules_hold_no_state() -> None:
     """State is kept in objects that a caller creates. A constant is spelled IN_CAPITALS."""
-    assert [] == list(module_state(module))
+    assert [] == broken(module_state)
 
 
 def test_the_public_names_are_a_sorted_list_and_all_there() -> None:
@@ -505,7 +515,7 @@ def test_only_the_places_that_wait_for_all_tests_sleep() -> None:
 
 def test_lengths_are_worth_a_look(record_property: Callable[[str, object], None]) -> None:
     """Long files and functions are listed at the end of the run and fail nothing."""
-    for module in MODULES.values():
+    for module in modules().values():
         for figure in figures(module):
             record_property("worth a look", figure)
 

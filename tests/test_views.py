@@ -1,4 +1,4 @@
-"""What people see is the log, whatever is kept beside it."""
+"""What people see is the log, whatever is kept next to it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def planning(run: Run, goes_by_it: bool) -> None:
         double(3)
 
 
-def test_a_run_is_where_its_plan_says_or_where_its_calls_are_if_it_only_wrote_a_plan(
+def test_the_position_of_a_run_is_from_its_plan_or_from_its_calls_if_it_only_wrote_a_plan(
     hf: Holdfast,
 ) -> None:
     hf.run(planning, True, id="goes-by-it")

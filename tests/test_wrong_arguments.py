@@ -128,9 +128,7 @@ def test_a_wrong_argument_is_refused_by_an_error_of_ours(hf: Holdfast, method: s
 
 
 @pytest.mark.parametrize("agents", [None, 5, "done", [None], [5], [print], object()])
-def test_agents_that_are_none_are_refused_before_a_store_is_opened(
-    agents: Any, tmp_path: Path
-) -> None:
+def test_invalid_agents_are_refused_before_a_store_is_opened(agents: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         Holdfast(tmp_path / "a.db", agents=agents)
     assert [] == list(tmp_path.iterdir())

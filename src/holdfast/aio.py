@@ -28,7 +28,7 @@ from holdfast.doctor import Diagnosis
 from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
 from holdfast.execution import perform_async
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.exec.actions import Actions
 from holdfast.runtime.exec.dry_run import Replayed
@@ -483,12 +483,12 @@ class AsyncHoldfast:
 
     async def search(
         self, query: str, *, limit: int = 50, cursor: int | None = None
-    ) -> views.Found:
+    ) -> views.SearchResult:
         """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
         cut (`stopped`) is continued with `cursor=found.next`."""
         return await self._read(Holdfast.search, query, limit=limit, cursor=cursor)
 
-    async def verify(self, run_id: str) -> views.Verdict:
+    async def verify(self, run_id: str) -> views.Verification:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return await self._read(Holdfast.verify, run_id)
 
@@ -514,7 +514,7 @@ class AsyncHoldfast:
         snapshots: int | None = None,
         snapshot_age: float | None = None,
         dry_run: bool = False,
-    ) -> Collected:
+    ) -> GcResult:
         """Delete runs that ended long ago, and snapshots; see `Holdfast.gc`."""
         return await self._write(
             Holdfast.gc,
@@ -529,7 +529,7 @@ class AsyncHoldfast:
         """A run as lines of JSON: its log, chained as it is, and its artifacts."""
         return await self._read(Holdfast.export, run_id)
 
-    async def import_run(self, lines: Iterable[str]) -> bundle.Imported:
+    async def import_run(self, lines: Iterable[str]) -> bundle.ImportResult:
         """Import a run that `export` wrote; one that had not ended is paused."""
         return await self._write(Holdfast.import_run, lines)
 

@@ -30,11 +30,11 @@ from holdfast.store.opening import open_store
 
 if TYPE_CHECKING:  # imported where they are used: most processes only run agents
     from holdfast.bulk import BulkReport, BulkVerb
-    from holdfast.bundle import Imported
+    from holdfast.bundle import ImportResult
     from holdfast.check import CheckedRun
     from holdfast.doctor import Diagnosis
     from holdfast.dry_fork import DryStep
-    from holdfast.gc import Collected
+    from holdfast.gc import GcResult
     from holdfast.runtime.exec.dry_run import Replayed
     from holdfast.runtime.exec.worker import Report, Worker
 
@@ -382,12 +382,14 @@ class Holdfast:
             self.store, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
         ).runs
 
-    def search(self, query: str, *, limit: int = 50, cursor: int | None = None) -> views.Found:
+    def search(
+        self, query: str, *, limit: int = 50, cursor: int | None = None
+    ) -> views.SearchResult:
         """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
         cut (`stopped`) is continued with `cursor=found.next`."""
         return views.search(self.store, query, limit=limit, cursor=cursor)
 
-    def verify(self, run_id: str) -> views.Verdict:
+    def verify(self, run_id: str) -> views.Verification:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return views.verify(self.store, run_id)
 
@@ -467,7 +469,7 @@ class Holdfast:
         snapshots: int | None = None,
         snapshot_age: float | None = None,
         dry_run: bool = False,
-    ) -> Collected:
+    ) -> GcResult:
         """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
         snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
         from holdfast.gc import gc
@@ -489,7 +491,7 @@ class Holdfast:
 
         return list(bundle.export(self.store, run_id))
 
-    def import_run(self, lines: Iterable[str]) -> Imported:
+    def import_run(self, lines: Iterable[str]) -> ImportResult:
         """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
         ended is paused."""
         from holdfast import bundle

@@ -4,7 +4,7 @@
     {"seq": 0, "time": …, "epoch": …, "kind": …, "data": "…", "hash": "…"}   one for each event
     {"blob": "<hash>", "data": "<base64>"}                 one for each value kept next to the log
 
-A file that comes in is somebody else's data: its shape, its chain, every event and every hash are
+An imported file is untrusted data: its shape, its chain, every event and every hash are
 checked before anything is written, what the first line claims is taken from the log instead, and a
 run that had not ended is paused. Nothing of it becomes code.
 
@@ -84,7 +84,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """A run that was imported, and the status that it has now."""
 
     run_id: str
@@ -218,7 +218,7 @@ def _status(records: Iterable[Record]) -> str:
     return status if status in TERMINAL_STATUSES else "paused"
 
 
-def import_run(store: Store, packed: Bundle) -> Imported:
+def import_run(store: Store, packed: Bundle) -> ImportResult:
     """Write a run that was read from a file into a store. One that had not ended is paused."""
     # Claimed while it is written, so that no worker claims it in between.
     run = packed.run
@@ -240,4 +240,4 @@ def import_run(store: Store, packed: Bundle) -> Imported:
     waits = "a person to resume it" if new else ""
     change = RowChange(packed.status, None, waits)
     store.append(Append(run.id, last.seq, new, row.epoch, change))
-    return Imported(run.id, packed.status, len(packed.records))
+    return ImportResult(run.id, packed.status, len(packed.records))

@@ -17,7 +17,7 @@ from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class GcResult:
     """What was deleted; with `dry_run`, what would be."""
 
     runs: tuple[str, ...]
@@ -33,7 +33,7 @@ def gc(
     snapshots: int | None = None,
     snapshot_age_us: int | None = None,
     dry_run: bool = False,
-) -> Collected:
+) -> GcResult:
     """Delete runs that ended more than `older_than_us` ago, but the newest `keep`; and of each run's snapshots all but
     the newest `snapshots`, and those older than `snapshot_age_us`."""
     of_runs = older_than_us is not None or keep is not None
@@ -47,7 +47,7 @@ def gc(
         rotated = rotate_snapshots(store, keep=snapshots, max_age_us=snapshot_age_us)
     found = removable(store, older_than_us=older_than_us or 0, keep=keep or 0) if of_runs else []
     deleted = [row.id for row in found] if dry_run else delete(store, found)
-    return Collected(tuple(deleted), rotated, dry_run)
+    return GcResult(tuple(deleted), rotated, dry_run)
 
 
 def removable(

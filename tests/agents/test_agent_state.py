@@ -242,7 +242,7 @@ def test_an_observation_is_text_for_a_model() -> None:
     assert "error: no such file" == ToolCall("1", "t", error="no such file").to_observation()
 
 
-def test_a_plan_says_what_is_done_and_what_is_left() -> None:
+def test_a_plan_shows_what_is_done_and_what_remains() -> None:
     state = (
         AgentState(goal="g").with_plan(["a", "b"]).with_step("a", "done").with_step("b", "doing")
     )

@@ -182,7 +182,7 @@ def test_a_run_that_failed_on_a_cut_answer_asks_again_when_it_is_resumed(
     assert ["a"] == wiped
 
 
-def test_a_context_that_is_full_is_told_apart_from_a_limit_on_the_answer(
+def test_a_full_context_is_distinguished_from_a_limit_on_the_answer(
     provider: Provider, hf: Holdfast
 ) -> None:
     model, _ = model_of("anthropic", provider, "full")
@@ -222,7 +222,7 @@ def test_what_a_model_of_ones_own_reports_counts_as_well(
 def test_a_cut_answer_that_an_older_version_recorded_is_not_executed_either(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Versions before 0.2 recorded it as a success and went on to the tools."""
+    """Versions before 0.2 recorded it as a success and continued with the tools."""
     from holdfast.agents import llm
 
     cut = Reply(tool_calls=(ToolRequest("1", "wipe", '{"disk": "a"}'),), finish="length")
@@ -238,7 +238,9 @@ def test_a_cut_answer_that_an_older_version_recorded_is_not_executed_either(
     assert [] == wiped
 
 
-def test_the_failure_carries_what_the_model_had_said(provider: Provider, hf: Holdfast) -> None:
+def test_the_failure_contains_the_partial_reply_of_the_model(
+    provider: Provider, hf: Holdfast
+) -> None:
     model, _ = model_of("openai", provider, "half")
     with pytest.raises(RunFailed, match="'The answer is'"):
         hf.run(agent_of(model), "Clean up", id="r")
@@ -344,7 +346,7 @@ def test_thinking_is_not_sent_to_a_provider_that_does_not_know_it(
     assert "thinking" not in json.dumps(request["body"]["messages"])
 
 
-def test_a_paused_turn_continues_with_what_it_had_said(provider: Provider, hf: Holdfast) -> None:
+def test_a_paused_reply_continues_with_its_recorded_part(provider: Provider, hf: Holdfast) -> None:
     """Anthropic pauses a long turn of its own tools and wants it back unchanged."""
     model, name = model_of("anthropic", provider, "paused")
     assert "Done: ." == hf.run(agent_of(model), "Look it up", id="r")

@@ -171,7 +171,9 @@ def test_the_table_in_the_docs_is_what_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_kill_costs_more_than_the_table_in_the_docs_says(strategy: Any, tmp_path: Path) -> None:
+def test_no_kill_repeats_more_than_the_table_in_the_docs_states(
+    strategy: Any, tmp_path: Path
+) -> None:
     """The commits are as it says; of the kills, some: the night takes all."""
     _, table, _ = table_in_the_docs()
     (row,) = [line for line in table.splitlines() if line.startswith(f"| `{strategy}`")]
@@ -265,7 +267,7 @@ def test_what_came_from_outside_is_seen_at_the_same_place_on_replay(
         found: list[Any] = []
         seen.append(found)
         think("a")
-        if len(seen) == 1:  # somebody else does, while it runs for the first time
+        if len(seen) == 1:  # someone else does, while it runs for the first time
             hf.patch("r", {"word": "new"})
         for text in "bcd":
             think(text)
@@ -285,7 +287,7 @@ def test_what_came_from_outside_is_seen_at_the_same_place_on_replay(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_loop_that_goes_on_sees_what_came_from_outside_where_it_saw_it_first(
+def test_a_resumed_loop_sees_a_patch_from_outside_where_it_saw_it_first(
     strategy: Any, hf: Holdfast
 ) -> None:
     seen: dict[int, list[list[Any]]] = {}
@@ -417,7 +419,7 @@ def test_snapshots_beyond_the_newest_few_or_too_old_go_but_never_the_newest(tmp_
         assert [5] == left()
 
 
-def test_a_loop_keeps_as_many_snapshots_as_its_checkpoint_says(
+def test_a_loop_keeps_as_many_snapshots_as_its_checkpoint_declares(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "SNAPSHOT_BYTES", 1)
@@ -458,7 +460,7 @@ def test_a_run_that_is_too_old_is_not_resumed_unless_that_is_asked_for(tmp_path:
             with pytest.raises(NotResumable, match="age check failed") as refused:
                 again()
             assert "hf.resume('r', override=['age'])" in str(refused.value)
-        hf.signal("r", "go", 1)  # somebody has written to it: it lives
+        hf.signal("r", "go", 1)  # someone has written to it: it lives
 
         assert 1 == hf.resume("r", override=["age"])
 
@@ -546,7 +548,7 @@ def test_a_child_run_that_is_too_old_holds_its_parent_until_a_person_overrides_i
         assert 1 == hf.run(parent, id="r")
 
 
-def test_a_failed_run_is_checked_before_it_is_resumed_and_not_before_its_failure_is_told(
+def test_a_failed_run_is_checked_before_it_is_resumed_and_not_before_its_failure_is_reported(
     tmp_path: Path,
 ) -> None:
     def failing(version: str) -> Any:
@@ -616,7 +618,7 @@ def test_a_run_of_a_version_that_its_agent_continues_is_resumed_here_and_by_work
         ("on_state_change", []),
     ],
 )
-def test_a_model_agent_ends_an_iteration_with_each_turn_and_commits_as_its_strategy_says(
+def test_a_model_agent_ends_an_iteration_with_each_reply_and_commits_by_its_strategy(
     strategy: Any, commits: list[str], tmp_path: Path
 ) -> None:
     """A turn that only reads, one that acts, and the answer."""
@@ -640,7 +642,7 @@ def test_a_model_agent_ends_an_iteration_with_each_turn_and_commits_as_its_strat
     ]
 
 
-def test_a_cancelled_run_is_not_resumed_and_the_error_says_what_to_do(hf: Holdfast) -> None:
+def test_a_cancelled_run_is_not_resumed_and_the_error_has_advice(hf: Holdfast) -> None:
     with pytest.raises(RunWaiting):
         hf.run(waiting(), id="r")
     hf.cancel("r")

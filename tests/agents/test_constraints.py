@@ -77,7 +77,7 @@ def test_the_canonical_json_is_read_whole_and_written_back() -> None:
     assert ("write_local", "external_action") == state.required_approvals
 
 
-def test_what_is_ours_is_written_beside_it_and_nothing_is_lost() -> None:
+def test_our_own_constraints_are_written_next_to_it_and_nothing_is_lost() -> None:
     state = (
         read(CANONICAL)
         .to_planning()
@@ -133,7 +133,7 @@ def test_other_constraints_are_the_users_own() -> None:
 
 
 def test_the_stored_form_is_read_too() -> None:
-    """As it stands in logs, and as `to_json` wrote it before."""
+    """As it is in logs, and as `to_json` wrote it before."""
     state = AgentState.begin("x").with_plan([PlanStep("a", "doing")]).with_fact("k", 1)
     assert state == AgentState.from_json(state.stored())
 
@@ -218,7 +218,7 @@ def test_what_the_agent_and_the_state_demand_is_added_up(hf: Holdfast) -> None:
     assert "moved" == hf.run(main, first, id="r").answer
 
 
-def test_a_step_needs_a_person_if_the_state_says_so_of_reads(hf: Holdfast) -> None:
+def test_a_step_needs_approval_if_the_state_requires_it_for_reads(hf: Holdfast) -> None:
     first = AgentState.begin("Move it", constraints=demanding("read"))
     with pytest.raises(RunWaiting, match="approval of look"):
         hf.run(mover, first, id="r")

@@ -32,7 +32,7 @@ def look(what: str) -> str:
     cap=st.none() | st.integers(0, 100),
     unit=st.sampled_from(["bytes", "tokens"]),
 )  # fmt: skip
-def test_a_slice_is_never_longer_than_its_cap_and_says_how_long_it_is(
+def test_a_slice_is_never_longer_than_its_cap_and_reports_its_length(
     goal: str, questions: list[str], facts: list[Fact], contents: list[Any], limit: int, cap: int | None, unit: str
 ) -> None:  # fmt: skip
     blobs = {str(i): data for i, (_, data, _) in enumerate(contents)}
@@ -213,7 +213,7 @@ def test_messages_are_shaped_for_either_provider_from_inside_a_run(hf: Holdfast)
 
 
 def test_a_big_message_can_be_read_before_it_is_committed(hf: Holdfast) -> None:
-    """What was noted and is not yet in the store is there for the code all the same."""
+    """What was noted and is not yet in the store is there for the code anyway."""
     big = "x" * 100_000
 
     @agent

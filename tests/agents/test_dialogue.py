@@ -176,7 +176,7 @@ def test_anthropic_gets_system_apart_and_the_sides_in_turn() -> None:
 
 def test_a_role_that_no_model_knows_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'narrator'"):
-        dialogue.openai([Message("narrator", "once upon a time")])
+        dialogue.openai([Message("narrator", "once, long ago")])
 
 
 def test_a_counter_of_your_own_decides_what_fits() -> None:

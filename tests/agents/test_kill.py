@@ -1,4 +1,4 @@
-"""A loop that is killed anywhere goes on from its last committed state, under every strategy."""
+"""A loop that is killed anywhere continues from its last committed state, under every strategy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ every_scenario = pytest.mark.parametrize("scenario", loop_scenarios.ALL, ids=lam
 
 @pytest.fixture
 def many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop goes on from its log as long as that is short; here from a snapshot as soon as it can."""
+    """A loop continues from its log as long as that is short; here from a snapshot as soon as it can."""
     monkeypatch.setattr(checkpoints, "SNAPSHOT_BYTES", 1)
 
 
@@ -36,7 +36,7 @@ def test_a_loop_killed_at_some_boundaries_ends_as_if_nothing_had_happened(
 
 @pytest.mark.usefixtures("many_snapshots")
 @pytest.mark.parametrize("scenario", loop_scenarios.ALL[:3:2], ids=lambda s: s.name)
-def test_a_loop_that_goes_on_from_snapshots_ends_as_if_nothing_had_happened(
+def test_a_loop_resumed_from_snapshots_ends_as_if_nothing_had_happened(
     scenario: Scenario, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     make = on_sqlite(tmp_path)

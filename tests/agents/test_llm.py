@@ -52,7 +52,7 @@ def fail(why: str, idempotency_key: str = "") -> None:
 
 @tool
 def fire() -> str:
-    """Nobody may repeat it."""
+    """No one may repeat it."""
     return "fired"
 
 
@@ -68,7 +68,7 @@ def told(hf: Holdfast, run_id: str = "r") -> list[str]:
 # ── running ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_runs_like_any_agent_and_is_its_recorded_result_ever_after(hf: Holdfast) -> None:
+def test_it_runs_like_any_agent_and_later_returns_its_recorded_result(hf: Holdfast) -> None:
     main = devops(
         say("I look.", call("look", disk="/var")), "It is full.", instructions="Be brief."
     )
@@ -90,7 +90,7 @@ def test_it_runs_like_any_agent_and_is_its_recorded_result_ever_after(hf: Holdfa
     assert ("look", "clean", "fail", "fire") == state.decisions[0].options
 
 
-def test_a_worker_takes_it_up(hf: Holdfast) -> None:
+def test_a_worker_executes_it(hf: Holdfast) -> None:
     handle = hf.start(devops(call("look"), "Full."), "How full?")
     hf.worker().run(once=True)
 
@@ -139,8 +139,8 @@ def test_an_agent_can_be_the_tool_of_another(hf: Holdfast) -> None:
     assert ["42"] == told(hf)
 
 
-def test_a_run_goes_on_when_instructions_change_and_keeps_those_it_began_with(hf: Holdfast) -> None:
-    """A person may take days to approve; nobody's run should be lost to a better wording meanwhile."""
+def test_a_run_continues_when_instructions_change_and_keeps_its_first_ones(hf: Holdfast) -> None:
+    """A person may take days to approve; no one's run should be lost to a better wording meanwhile."""
     lines = (call("clean", days=7), "Done.")
     with pytest.raises(RunWaiting):
         hf.run(devops(*lines, instructions="Old.", approve=["external_action"]), "Go", id="r")
@@ -180,7 +180,7 @@ def test_a_tool_that_is_gone_diverges_before_anything_new_happens(hf: Holdfast) 
         (call("drop table; --"), "unknown tool"),
     ],
 )
-def test_a_mistake_becomes_an_observation_and_the_run_goes_on(
+def test_a_mistake_becomes_an_observation_and_the_run_continues(
     hf: Holdfast, wrong: ToolRequest, says: str
 ) -> None:
     assert "Sorry." == hf.run(devops(wrong, "Sorry."), "Go", id="r")
@@ -243,7 +243,7 @@ def test_risky_calls_wait_for_a_person_each_of_them(hf: Holdfast) -> None:
     assert 1 == sum(c.name == "look" for c in hf.get("r").calls)
 
 
-def test_a_rejection_is_told_to_the_model_with_its_reason(hf: Holdfast) -> None:
+def test_a_rejection_is_passed_to_the_model_with_its_reason(hf: Holdfast) -> None:
     main = devops(call("clean", days=1), "I leave it.", approve=["external_action"])
     with pytest.raises(RunWaiting):
         hf.run(main, "Go", id="r")
@@ -262,7 +262,9 @@ def test_a_rejection_ends_the_run_where_that_is_wanted(hf: Holdfast) -> None:
         hf.run(main, "Go", id="r")
 
 
-def test_a_call_in_doubt_waits_for_a_person_and_is_not_told_as_a_failure(tmp_path: Path) -> None:
+def test_a_call_in_doubt_waits_for_a_person_and_is_not_reported_as_a_failure(
+    tmp_path: Path,
+) -> None:
     class Crash(BaseException):
         """The process ends here."""
 
@@ -293,7 +295,7 @@ def test_budget_and_deadline_end_it_as_they_end_any_run(hf: Holdfast) -> None:
         hf.run(paid, "Go", id="t")
 
 
-def test_on_failure_what_it_did_is_taken_back(hf: Holdfast) -> None:
+def test_on_failure_its_calls_are_undone(hf: Holdfast) -> None:
     undone: list[int] = []
 
     def unclean(days: int, idempotency_key: str = "") -> None:
@@ -322,7 +324,7 @@ async def look_async(disk: str) -> str:
 
 
 def test_tools_of_both_kinds_are_called_at_the_same_time(hf: Holdfast) -> None:
-    """Each waits for the other: one after the other they would wait for ever."""
+    """Each waits for the other: one after the other they would wait forever."""
     here = threading.Barrier(2, timeout=120)
 
     @step
@@ -357,7 +359,7 @@ def test_plain_tools_are_called_at_the_same_time_too(hf: Holdfast) -> None:
     assert ["0", "1", "2"] == told(hf)
 
 
-def test_an_async_agent_waits_for_people_and_goes_on_on_any_loop(tmp_path: Path) -> None:
+def test_an_async_agent_waits_for_people_and_continues_on_any_event_loop(tmp_path: Path) -> None:
     main = devops(
         say("", call("look_async", disk="a"), call("clean", days=1)), "Done.",
         tools=[look_async, clean], approve=["external_action"],
@@ -392,7 +394,7 @@ def test_anything_with_one_method_is_a_model(hf: Holdfast) -> None:
     assert (1, ["look"]) == (seen[0].turn, [t.name for t in seen[0].tools])
 
 
-def test_a_model_that_reports_no_usage_is_charged_for_the_tools_and_calls_it_is_told(
+def test_a_model_that_reports_no_usage_is_charged_for_the_tools_and_calls_in_its_prompt(
     hf: Holdfast,
 ) -> None:
     class Silent:
@@ -404,7 +406,7 @@ def test_a_model_that_reports_no_usage_is_charged_for_the_tools_and_calls_it_is_
         hf.run(LLMAgent(run_id, model=Silent(), tools=tools), "Go", id=run_id)
     none, told = (hf.get(run_id).usage.input_tokens for run_id in ("none", "look"))
 
-    assert none > 200  # the call that it made stands in its second prompt
+    assert none > 200  # the call that it made is in its second prompt
     assert told > none + 2 * 20  # and each prompt describes the tool
 
 
@@ -437,7 +439,7 @@ def test_a_model_that_answers_something_else_fails_with_what_it_should_answer(hf
         ),
     ],
 )
-def test_a_reply_of_the_wrong_shape_fails_at_once_and_says_where(
+def test_a_reply_of_the_wrong_shape_fails_at_once_and_names_the_place(
     hf: Holdfast, reply: Any, says: str
 ) -> None:
     class Careless:
@@ -449,7 +451,7 @@ def test_a_reply_of_the_wrong_shape_fails_at_once_and_says_where(
     assert 1 == len(hf.get("r").calls[-1].attempts)
 
 
-def test_a_long_dialogue_is_cut_and_the_log_says_by_how_much(hf: Holdfast) -> None:
+def test_a_long_dialogue_is_shortened_and_the_log_records_by_how_much(hf: Holdfast) -> None:
     @step
     def read(n: int) -> str:
         return "words and more words " * 20
@@ -508,12 +510,12 @@ def test_wrong_options_are_refused_when_it_is_made(options: dict[str, Any], says
 
 
 @pytest.mark.parametrize("model", [None, "gpt", ScriptedModel])
-def test_what_is_no_model_is_refused_when_it_is_made(model: Any) -> None:
+def test_an_agent_with_an_invalid_model_is_refused_when_it_is_created(model: Any) -> None:
     with pytest.raises(InvalidInput, match=r"model must be a model, which has a method answer"):
         LLMAgent("devops", model=model)
 
 
-def test_a_script_that_ends_too_early_says_so(hf: Holdfast) -> None:
+def test_a_script_that_ends_too_early_raises_an_error(hf: Holdfast) -> None:
     with pytest.raises(RunFailed, match="end it with a text"):
         hf.run(devops(call("look")), "Go", id="r")
 
@@ -533,7 +535,7 @@ def test_a_scripted_answer_that_was_cut_short_fails_like_a_real_one(hf: Holdfast
     ],
 )
 def test_a_lone_surrogate_in_a_models_text_is_replaced(hf: Holdfast, said: str, kept: str) -> None:
-    """Cut off in the middle of a character by a token limit: the run goes on."""
+    """Cut off in the middle of a character by a token limit: the run continues."""
     seen: list[str] = []
     bot = devops(say(said, call("look")), said, on_text=seen.append)
 

@@ -1,4 +1,4 @@
-"""A model agent that is killed anywhere goes on where it stopped: questions may be asked again, effects
+"""A model agent that is killed anywhere continues where it stopped: questions may be asked again, effects
 never happen again."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUICK = Retry(attempts=6, initial=0.001, jitter=0)
 
 
 def brain(model: str, turn: int, results: list[str]) -> Said:
-    """Two effects at once, then one that nobody may repeat, then an answer; `moody` never says the same."""
+    """Two effects at once, then one that no one may repeat, then an answer; `moody` never says the same."""
     whom = f"person-{random.SystemRandom().randrange(10**9)}" if "moody" in model else "sam"
     if turn == 1:
         return {
@@ -88,7 +88,7 @@ def over_async_anthropic(url: str, name: str) -> AsyncAnthropicModel:
 
 
 def silent(_: str) -> None:
-    """Whoever listens is given a stream."""
+    """A caller that listens gets a stream."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Kind:
     on_text: Callable[[str], None] | None = None
 
     def scenario(self, provider: Provider, mood: str = "calm", **options: Any) -> Scenario:
-        """A clerk on a model that nobody else asks; `moody` never says the same."""
+        """A clerk on a model that no one else asks; `moody` never says the same."""
         clerk = LLMAgent(
             "clerk", model=self.model(provider.url, f"{mood}-{uuid.uuid4().hex[:6]}"), retry=QUICK,
             instructions="Do it.", tools=[read_notes, send, book, pay_once], on_text=self.on_text, **options,
@@ -134,7 +134,7 @@ def test_killed_at_some_boundaries_each_effect_happens_once(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-def test_under_a_coarser_checkpoint_strategy_each_effect_happens_once_all_the_same(
+def test_under_a_coarser_checkpoint_strategy_each_effect_still_happens_once(
     strategy: Any, provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     """Answers may be asked for again; what an effect rests on never."""
@@ -143,7 +143,7 @@ def test_under_a_coarser_checkpoint_strategy_each_effect_happens_once_all_the_sa
     assert kill(scenario, on_sqlite(tmp_path), ledger, record_property, first=3, stride=13) >= 2
 
 
-def test_a_model_that_says_something_else_each_time_is_held_to_what_was_recorded(
+def test_a_model_that_replies_differently_each_time_is_held_to_its_recorded_replies(
     provider: Provider, ledger: Ledger, tmp_path: Path, record_property: Count
 ) -> None:
     """Arguments come only from the recorded answer, keys never from the model's words."""
@@ -231,7 +231,7 @@ def test_an_async_model_killed_at_every_boundary_lets_each_effect_happen_once(
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @every_kind
-def test_a_moody_model_killed_at_every_boundary_is_held_to_what_was_recorded(
+def test_a_nondeterministic_model_killed_at_every_boundary_is_held_to_its_recorded_replies(
     kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore, record_property: Count
 ) -> None:
     assert kill(kind.scenario(provider, "moody"), make_store, ledger, record_property) >= 20

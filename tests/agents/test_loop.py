@@ -45,7 +45,7 @@ def search(text: str) -> str:
 
 
 def counting(until: int, calls: list[int], **options: Any) -> Callable[..., Any]:
-    """A loop that comes round `until` times, with one step in each iteration."""
+    """A loop that iterates `until` times, with one step in each iteration."""
     limit = options.pop("max_iterations", 10**6)
 
     @loop(max_iterations=limit, **options)
@@ -133,7 +133,7 @@ def test_too_many_iterations_are_an_error_of_their_own_and_more_may_be_allowed(
         assert [1, 2, 3, 4, 5] == calls
 
 
-def test_an_error_state_fails_the_run_and_a_resume_plans_anew(hf: Holdfast) -> None:
+def test_an_error_state_fails_the_run_and_a_resume_plans_again(hf: Holdfast) -> None:
     seen = []
 
     @loop(max_iterations=9)
@@ -149,7 +149,7 @@ def test_an_error_state_fails_the_run_and_a_resume_plans_anew(hf: Holdfast) -> N
     assert [("planning", None), ("planning", None)] == seen
 
 
-def test_what_is_no_state_is_refused_with_advice(hf: Holdfast) -> None:
+def test_a_value_that_is_not_a_state_is_refused_with_advice(hf: Holdfast) -> None:
     @loop(max_iterations=3)
     def forgetful(run: Run, state: AgentState) -> Any:
         return None
@@ -291,7 +291,7 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
     assert hf.replay("r").reached_end
 
 
-def test_a_patch_is_taken_in_once_however_long_the_loop_goes_on_and_is_resumed(
+def test_a_patch_is_applied_once_however_long_the_loop_runs_and_is_resumed(
     hf: Holdfast,
 ) -> None:
     @loop(max_iterations=9)
@@ -312,7 +312,7 @@ def test_a_patch_is_taken_in_once_however_long_the_loop_goes_on_and_is_resumed(
     assert hf.replay("r").reached_end
 
 
-def test_a_patch_that_no_longer_fits_is_told_and_changes_nothing(hf: Holdfast) -> None:
+def test_a_patch_that_no_longer_fits_is_reported_and_changes_nothing(hf: Holdfast) -> None:
     @loop(max_iterations=9)
     def moving(run: Run, state: AgentState) -> AgentState:
         if state.iteration == 1:
@@ -431,7 +431,7 @@ def test_a_fork_of_a_loop_goes_its_own_way_from_a_step(hf: Holdfast) -> None:
     hf.fork("r", 3, id="f")
     forked = hf.resume("f")
 
-    assert [3, 4, 5] == calls  # it goes on in the iteration of that step
+    assert [3, 4, 5] == calls  # it continues in the iteration of that step
     assert original.memory.notes == forked.memory.notes
 
 

@@ -53,7 +53,7 @@ def test_a_call_that_the_model_asked_for_is_answered_and_not_asked_for_again() -
     assert {"error": True} == state.messages[3].metadata
 
 
-def test_the_answer_is_the_last_thing_that_the_assistant_says() -> None:
+def test_the_answer_is_the_assistants_last_message() -> None:
     state = AgentState.begin("Why?").to_executing()
 
     assert ("assistant", "Because.") == _last(state.to_done("Because."))

@@ -94,7 +94,7 @@ opened: list[ClientModel] = []
 
 @pytest.fixture(autouse=True)
 def _close_models() -> Iterator[None]:
-    """A connection that nobody closes is found by the garbage collector, in some other test."""
+    """A connection that no one closes is found by the garbage collector, in some other test."""
     yield
     while opened:
         opened.pop().close()
@@ -269,7 +269,7 @@ def test_key_and_address_come_from_the_usual_variables(
 
 
 @each_client
-def test_arguments_that_are_no_json_become_an_observation(
+def test_arguments_that_are_not_json_become_an_observation(
     kind: str, provider: Provider, hf: Holdfast
 ) -> None:
     """Streamed, because Anthropic's whole answers are parsed by the client; and the history that holds
@@ -314,7 +314,7 @@ def test_a_server_that_reports_no_usage_is_estimated_and_limited(
     assert any("estimated" in line.text for line in state.lines)
 
 
-def test_a_long_wait_between_attempts_leaves_memory(tmp_path: Path, provider: Provider) -> None:
+def test_a_long_wait_between_attempts_suspends_the_run(tmp_path: Path, provider: Provider) -> None:
     model, name = model_of("openai", provider)
     provider.fail(name, "429")
     clock = ManualClock()

@@ -1,4 +1,4 @@
-"""A model is told what a tool takes, and what it gives back is read strictly."""
+"""A model is told what a tool takes, and what it returns is read strictly."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def helper(run: Run, question: str) -> str:
     return question
 
 
-def test_a_schema_holds_names_types_defaults_and_what_the_docstring_says() -> None:
+def test_a_schema_contains_names_types_defaults_and_docstring_texts() -> None:
     schema = tool_use(order).schema
 
     assert ("order", "Order something.\n\nIt is delivered to the door.") == (
@@ -105,7 +105,9 @@ def test_a_schema_holds_names_types_defaults_and_what_the_docstring_says() -> No
         (look, {"when", "card"}),
     ],
 )
-def test_what_the_runtime_fills_in_is_not_told(fn: Any, shown: set[str]) -> None:
+def test_parameters_that_the_runtime_fills_in_are_not_in_the_schema(
+    fn: Any, shown: set[str]
+) -> None:
     assert shown == set(tool_use(fn).schema.parameters["properties"])
 
 
@@ -138,7 +140,7 @@ def test_arguments_are_read_as_the_declared_types() -> None:
         ('{"item": "\ud800"}', "not valid JSON"),
     ],
 )  # fmt: skip
-def test_wrong_arguments_are_told_in_words_that_help(text: str, says: str) -> None:
+def test_errors_of_wrong_arguments_help_the_model(text: str, says: str) -> None:
     with pytest.raises(WrongArguments, match=says):
         tool_use(order).read(text)
 

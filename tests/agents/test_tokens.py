@@ -56,7 +56,7 @@ def test_tiktoken_counts_exactly_and_takes_special_tokens_for_text() -> None:
     assert 13 == Tiktoken(letters).count("<|endoftext|>")
 
 
-def test_an_encoding_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_encoding_is_refused() -> None:
     with pytest.raises(InvalidInput, match="o200k_base"):
         RsBpe("gpt-99")
     with pytest.raises(InvalidInput, match="tiktoken"):

@@ -306,7 +306,7 @@ def test_a_refusal_advises_commands_that_work_as_printed_and_name_the_store(
         assert "error:" not in done.stderr and "Usage:" not in done.stderr, (line, done.stderr)
 
 
-def test_a_run_that_is_not_there_is_answered_with_the_command_that_lists_those_that_are(
+def test_an_unknown_run_id_gets_the_command_that_lists_runs(
     tmp_path: Path,
 ) -> None:
     Holdfast(tmp_path / "other store.db").close()

@@ -26,7 +26,7 @@ class Told(NamedTuple):
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """One demo for all tests of this file."""
     folder = tmp_path_factory.mktemp("demo") / "it's here, überall"
-    # Somebody's own settings must not lead the demo into their store, nor decide whether it crashes.
+    # Someone's own settings must not lead the demo into their store, nor decide whether it crashes.
     env = {"HOLDFAST_URL": "/nowhere/at.db", "HOLDFAST_DEMO_CALENDAR": "http://127.0.0.1:9"}
     session = Terminal(folder.parent, HOLDFAST, "demo", "--folder", str(folder), **env)
     try:
@@ -90,7 +90,7 @@ def test_the_demo_does_not_touch_an_earlier_one(told: Told) -> None:
     assert before == (folder / "calendar.jsonl").read_bytes()
 
 
-def test_the_demo_tells_its_story_in_order_and_in_colour(told: Told) -> None:
+def test_the_demo_prints_its_steps_in_order_and_in_colour(told: Told) -> None:
     """Killed at step 6, resumed at step 6, one invite."""
     story = ["nine steps", "kill -9 before it is recorded", "Killed.", "step 6 of 9, invite; 1–5 committed",
              "Another process resumes it", "completed", "ok: onboard-ada",
@@ -110,7 +110,7 @@ def test_the_page_that_the_demo_offers_is_that_of_its_store(told: Told) -> None:
     assert (0, "") == (done.returncode, done.stderr if done.returncode else "")
 
 
-def test_what_the_demo_suggests_to_try_next_works_as_it_stands(told: Told) -> None:
+def test_the_commands_that_the_demo_suggests_work_as_printed(told: Told) -> None:
     """The calendar is gone: looking and replaying need it no more."""
     lines = told.text.partition("Try next:")[2].splitlines()
     go, *suggested = [line.strip() for line in lines if line.startswith("    ")]

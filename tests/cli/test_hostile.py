@@ -55,7 +55,7 @@ def test_escape_sequences_in_data_never_reach_the_screen(shell: Shell) -> None:
         )
 
 
-# -- a log that somebody made to harm ------------------------------------------------------------
+# -- a log that someone made to harm ------------------------------------------------------------
 
 TRICK = "\x1b[2J\x1b]0;x\x07\x9b2J\u202e\u200b\r\n\x7f"
 GOLDEN = json.loads((Path(__file__).parents[1] / "core" / "golden_events.json").read_text())
@@ -78,7 +78,7 @@ def tricks_in(said: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", sorted(GOLDEN))
 def test_no_field_of_any_event_can_steer_the_timeline(kind: str) -> None:
-    """Whoever writes a log chooses every text in it; an import checks the chain, not the words."""
+    """The author of a log chooses every text in it; an import checks the chain, not the words."""
     for stored in GOLDEN[kind]:
         data = json.dumps(hostile(json.loads(stored["data"]))).encode()
         event = log.read_event("r1", Record(0, 0, 0, kind, data, b""))
@@ -111,7 +111,7 @@ def forged(lines: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("run_id", ["done", "failed", "approval", "question", "signal", "doubt"])
-def test_a_forged_run_cannot_steer_the_terminal_of_who_looks_at_it(
+def test_a_forged_run_cannot_steer_the_terminal_that_shows_it(
     run_id: str, world: Path, tmp_path: Path
 ) -> None:
     exported = real(world, "export", run_id, "--db", "runs.db").stdout.splitlines()

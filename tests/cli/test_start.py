@@ -17,7 +17,7 @@ from holdfast.cli import VERBS
 from support.shell import HOLDFAST, Shell, copy_world, real
 
 
-def test_every_verb_loads_and_says_what_it_does() -> None:
+def test_every_command_loads_and_has_help() -> None:
     """A verb that is listed exists, under its own name, with a sentence of help."""
     for verb in VERBS:
         result = CliRunner().invoke(cli.cli, [verb, "--help"])
@@ -26,7 +26,7 @@ def test_every_verb_loads_and_says_what_it_does() -> None:
         assert f" {verb} " in result.stdout.splitlines()[0]
 
 
-def test_without_a_verb_it_says_what_there_is_and_a_slip_is_corrected() -> None:
+def test_without_a_command_it_lists_all_and_a_typing_error_gets_a_suggestion() -> None:
     bare = CliRunner().invoke(cli.cli, [])
     assert bare.output.startswith("Usage: ")
     assert "Error" not in bare.output
@@ -117,7 +117,7 @@ def test_a_plain_agent_loads_no_event_loop(tmp_path: Path) -> None:
     )
 
 
-def test_who_only_looks_does_not_load_what_executes(world: Path) -> None:
+def test_commands_that_only_read_do_not_import_the_runtime(world: Path) -> None:
     """`list` reads a store: no event loop, no runtime, no other database, no tables for terminals."""
     ours = imported_by(world, HOLDFAST, "list", "--db", "runs.db")
 
@@ -208,7 +208,7 @@ def test_bash_takes_the_completion_and_has_a_function_for_holdfast(tmp_path: Pat
     assert (0, True) == (done.returncode, "holdfast" in done.stdout), done.stderr
 
 
-def test_completion_where_there_is_no_store_is_silent_and_makes_none(tmp_path: Path) -> None:
+def test_completion_without_a_store_prints_nothing_and_creates_none(tmp_path: Path) -> None:
     done = real(
         tmp_path, _HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast show d", COMP_CWORD="2"
     )
@@ -230,7 +230,7 @@ def test_a_url_of_an_unknown_kind_is_refused(shell: Shell) -> None:
     assert "not a known kind of store" in result.stderr
 
 
-def test_a_file_that_is_no_store_is_refused_and_left_alone(shell: Shell) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_left_unchanged(shell: Shell) -> None:
     shell.db.write_text("my shopping list, which is much longer than a hundred bytes " * 10)
     before = shell.db.read_bytes()
 

@@ -168,7 +168,9 @@ def test_doctor_refuses_a_store_of_a_newer_holdfast_and_leaves_it_alone(own_worl
 
 @pytest.mark.parametrize("content", [b"my shopping list " * 100, b"SQLite format 3\0" + bytes(4096)],
                          ids=["text", "zeros"])  # fmt: skip
-def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_left_unchanged(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "runs.db").write_bytes(content)
 
     for verb in ("list", "doctor"):
@@ -204,7 +206,7 @@ def test_gc_by_age_and_by_count_deletes_only_what_has_ended(own_world: Path) -> 
 
 
 def test_a_run_moves_to_another_store_through_a_pipe(world: Path, tmp_path: Path) -> None:
-    """Chained as it was; what had not ended is paused, and waits for somebody who trusts it."""
+    """Chained as it was; what had not ended is paused, and waits for someone who trusts it."""
     for run_id, status in (("done", "completed"), ("question", "paused")):
         packed = real(world, "export", run_id, "--db", "runs.db").stdout
         taken = real(tmp_path, "import", "-", "--json", "--db", "new.db", input=packed)

@@ -122,7 +122,7 @@ def test_a_command_pasted_into_a_terminal_asks_for_the_password(store: str, tmp_
             assert PASSWORD not in session.said
 
 
-def test_without_the_password_the_error_says_where_it_can_come_from(
+def test_without_the_password_the_error_names_its_possible_sources(
     store: str, tmp_path: Path
 ) -> None:
     line = approvals(waiting_run(tmp_path, ["--db", store]))[0]
@@ -161,7 +161,7 @@ def failing(run: Run) -> None:
 def test_a_command_in_an_error_of_python_has_all_of_the_url_but_the_password(
     store: str, as_keywords: bool, tmp_path: Path
 ) -> None:
-    """The user and the options too, or it would connect as somebody else."""
+    """The user and the options too, or it would connect as someone else."""
     given = f"{store}?application_name=a%20b"
     if as_keywords:
         given = conninfo.make_conninfo(given)

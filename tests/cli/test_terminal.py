@@ -1,4 +1,4 @@
-"""The installed command at a pseudo-terminal: only there is somebody asked, only there is Ctrl-C a
+"""The installed command at a pseudo-terminal: only there is someone asked, only there is Ctrl-C a
 key, and only there is colour. What a command tells people to type is typed, as it stands.
 """
 
@@ -31,7 +31,7 @@ def shown(folder: Path, run_id: str) -> Any:
 
 
 def commands(said: str) -> list[str]:
-    """The commands that stand on lines of their own, without what is said beside them."""
+    """The commands that are on lines of their own, without what is said next to them."""
     return [line.split("   ")[0] for line in re.findall(r"^  (holdfast .*)$", said, re.M)]
 
 
@@ -39,7 +39,7 @@ def commands(said: str) -> list[str]:
 
 
 def test_run_asks_for_an_approval_on_the_spot(terminal: Open, folder: Path) -> None:
-    """It shows the exact arguments, takes the decision with its reason, and goes on."""
+    """It shows the exact arguments, takes the decision with its reason, and continues."""
     session = terminal("run", "agents.py:careful", "--id", "r1", "--param", "to=sam")
     session.expect('"to": "sam"')
     session.expect("approve?")
@@ -54,7 +54,7 @@ def test_run_asks_for_an_approval_on_the_spot(terminal: Open, folder: Path) -> N
     assert any("looks right" in line["text"] for line in shown(folder, "r1")["lines"])
 
 
-def test_a_no_on_the_spot_is_told_to_the_agent(terminal: Open, folder: Path) -> None:
+def test_a_rejection_at_the_prompt_is_passed_to_the_agent(terminal: Open, folder: Path) -> None:
     session = terminal("run", "agents.py:careful", "--id", "r1", "--param", "to=sam")
     session.expect("approve?")
     session.type("n\n")
@@ -66,7 +66,9 @@ def test_a_no_on_the_spot_is_told_to_the_agent(terminal: Open, folder: Path) -> 
     assert "rejected by" in session.text
 
 
-def test_later_leaves_the_run_waiting_and_says_what_to_type(terminal: Open, folder: Path) -> None:
+def test_later_at_the_prompt_leaves_the_run_waiting_and_prints_the_command(
+    terminal: Open, folder: Path
+) -> None:
     session = terminal("run", "agents.py:asking", "--id", "r1")
     session.expect("Which colour?")
     session.expect("answer (empty: later)")
@@ -128,7 +130,7 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(terminal: Open, fo
     assert [1, 1] == [len(call["attempts"]) for call in shown(folder, "r1")["calls"]]
 
 
-def test_ctrl_c_inside_an_effect_says_that_it_is_in_doubt_and_how_to_settle_it(
+def test_ctrl_c_inside_an_effect_prints_that_it_is_in_doubt_and_how_to_resolve_it(
     terminal: Open, folder: Path
 ) -> None:
     with Door(folder / "go"):
@@ -156,7 +158,7 @@ def test_show_answers_where_a_run_is_and_what_happened(
                    'route: "email", because they asked', "error at step 2, send",
                    'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}', "holdfast resume FILE failed"],
         "approval": ["waiting", "step 2; 1 committed", "approval of send", "holdfast approve approval"],
-        "doubt": ["in doubt", "it is not repeated: a person must resolve it", "holdfast resolve doubt 2 --done RESULT"],
+        "doubt": ["in doubt", "It is not repeated; a person must resolve it", "holdfast resolve doubt 2 --done RESULT"],
     }  # fmt: skip
     for run_id, expected in parts.items():
         session = terminal("show", run_id, "--db", "runs.db")
@@ -164,7 +166,7 @@ def test_show_answers_where_a_run_is_and_what_happened(
         assert [] == [part for part in expected if part not in session.text], session.text
 
 
-def test_tables_are_drawn_and_data_is_no_markup(terminal: Open, folder: Path) -> None:
+def test_tables_are_drawn_and_data_is_not_treated_as_markup(terminal: Open, folder: Path) -> None:
     real(folder, "run", "agents.py:recap", "--id", "r1", "-p", "to=[bold]sam[/bold]")
     session = terminal("show", "r1")
 
@@ -202,7 +204,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("verb", LONG)
-def test_long_work_says_how_far_it_is_on_a_line_that_goes_away(
+def test_long_work_shows_its_progress_on_a_line_that_disappears(
     terminal: Open, folder: Path, world: Path, verb: str
 ) -> None:
     """Only at a terminal; where stderr is none, it holds nothing but what the verb has to say."""
@@ -223,7 +225,7 @@ def test_long_work_says_how_far_it_is_on_a_line_that_goes_away(
     assert [] == [part for part in expected if part in piped.stdout + piped.stderr]
 
 
-def test_run_says_what_it_does_while_it_does_it(terminal: Open, folder: Path) -> None:
+def test_run_prints_each_step_while_it_is_executed(terminal: Open, folder: Path) -> None:
     """Step 1 is on the screen while step 2 still waits."""
     with Door(folder / "go"):
         session = terminal("run", "agents.py:patient", "--id", "r1")
@@ -239,7 +241,7 @@ def test_run_says_what_it_does_while_it_does_it(terminal: Open, folder: Path) ->
 def test_a_worker_shows_on_a_terminal_how_many_runs_are_under_way_and_what_became_of_others(
     terminal: Open, folder: Path
 ) -> None:
-    """The count stands on one line, which is cleared for every line that stays."""
+    """The count is on one line, which is cleared for every line that stays."""
     patient = load(str(folder / "agents.py")).agents["patient"]
     with Holdfast(folder / "runs.db") as hf:
         hf.start(patient, id="p1")

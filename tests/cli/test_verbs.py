@@ -568,7 +568,7 @@ def test_a_store_that_is_not_there_is_not_made(verb: str, world: Path, tmp_path:
 @pytest.mark.parametrize("verb", [verb for verb in ABOUT_A_RUN if verb != "verify"])
 def test_a_damaged_run_is_neither_shown_nor_changed(verb: str, own_world: Path) -> None:
     """It is said where the damage is, and what to do. (Who only adds to a log looks no further back than
-    that takes; damage there is found when the run is shown, verified or gone on with.)"""
+    that takes; damage there is found when the run is shown, verified or continued with.)"""
     case = CASES[verb]
     run_id = next(word for word in case.good.split()[1:] if word in known_runs(own_world))
     (damage_end if verb in ("signal", "patch", "pause") else damage)(own_world / "runs.db", run_id)

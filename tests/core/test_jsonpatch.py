@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[Any, Any, int, str]] = {
 
 
 @pytest.mark.parametrize("case", APPENDIX.values(), ids=APPENDIX.keys())
-def test_a_patch_gives_what_the_rfc_says(case: tuple[Any, list[Any], Any]) -> None:
+def test_a_patch_gives_the_result_of_the_rfc(case: tuple[Any, list[Any], Any]) -> None:
     """The cases of appendix A, and those that the text describes."""
     document, patch, expected = case
 
@@ -199,7 +199,7 @@ def test_a_patch_that_cannot_be_applied_is_refused_whole(case: tuple[Any, Any, i
 
 
 def test_the_error_names_operation_and_path() -> None:
-    """So that whoever sent ten operations knows which one to look at."""
+    """So that the sender of ten operations knows which one to look at."""
     with pytest.raises(InvalidPatch) as refused:
         apply({"a": 1}, [{"op": "remove", "path": "/a"}, {"op": "remove", "path": "/b~1c"}])
 

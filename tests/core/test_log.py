@@ -222,7 +222,7 @@ def test_small_values_stay_in_their_event(data: bytes) -> None:
     assert encoded == events.bytes_of(back.value.json)
 
 
-def test_big_values_are_kept_beside_their_event_by_their_hash() -> None:
+def test_large_values_are_stored_outside_their_event_by_their_hash() -> None:
     """The limit itself stays inside; one byte more goes out."""
     inside, outside = b" " * log.SPILL_BYTES, b" " * (log.SPILL_BYTES + 1)
 
@@ -255,7 +255,7 @@ NO_IDS: list[object] = [
 
 
 @pytest.mark.parametrize("run_id", NO_IDS, ids=ascii)
-def test_what_could_mislead_a_path_a_url_or_a_reader_is_no_run_id(run_id: object) -> None:
+def test_an_id_that_could_mislead_a_path_a_url_or_a_reader_is_refused(run_id: object) -> None:
     """The error shows it, and says what is allowed."""
     with pytest.raises(InvalidInput, match="is not a run id: use 1 to 200 letters"):
         check_run_id(run_id)

@@ -209,7 +209,7 @@ def test_an_error_that_was_raised_from_a_lost_response_is_one_too() -> None:
     assert may_have_happened(raised(cause=None, explicit=False))
 
 
-def test_an_error_that_was_raised_from_none_is_the_tools_own_word() -> None:
+def test_an_error_raised_from_none_is_taken_as_the_tools_own_statement() -> None:
     assert not may_have_happened(raised(cause=None, explicit=True))
 
 
@@ -220,7 +220,7 @@ def test_an_error_that_was_raised_from_a_refused_connection_is_a_failure() -> No
     assert not may_have_happened(error)
 
 
-def test_errors_in_a_circle_say_nothing() -> None:
+def test_a_cycle_of_errors_gives_no_evidence() -> None:
     one, other = MailError("one"), MailError("other")
     one.__cause__, other.__cause__ = other, one
 

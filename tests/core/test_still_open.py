@@ -103,7 +103,7 @@ def call_at(state: RunState, place: str) -> Call | None:
 
 @settings(max_examples=150)
 @given(LOGS, st.booleans())
-def test_the_end_of_a_log_says_of_what_is_open_what_all_of_it_says(
+def test_open_requests_read_from_the_tail_equal_those_of_the_whole_log(
     drawn: list[tuple[Event, int]], keep_calls: bool
 ) -> None:
     records = written(drawn, keep_calls=keep_calls)
@@ -118,7 +118,7 @@ def test_the_end_of_a_log_says_of_what_is_open_what_all_of_it_says(
 
 @settings(max_examples=80)
 @given(LOGS)
-def test_who_asks_for_one_thing_by_its_name_is_told_what_all_of_it_says(
+def test_one_request_looked_up_by_name_equals_that_of_the_whole_log(
     drawn: list[tuple[Event, int]],
 ) -> None:
     records = written(drawn, keep_calls=True)

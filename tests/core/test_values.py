@@ -493,7 +493,7 @@ def test_what_does_not_fit_the_declared_type_is_refused_on_reading(
 
 
 class Opaque:
-    """A class that nobody knows how to read."""
+    """A class that no one knows how to read."""
 
 
 @pytest.mark.parametrize(
@@ -984,7 +984,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", HOSTILE_BYTES, ids=lambda data: ascii(data)[:30])
 def test_hostile_bytes_are_read_as_data_or_refused(data: bytes) -> None:
-    """A dict that looks like somebody's tag is a dict."""
+    """A dict that looks like someone's tag is a dict."""
     try:
         value = decode(data)
     except NotStorable:
@@ -1004,7 +1004,7 @@ def test_digests_name_exact_bytes() -> None:
     assert "e3b0c44298fc1c149afbf4c8996fb924" == values.digest(b"")
 
 
-def test_the_core_knows_pydantic_only_if_somebody_else_does() -> None:
+def test_the_core_uses_pydantic_only_if_it_is_already_imported() -> None:
     """It is not imported for values that have nothing to do with it."""
     script = (
         "import sys; from holdfast.core.values import Codec; "

@@ -70,7 +70,7 @@ def on_postgres(plan: Plan, ledger: Ledger, folder: Path, server: PostgresServer
         left = db.execute(
             "SELECT application_name, state, query FROM pg_stat_activity WHERE datname = %s", [name]
         ).fetchall()
-    assert left == []  # nobody is left waiting, listening or in a transaction
+    assert left == []  # no one is left waiting, listening or in a transaction
     server.drop_database(name)
     return report
 

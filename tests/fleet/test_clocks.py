@@ -79,7 +79,7 @@ def test_clocks_that_are_an_hour_wrong_change_nothing(
             assert began <= times[0] and times[-1] <= ended, "an event has another clock's time"
             count = [type(event) for event in x.events].count
             assert count(CallDoubted) == 0
-            if not row.parent:  # taken from nobody: once, and once more after each wait
+            if not row.parent:  # taken from no one: once, and once more after each wait
                 assert count(RunClaimed) == count(RunSuspended) + 1
         assert people.did["reopened"] == 0
 
@@ -124,7 +124,7 @@ def paying(run: Run) -> int:
 def test_a_machine_whose_clock_jumps_takes_runs_from_live_workers_and_nothing_happens_twice(
     tmp_path: Path,
 ) -> None:
-    """On SQLite. Forward: leases look ended, and a call under way is in doubt until somebody decides. Back:
+    """On SQLite. Forward: leases look ended, and a call under way is in doubt until someone decides. Back:
     what a dead worker left waits for so much longer."""
     jumped = 0
     PAID.clear()

@@ -1,4 +1,4 @@
-"""A lease whose owner was a process on this machine that is dead has ended: nobody waits for its time."""
+"""A lease whose owner was a process on this machine that is dead has ended: no one waits for its time."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_fork_has_a_name_of_its_own() -> None:
     assert not has_died_here(worker_name())
 
 
-def test_without_a_proc_of_its_own_a_process_judges_nobody(
+def test_without_its_own_proc_a_process_declares_no_owner_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example macOS, or a container with the /proc of its host."""

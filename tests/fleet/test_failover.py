@@ -73,7 +73,7 @@ def serve_until_all_have_ended(people: People, hf: Holdfast, wanted: set[str]) -
 
 
 def look_but_do_not_touch(servers: Pair, run_id: str) -> None:
-    """A standby can be read; nobody claims, starts or schedules there (FAULTS 46)."""
+    """A standby can be read; no one claims, starts or schedules there (FAULTS 46)."""
     with Holdfast(servers.standby.dsn(servers.database), agents=[chaos_agents.chained]) as replica:
         eventually(lambda: replica.store.get(run_id) is not None)
         assert replica.get(run_id).agent
@@ -125,7 +125,7 @@ def paid(ledger: Ledger, run_id: str) -> list[int]:
 
 
 @pytest.mark.postgres
-def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
+def test_runs_whose_acknowledged_events_a_failover_lost_stop_with_the_reason(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     with (
@@ -153,7 +153,7 @@ def test_runs_of_which_a_failover_lost_acknowledged_events_stop_and_say_so(
         servers.fail_over()
 
         eventually(lambda: all(status(hf, run_id) == "quarantined" for run_id in [*runs, "waits"]))
-        # Others are taken up again, so these could have been.
+        # Others are claimed again, so these could have been.
         assert hf.start(chaos_agents.spending, times=1).result(timeout=PATIENCE_SECONDS) == 1
         for run_id in [*runs, "waits"]:
             row = hf.store.get(run_id)

@@ -90,7 +90,7 @@ def test_code_that_blocks_longer_than_its_lease_does_not_lose_it(
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_renewal_after_the_end_of_a_lease_is_refused_though_nobody_took_the_run(
+def test_renewal_of_an_expired_lease_is_refused_even_if_the_run_was_not_claimed(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     with Holdfast(url_of(kind, request, tmp_path), agents=[blocking]) as hf:
@@ -159,10 +159,10 @@ def endless(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_workers_that_were_told_to_stop_do_not_count_against_a_run(
+def test_workers_that_were_asked_to_stop_do_not_count_against_a_run(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """However often it was given back without getting on; workers that vanish do count."""
+    """However often it was released without progress; workers that vanish do count."""
     NEVER.clear()
     with Holdfast(url_of(kind, request, tmp_path), agents=[endless]) as hf:
         hf.start(endless, id="r")
@@ -225,7 +225,7 @@ def one_slow_call(run: Run) -> str:
 def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease has ended because the store was away; it goes on with the run when that has ended here."""
+    """Its lease has ended because the store was away; it continues with the run when that has ended here."""
     BEGUN.clear()
     GO_ON.clear()
     with Holdfast(
@@ -271,7 +271,7 @@ def lasting(run: Run) -> bool:
     return last_until_renewed()
 
 
-def test_a_renewal_that_fails_in_a_way_that_nobody_foresaw_is_tried_again(
+def test_a_renewal_that_fails_in_an_unexpected_way_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The thread that keeps leases outlives it, so the run does not lose its own."""

@@ -36,7 +36,7 @@ ROOM_FOR = 2
 
 
 class Room:
-    """Counts who is inside at the same time. Each stays until somebody else was turned away meanwhile, and
+    """Counts who is inside at the same time. Each stays until someone else was turned away meanwhile, and
     those who come first until all who ask for a place have been answered: one too many would be let in."""
 
     def __init__(self, visits: int = 0, askers: int = 0) -> None:
@@ -148,7 +148,7 @@ def work(fleet: list[Holdfast], concurrency: int = 4) -> None:
 def test_worker_processes_keep_the_rate_of_a_tool_together(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Five in any second, whoever makes the call."""
+    """Five in any second, over all workers."""
     url = url_of(kind, request, tmp_path)
     with Holdfast(url) as hf, contextlib.contextmanager(workers)(url, tmp_path) as processes:
         at_work = [processes.start("--concurrency", "2") for _ in range(3)]
@@ -205,7 +205,7 @@ def test_workers_keep_the_number_of_runs_of_an_agent_together(
     assert (list(range(8)), 8, ROOM_FOR) == (results, room.came, room.most)
 
 
-def test_urgent_runs_come_first_and_nothing_waits_for_ever(fleet: list[Holdfast]) -> None:
+def test_urgent_runs_come_first_and_no_run_waits_forever(fleet: list[Holdfast]) -> None:
     hf = fleet[0]
     order = [("low", -5), ("normal", 0), ("urgent", 5)]
     for name, priority in order:
@@ -254,7 +254,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_a_run_whose_turn_is_far_away_leaves_memory_and_keeps_its_turn(
+def test_a_run_with_a_long_wait_for_its_turn_is_suspended_and_keeps_its_turn(
     store: Store, clock: ManualClock
 ) -> None:
     """Two tools that name the same limit share it; who came first goes first, one an hour."""
@@ -269,7 +269,7 @@ def test_a_run_whose_turn_is_far_away_leaves_memory_and_keeps_its_turn(
     assert [["r0"], ["r0", "r1"], ["r0", "r1", "r2"], ["r0", "r1", "r2", "r3"]] == ended
 
 
-def test_a_run_that_waits_for_its_turn_says_so_and_a_crash_loses_no_more_than_a_turn(
+def test_a_run_waiting_for_its_turn_shows_it_and_a_crash_loses_at_most_one_turn(
     store: Store, clock: ManualClock
 ) -> None:
     class Crash(BaseException):

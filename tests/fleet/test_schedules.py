@@ -121,7 +121,7 @@ def test_many_workers_start_one_run_for_each_time(opened: Open, clock: ManualClo
 def test_worker_processes_start_one_run_for_each_time_that_is_due(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """A schedule that was made half an hour ago, for every minute, and nobody was there."""
+    """A schedule that was made half an hour ago, for every minute, and no one was there."""
     url = url_of(kind, request, tmp_path)
     past = system_clock() - 1800 * MICROSECONDS
 
@@ -269,7 +269,7 @@ def test_a_store_that_fails_while_a_schedule_is_due_loses_nothing(
 
 
 def test_an_idle_worker_wakes_up_for_a_schedule(opened_near_a_minute: Holdfast) -> None:
-    """By itself, at the right time, though it idled already when somebody made the schedule."""
+    """By itself, at the right time, though it idled already when someone made the schedule."""
     hf = opened_near_a_minute
     worker = hf.worker()
     working = threading.Thread(target=worker.run)

@@ -144,7 +144,7 @@ def test_a_worker_warns_once_of_code_that_blocks_its_loop_and_names_it(
         assert not warnings.of("waiting")
 
 
-def test_a_loop_of_the_users_own_is_looked_after_as_well_and_one_that_turns_is_not_spoken_of(
+def test_the_users_own_event_loop_is_watched_too_and_a_responsive_one_is_not_reported(
     tmp_path: Path, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, look = threading.Semaphore(0), Stalls.look

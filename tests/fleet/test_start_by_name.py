@@ -160,7 +160,7 @@ def test_an_agent_that_is_not_registered_is_refused_with_those_that_are(hf: Hold
     with pytest.raises(NotFound, match="registered are: recap"):
         hf.start("recpa", to="Sam")
     with pytest.raises(
-        NotFound, match="version '1' of agent 'recap' is not registered; there is '2'"
+        NotFound, match="version '1' of agent 'recap' is not registered; registered are: '2'"
     ):
         control.start(hf.store, "recap", {"to": "Sam"}, version="1")
 

@@ -102,7 +102,7 @@ def test_after_a_sleep_longer_than_its_lease_the_owner_starts_no_effect(
 def test_after_a_sleep_longer_than_its_lease_the_run_can_be_claimed_and_its_owner_is_fenced(
     url: str, door: Door, paid: Path, machine: Machine, owner: subprocess.Popen[str]
 ) -> None:
-    """Whoever wakes up first: nothing is paid twice."""
+    """Whichever wakes up first: nothing is paid twice."""
     machine.sleep(NIGHT)
     with open_store(url, machine) as hf:
         claimed = hf.store.claim("r", worker=worker_name(), lease_us=LEASE_SECONDS * 1_000_000)

@@ -1,4 +1,4 @@
-"""A worker dies, and its runs go on elsewhere; a worker that only seemed dead can do no harm."""
+"""A worker dies, and its runs continue elsewhere; a worker that only seemed dead can do no harm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def marks(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
     return [effect["args"] for effect in ledger.effects(run_id)]
 
 
-def test_runs_of_a_killed_worker_go_on_elsewhere_within_two_lease_times(
+def test_runs_of_a_killed_worker_are_resumed_elsewhere_within_two_lease_times(
     url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     with (
@@ -76,7 +76,7 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
     url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     """Nothing in that process can renew the lease. Another worker takes the run; what the first one did is
-    refused as a receipt and kept as evidence, and the run goes on when somebody has decided."""
+    refused as a receipt and kept as evidence, and the run continues when someone has decided."""
     with (
         Holdfast(url) as hf,
         Fleet(url, ledger, tmp_path, size=2, lease_seconds=0.8) as fleet,
@@ -95,7 +95,7 @@ def test_a_call_that_holds_the_interpreter_past_its_lease_is_in_doubt_and_not_re
         assert fleet.died == []
 
 
-def test_the_receipt_of_a_worker_that_was_frozen_helps_whoever_decides(
+def test_the_receipt_of_a_frozen_worker_is_shown_to_the_person_who_decides(
     url: str, ledger: Ledger, door: Door, tmp_path: Path
 ) -> None:
     with (

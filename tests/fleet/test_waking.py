@@ -90,7 +90,7 @@ def processes(url: str, tmp_path: Path) -> Iterator[Workers]:
 def test_ten_thousand_waiting_runs_cost_no_thread_task_or_connection(
     url: str, processes: Workers
 ) -> None:
-    """A worker process counts what it has open, without them and beside them."""
+    """A worker process counts what it has open, without them and next to them."""
     with Holdfast(url) as hf:
         worker = processes.start("--concurrency", "4")
         counts = [hf.start(fleet_agents.census).result(timeout=PATIENCE_SECONDS) for _ in range(8)]
@@ -106,7 +106,7 @@ def test_ten_thousand_waiting_runs_cost_no_thread_task_or_connection(
 
 
 @pytest.mark.nightly
-def test_a_worker_beside_ten_thousand_waiting_runs_idles(url: str, processes: Workers) -> None:
+def test_a_worker_idles_while_ten_thousand_runs_are_waiting(url: str, processes: Workers) -> None:
     with Holdfast(url) as hf:
         worker = processes.start()
         hf.start(fleet_agents.census).result(timeout=PATIENCE_SECONDS)
@@ -151,7 +151,7 @@ def put_to_sleep(url: str, many: int) -> list[str]:
     return [row.id for row in sorted(rows, key=lambda row: row.due_at or 0)]
 
 
-def test_a_worker_takes_timers_that_are_due_at_once_in_order_and_as_many_as_it_has_room_for(
+def test_a_worker_claims_due_timers_in_order_and_as_many_as_it_has_free_slots(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One claim fills all free places, there are never more runs under way than places, and the first claim
@@ -293,7 +293,7 @@ class Pauses:
         """There is nothing to forget."""
 
 
-def test_whoever_hears_nothing_looks_less_and_less_often(
+def test_a_worker_without_notifications_polls_less_and_less_often(
     url: str, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a transaction pooler, and for what other processes do to a SQLite file."""
@@ -380,7 +380,7 @@ def test_runs_at_their_agents_limit_do_not_keep_a_worker_spinning(
 
 
 @pytest.mark.postgres
-def test_a_worker_that_sleeps_deeply_still_takes_up_what_another_left_within_two_leases(
+def test_an_idle_worker_still_claims_an_abandoned_run_within_two_leases(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim rings no bell, and neither does a death."""

@@ -1,5 +1,5 @@
 """Workers as processes of their own, on both stores: they take what is due, in files and modules; and
-when they are told to stop they give back what is under way, so that others go on at once.
+when they are told to stop they release what is under way, so that others continue at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_a_worker_of_a_file_and_a_module_drains_the_queue_and_ends(
     assert [2 * i for i in range(15)] * 2 == [handle.result(timeout=1) for handle in plain + tasks]
 
 
-def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_once(
+def test_sigterm_releases_a_run_when_its_call_has_ended_and_others_continue_at_once(
     fleet: Workers, hf: Holdfast, door: Door
 ) -> None:
     hf.start(fleet_agents.three_calls, id="r", door=door.path)
@@ -82,7 +82,7 @@ def test_sigterm_gives_a_run_back_when_its_call_has_ended_and_others_go_on_at_on
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
+def test_a_run_whose_call_outlasts_the_grace_time_is_released_as_after_a_crash(
     fleet: Workers, hf: Holdfast, door: Door, signals: int
 ) -> None:
     """By a short grace, or by a second signal: the lease of an hour is not waited for."""
@@ -109,7 +109,7 @@ def test_a_call_that_outlasts_the_grace_is_given_back_as_after_a_crash(
     ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])],
     indirect=True,
 )
-def test_a_run_that_kills_its_workers_is_quarantined_with_its_reason_and_others_go_on(
+def test_a_run_that_kills_its_workers_is_quarantined_with_its_reason_and_others_continue(
     fleet: Workers, hf: Holdfast
 ) -> None:
     """Its log grows each time, by a claim and an intent; that is not getting on."""
@@ -142,7 +142,7 @@ def test_a_run_that_calls_sys_exit_does_not_end_its_worker_and_is_quarantined(
     assert ("quarantined", 5) == (hf.handle("leaving").status, fleet.did().count("leave"))
 
 
-def test_what_a_worker_may_not_run_is_left_for_others_and_said_once(
+def test_a_run_that_a_worker_may_not_execute_is_left_for_others_and_reported_once(
     fleet: Workers, hf: Holdfast
 ) -> None:
     """An agent that it does not know, and a version that it does not continue."""
@@ -170,9 +170,7 @@ def test_what_a_worker_may_not_run_is_left_for_others_and_said_once(
     assert "started with version '1', this worker runs '2'" in told
 
 
-def test_a_worker_takes_up_what_another_left_within_two_leases(
-    fleet: Workers, hf: Holdfast
-) -> None:
+def test_a_worker_claims_an_abandoned_run_within_two_leases(fleet: Workers, hf: Holdfast) -> None:
     """While it works, not only at its start."""
     lease = 5  # two of them leave a busy machine time to be late
     fleet.start("--lease", str(lease))
@@ -187,7 +185,7 @@ def test_a_worker_takes_up_what_another_left_within_two_leases(
     assert row is not None and row.epoch == 2
 
 
-def test_runs_that_are_due_and_that_nobody_takes_are_shown_as_such(tmp_path: Path) -> None:
+def test_due_runs_that_no_worker_claims_are_shown_as_such(tmp_path: Path) -> None:
     """A worker that would know them is missing; that is not the store's fault."""
 
     @agent(version="7")
@@ -234,7 +232,7 @@ def test_a_worker_waits_for_a_server_that_restarts_and_not_for_one_that_refuses(
         hasty = fleet.start()
         assert hasty.stderr is not None
         assert "waiting for the store" in hasty.stderr.readline()
-        hasty.send_signal(signal.SIGTERM)  # it has nothing to give back
+        hasty.send_signal(signal.SIGTERM)  # it has nothing to release
         assert -signal.SIGTERM == hasty.wait(PATIENCE_SECONDS)
         server.start()
         said, _ = process.communicate(timeout=PATIENCE_SECONDS)
@@ -264,7 +262,7 @@ sys.stdin.readline()
 def test_a_signal_while_a_worker_is_starting_ends_it_at_once_and_it_has_taken_nothing(
     tmp_path: Path, number: int, code: int
 ) -> None:
-    """There is nothing to give back yet, so the system's own way of ending is the right one."""
+    """There is nothing to release yet, so the system's own way of ending is the right one."""
     (tmp_path / "loading.py").write_text(LOADING)
     with contextlib.contextmanager(workers)(str(tmp_path / "h.db"), tmp_path) as fleet:
 
@@ -308,13 +306,13 @@ def test_a_worker_waits_for_a_file_that_another_process_has_locked(
         done = CliRunner().invoke(cli.cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
 
     assert (0, "executed 0 runs\n") == (done.exit_code, done.stdout)
-    assert 2 == len(waited) == done.stderr.count("waiting for the store")
+    assert (2, 1) == (len(waited), done.stderr.count("waiting for the store"))
 
 
 @pytest.mark.nightly
 @pytest.mark.postgres
 @pytest.mark.parametrize("immediate", [False, True])
-def test_a_worker_whose_server_is_away_when_leases_are_to_be_renewed_goes_on_with_its_run(
+def test_a_worker_whose_server_is_unavailable_at_a_renewal_continues_its_run(
     killable_postgres: PostgresServer, tmp_path: Path, door: Door, immediate: bool
 ) -> None:
     """It says so, keeps the run, renews when the server is back within the lease, and ends well."""

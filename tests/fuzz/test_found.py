@@ -193,7 +193,7 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
     assert "call_doubted" not in kinds[kinds.index("call_resolved") :]
 
 
-def test_a_run_that_crashed_while_it_was_undone_still_says_why_it_failed(url: str) -> None:
+def test_a_run_that_crashed_while_it_was_undone_still_reports_why_it_failed(url: str) -> None:
     """Its deadline passed; the first process died in the middle of the undo."""
     world: list[str] = []
 
@@ -513,7 +513,7 @@ async def waiting_for_its_own(run: AsyncRun) -> None:
 def test_an_async_run_that_lost_its_lease_ends_here_although_its_code_makes_no_call(
     url: str,
 ) -> None:
-    """Otherwise the only worker of a fleet believes for ever that it executes the run, and does not claim it."""
+    """Otherwise the only worker of a fleet believes forever that it executes the run, and does not claim it."""
     patient = Options(lease_seconds=0.6, patience_seconds=3600)
     with Holdfast(url, agents=[waiting_for_its_own], options=patient) as hf:
         hf.start(waiting_for_its_own, id="r")

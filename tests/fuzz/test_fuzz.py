@@ -61,7 +61,7 @@ def test_a_seed_makes_the_same_programs_everywhere() -> None:
     assert len(set(texts)) == 50
 
 
-def test_programs_use_every_word_and_every_shape() -> None:
+def test_programs_use_every_operation_and_every_shape() -> None:
     """What is never generated is never tested."""
     made = [generate(f"8:{n}", f"p{n}", ALL) for n in range(400)]
     words = {word for program in made for one in family(program) for word in _words(one["body"])}

@@ -46,7 +46,7 @@ def test_a_password_is_not_printed_into_a_configuration() -> None:
     assert "Replace ***" in done.output
 
 
-def test_what_is_missing_or_wrong_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_or_wrong_option_is_reported_with_advice(tmp_path: Path) -> None:
     """Before anything is served."""
     db = ["--db", str(tmp_path / "none.db")]
     readable = tmp_path / "token"
@@ -70,7 +70,7 @@ def test_what_is_missing_or_wrong_is_said_with_what_to_do(tmp_path: Path) -> Non
         assert (code, True) == (done.exit_code, expected in done.output), done.output
 
 
-def test_without_the_extra_the_command_says_how_to_install_it(
+def test_without_the_extra_the_command_prints_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An optional package."""

@@ -51,7 +51,7 @@ URIS = [
 
 
 @pytest.mark.parametrize("uri", URIS, ids=lambda uri: repr(uri)[:40])
-def test_a_uri_that_is_no_resource_is_refused_with_a_reason(tmp_path: Path, uri: str) -> None:
+def test_a_uri_that_is_not_a_resource_is_refused_with_a_reason(tmp_path: Path, uri: str) -> None:
     """As invalid or not found, never as an internal error."""
     with Holdfast(tmp_path / "h.db") as hf:
         waits(hf, migration, "m", goal="x")

@@ -100,7 +100,7 @@ def test_a_token_reaches_the_agents_that_were_allowed_by_name_and_no_others(
     assert ["m"] == listed
 
 
-def test_a_token_reaches_all_agents_only_where_the_operator_said_so(hf: Holdfast) -> None:
+def test_a_token_reaches_all_agents_only_where_the_operator_allowed_it(hf: Holdfast) -> None:
     waits(hf, migration, "m", goal="x")
     waits(hf, secretive, "s")
     app = create_app(hf, credentials=allowing("*"), mcp=_mcp)

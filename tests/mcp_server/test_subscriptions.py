@@ -156,7 +156,7 @@ def test_a_store_that_fails_in_an_unexpected_way_does_not_end_notifications(
     assert [] == failures
 
 
-def test_a_slow_subscriber_delays_nobody(hf: Holdfast) -> None:
+def test_a_slow_subscriber_delays_no_other(hf: Holdfast) -> None:
     """Its notifications are merged; those of the others go out."""
     from holdfast.mcp.feed import Feed, Subject, Watch
 

@@ -186,7 +186,7 @@ def test_what_fits_the_constraint_is_called_with_what_was_given(fn: Any, home: A
 
 
 @pytest.mark.parametrize("fn", CONSTRAINED[:8])
-def test_a_model_is_told_what_is_wrong_and_may_try_again(fn: Any, home: Any) -> None:
+def test_a_model_gets_the_validation_error_and_may_try_again(fn: Any, home: Any) -> None:
     model = ScriptedModel(call(fn.__name__, amount=AMOUNT), call(fn.__name__, amount=7), "Paid.")
     main = LLMAgent("clerk", model=model, tools=[tool(fn)])
     hf = home.open(main)

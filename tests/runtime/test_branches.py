@@ -50,7 +50,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def opened(
     url: str, *agents: Any, boundary: Callable[[str], None] | None = None
 ) -> Iterator[Holdfast]:
-    """A process in which waits leave memory at once."""
+    """A process in which waits be suspended at once."""
     options = Options(patience_seconds=0, boundary=boundary)
     with Holdfast(url, agents=agents, options=options) as hf:
         yield hf
@@ -787,7 +787,7 @@ def test_after_a_conflict_no_effect_is_recorded_before_what_it_rests_on(url: str
 
 
 def test_a_plain_call_on_the_event_loop_does_not_stop_the_other_branches(url: str) -> None:
-    """It keeps the loop waiting, and the batch of another branch is on its way when somebody writes to the run."""
+    """It keeps the loop waiting, and the batch of another branch is on its way when someone writes to the run."""
 
     @step
     async def quick() -> str:

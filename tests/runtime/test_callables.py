@@ -38,7 +38,7 @@ class Shop:
 
     @tool
     def pay(self, cents: Annotated[int, Meta(gt=0)], idempotency_key: str = "") -> str:
-        """Pay somebody.
+        """Pay someone.
 
         Args:
             cents: How much.
@@ -262,9 +262,7 @@ def use(value: Any) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [forgets, returns, stores, passes])
-def test_an_async_step_that_is_not_awaited_fails_the_run_and_says_what_to_do(
-    fn: Any, home: Any
-) -> None:
+def test_an_async_step_that_is_not_awaited_fails_the_run_with_advice(fn: Any, home: Any) -> None:
     with pytest.raises(RunFailed, match=r"fetch is async and was not awaited.*async def"):
         home.open().run(agent(fn), id="r")
 
@@ -324,7 +322,9 @@ def test_by_position_it_may_have_that_name(home: Any) -> None:
         (("a",), {"name": "b"}, "multiple values"),
     ],
 )
-def test_wrong_input_says_what_the_agent_takes(args: Any, given: Any, says: str, home: Any) -> None:
+def test_an_input_error_lists_the_agents_parameters(
+    args: Any, given: Any, says: str, home: Any
+) -> None:
     @agent
     def main(run: Run, name: str, count: int = 0) -> str:
         return name * count

@@ -404,7 +404,9 @@ def test_a_failed_run_raises_and_executes_nothing(home: Any) -> None:
     assert len(ran.calls) == 1
 
 
-def test_resume_of_a_failed_run_goes_on_from_the_failed_step_with_fresh_attempts(home: Any) -> None:
+def test_resume_of_a_failed_run_continues_from_the_failed_step_with_fresh_attempts(
+    home: Any,
+) -> None:
     ran = Counter()
     broken = [True]
 
@@ -528,7 +530,7 @@ def test_resume_of_a_completed_run_returns_its_result(home: Any) -> None:
     assert hf.resume("r") == 7
 
 
-def test_a_run_of_an_agent_that_this_process_does_not_know_says_how_to_give_it(home: Any) -> None:
+def test_resuming_a_run_of_an_unregistered_agent_fails_with_advice(home: Any) -> None:
     @agent
     def main(run: Run) -> None:
         run.wait_for("x")
@@ -706,7 +708,7 @@ def test_a_handles_result_can_be_waited_for_only_so_long(home: Any) -> None:
         handle.result(timeout=0.01)
 
 
-def test_hf_run_takes_up_a_run_that_was_only_started(home: Any) -> None:
+def test_hf_run_executes_a_run_that_was_only_started(home: Any) -> None:
     @agent
     def main(run: Run) -> int:
         return 5
@@ -717,7 +719,7 @@ def test_hf_run_takes_up_a_run_that_was_only_started(home: Any) -> None:
     assert hf.run(main, id="r") == 5
 
 
-def test_wait_true_blocks_until_the_run_can_go_on(home: Any) -> None:
+def test_wait_true_blocks_until_the_run_can_continue(home: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         return run.wait_for("go")
@@ -1176,9 +1178,7 @@ def test_a_tool_in_a_branch_that_is_under_way_when_another_branch_fails_is_recor
 
 
 @pytest.mark.parametrize("how", ["gather", "taskgroup", "map", "tasks"])
-def test_one_resume_tries_every_branch_again_that_failed_beside_the_others(
-    home: Any, how: str
-) -> None:
+def test_one_resume_retries_every_branch_that_failed(home: Any, how: str) -> None:
     broken, ran = [True], Counter()
 
     @step
@@ -1214,7 +1214,7 @@ def test_one_resume_tries_every_branch_again_that_failed_beside_the_others(
     assert sorted(ran.calls) == [0, 1, 2, 3, 4]
 
 
-def test_a_failure_that_the_code_went_on_from_is_not_tried_again(home: Any) -> None:
+def test_a_failure_that_the_code_handled_is_not_retried(home: Any) -> None:
     broken = [True]
 
     @step
@@ -1271,7 +1271,7 @@ def test_an_async_agent_runs_under_async_holdfast_with_the_same_method_names(hom
     assert ran.calls == [1]
 
 
-def test_an_async_agent_runs_under_the_plain_holdfast(home: Any) -> None:
+def test_an_async_agent_runs_under_the_sync_holdfast(home: Any) -> None:
     @step
     async def work() -> int:
         await asyncio.sleep(0)
@@ -1303,7 +1303,7 @@ def test_a_sync_agent_runs_under_async_holdfast_without_blocking_the_loop(home: 
     assert asyncio.run(story()) is True
 
 
-def test_the_plain_holdfast_inside_a_loop_says_to_use_the_async_one(home: Any) -> None:
+def test_the_sync_holdfast_inside_an_event_loop_advises_the_async_one(home: Any) -> None:
     @agent
     async def main(run: AsyncRun) -> None: ...
 
@@ -1472,7 +1472,7 @@ def test_resume_finds_the_failed_step_behind_the_error_that_the_agent_raised(
     assert home.open(main).resume("r") == "up"
 
 
-def test_a_tool_under_way_is_not_torn_apart_because_its_sibling_has_to_wait(home: Any) -> None:
+def test_a_running_tool_is_not_interrupted_when_its_sibling_has_to_wait(home: Any) -> None:
     """A task group cancels the others when one raises; a wait is no error, so they finish first."""
     entered, release = threading.Event(), threading.Event()
     ran = Counter()
@@ -1507,7 +1507,7 @@ def test_a_tool_under_way_is_not_torn_apart_because_its_sibling_has_to_wait(home
     assert ran.calls == [1, 2]
 
 
-def test_a_task_that_nobody_awaits_is_part_of_the_run(home: Any) -> None:
+def test_a_task_that_is_never_awaited_is_part_of_the_run(home: Any) -> None:
     ran = Counter()
 
     @step

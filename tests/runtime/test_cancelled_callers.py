@@ -45,7 +45,7 @@ async def outer(run: AsyncRun) -> Any:
 
 
 def is_free(hf: Holdfast, run_id: str) -> bool:
-    """Whether no lease is kept here, and anybody may claim the run (if it exists and has not ended)."""
+    """Whether no lease is kept here, and anyone may claim the run (if it exists and has not ended)."""
     if hf.engine.leases.sessions():
         return False
     row = hf.store.get(run_id)
@@ -175,7 +175,7 @@ def test_a_caller_that_waits_and_is_cancelled_leaves_no_thread_waiting(url: str)
 
 
 @pytest.mark.parametrize("in_call", [True, False])
-def test_a_plain_agent_whose_caller_is_cancelled_is_given_back_at_its_next_boundary(
+def test_a_sync_agent_whose_caller_is_cancelled_is_released_at_its_next_boundary(
     url: str, in_call: bool
 ) -> None:
     inside, leave = threading.Event(), threading.Event()
@@ -229,7 +229,7 @@ def test_a_lease_whose_owner_is_gone_is_released_and_not_renewed(url: str) -> No
         assert is_free(hf, "r")
 
 
-def test_uninterrupted_work_ends_and_is_disposed_of_before_the_cancellation_is_told() -> None:
+def test_uninterrupted_work_ends_and_is_disposed_of_before_the_cancellation_is_raised() -> None:
     begun, leave = threading.Event(), threading.Event()
     disposed: list[str] = []
 

@@ -269,7 +269,7 @@ def test_grandchildren_are_cancelled_too(place: Place) -> None:
 
 
 def test_a_child_created_while_its_parent_is_being_cancelled_begins_no_call(place: Place) -> None:
-    """The cancellation has listed the children before this one is there: it looks for itself."""
+    """The cancellation has listed the children before this one exists, so the child checks it."""
     world = World()
     hf, elsewhere = place.open(world.parent, world.child), place.open()
     create = hf.store.create
@@ -417,7 +417,7 @@ def test_a_parent_past_its_deadline_does_not_complete_because_it_catches_the_chi
         place.open(parent, world.child).run(parent, id="p")
 
 
-def test_a_suspended_child_fails_by_its_parents_deadline_though_no_process_lived_then(
+def test_a_suspended_child_fails_at_its_parents_deadline_even_if_no_process_was_running(
     place: Place,
 ) -> None:
     world = World(of_parent={"deadline": 10}, waits=True)
@@ -589,7 +589,7 @@ def test_a_narrowed_policy_is_never_wider_than_either(
 
 
 @given(inherited=POLICIES, own=POLICIES, child=POLICIES)
-def test_what_is_inherited_reaches_every_descendant_whoever_is_exempt(
+def test_inherited_settings_reach_every_descendant_even_below_an_exempt_run(
     inherited: Policy, own: Policy, child: Policy
 ) -> None:
     handed = inherited.narrow(own).passed_on(inherited)

@@ -48,7 +48,7 @@ def send(to: str) -> str:
 
 @tool
 def ring(number: int) -> int:
-    """The process dies while it rings: from then on nobody knows whether it rang."""
+    """The process dies while it rings: from then on no one knows whether it rang."""
     raise KeyboardInterrupt
 
 
@@ -119,7 +119,7 @@ def test_a_request_that_expired_is_not_in_the_way_of_the_next(home: Any, clock: 
     assert hf.run(main, id="r") == "sent to bob"
 
 
-def test_a_step_that_was_approved_waits_for_nobody_any_more(home: Any) -> None:
+def test_an_approved_step_no_longer_waits(home: Any) -> None:
     @agent(approve=("read",))
     def main(run: Run) -> int:
         look(1)
@@ -134,7 +134,7 @@ def test_a_step_that_was_approved_waits_for_nobody_any_more(home: Any) -> None:
     assert (wait.index, wait.decided) == (1, False)
 
 
-def test_a_run_that_was_begun_anew_can_be_cancelled_again(home: Any) -> None:
+def test_a_run_that_was_restarted_can_be_cancelled_again(home: Any) -> None:
     @agent
     def main(run: Run) -> None:
         run.wait_for("never")
@@ -275,7 +275,7 @@ def test_a_run_that_never_waited_is_cancelled_once_however_long_it_is(
 def test_of_several_requests_all_are_found_however_far_apart_they_began(
     home: Any, clock: Any
 ) -> None:
-    """One branch asks and waits, while another one goes on for long and then asks, too."""
+    """One branch asks and waits, while another one continues for long and then asks, too."""
 
     def ask(item: int) -> Any:
         for i in range(100 * item):
@@ -304,7 +304,7 @@ def test_of_several_requests_all_are_found_however_far_apart_they_began(
     assert hf.resume("r") == ["question 0", "question 1", "question 2"]
 
 
-def test_of_several_calls_in_doubt_somebody_has_to_say_which(home: Any, clock: Any) -> None:
+def test_with_several_calls_in_doubt_a_decision_must_name_one(home: Any, clock: Any) -> None:
     both = threading.Barrier(2)
 
     @tool
@@ -333,9 +333,7 @@ def test_of_several_calls_in_doubt_somebody_has_to_say_which(home: Any, clock: A
     assert sorted(hf.resume("r")) == [1, 2]
 
 
-def test_what_is_said_of_a_call_that_is_over_is_the_same_after_a_long_time(
-    home: Any, clock: Any
-) -> None:
+def test_a_late_decision_about_a_finished_call_gets_the_same_error(home: Any, clock: Any) -> None:
     hf = home.open(asks)
     write_steps(hf.store, asks, "r", 300, look, n=300)
     clock.advance(1)
@@ -350,7 +348,7 @@ def test_what_is_said_of_a_call_that_is_over_is_the_same_after_a_long_time(
 
 
 @pytest.mark.parametrize("moment", ["head", "read", "get", "now", "append"])
-def test_a_run_that_ends_while_somebody_decides_has_ended(watched: Watched, moment: str) -> None:
+def test_a_run_that_ends_during_a_decision_stays_ended(watched: Watched, moment: str) -> None:
     """Whenever in the decision that is: nothing is written behind its end."""
 
     @agent
@@ -369,7 +367,7 @@ def test_a_run_that_ends_while_somebody_decides_has_ended(watched: Watched, mome
         assert kinds(other)[-1] == "run_completed"
 
 
-def test_a_decision_follows_the_very_event_that_it_was_made_upon(watched: Watched) -> None:
+def test_a_decision_directly_follows_the_event_it_was_based_on(watched: Watched) -> None:
     with Holdfast(watched, agents=[asks]) as hf:
         waits(hf, asks, n=0)
         watched.appended.clear()
@@ -385,7 +383,7 @@ def flip(path: Path, seq: int) -> None:
         db.execute("UPDATE events SET data = CAST('{}' AS BLOB) WHERE seq = ?", (seq,))
 
 
-def test_who_decides_notices_a_damaged_end_and_who_goes_on_all_the_rest(
+def test_a_decision_detects_a_damaged_tail_and_a_resume_detects_damage_anywhere(
     home: Any, clock: Any
 ) -> None:
     hf = home.open(asks)
@@ -405,7 +403,7 @@ def test_who_decides_notices_a_damaged_end_and_who_goes_on_all_the_rest(
             decide()
 
 
-def test_nobody_decides_upon_what_a_newer_version_has_written(home: Any) -> None:
+def test_a_decision_on_a_log_of_a_newer_version_is_refused(home: Any) -> None:
     hf = home.open(asks)
     waits(hf, asks, n=0)
     store = home.store()

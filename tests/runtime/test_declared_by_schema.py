@@ -133,7 +133,7 @@ def test_a_schema_that_declares_no_parameters_is_refused(schema: Any) -> None:
         tool(schema=schema)(lambda **given: given)
 
 
-def test_json_schemas_are_checked_as_far_as_types_can_say() -> None:
+def test_json_schemas_are_checked_as_far_as_types_can_express() -> None:
     defs = {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}}
     assert type_of({"type": ["string", "null"]}, {}) == str | None
     assert type_of({"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}) == int | str

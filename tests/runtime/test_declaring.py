@@ -138,7 +138,7 @@ def test_a_wrong_option_is_refused_by_its_name(
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
 )  # fmt: skip
-def test_the_error_says_what_to_write(
+def test_the_error_shows_what_to_write(
     declare: Callable[..., object], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -174,7 +174,7 @@ def test_input_of_another_type_is_refused_before_there_is_a_run(home: Any) -> No
     assert "tea" == hf.run(buy, id="r", order=Order("tea", 2))
 
 
-def test_a_run_whose_input_no_longer_fits_fails_and_goes_on_when_the_code_is_mended(
+def test_a_run_whose_input_no_longer_fits_fails_and_continues_when_the_code_is_fixed(
     home: Any,
 ) -> None:
     def made(kind: Any) -> Any:
@@ -197,7 +197,7 @@ def test_a_run_whose_input_no_longer_fits_fails_and_goes_on_when_the_code_is_men
 # ── Holdfast itself ──────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_no_store_no_list_and_no_status_is_refused(home: Any, tmp_path: Path) -> None:
+def test_a_wrong_store_agent_list_or_status_is_refused(home: Any, tmp_path: Path) -> None:
     for url, said in (
         (5, "a path, a URL or a store"),
         (tmp_path, "is a folder; use a file in it"),

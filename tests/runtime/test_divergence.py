@@ -162,12 +162,12 @@ def test_changed_code_stops_before_any_new_effect_with_both_sides_named(
     assert hf.handle("r").status == "waiting"
     assert "diverged" in hf.get("r").waiting_for
     hf.signal("r", "go")
-    assert hf.run(make(original), id="r") == ["a", "sam", "b", "kim"]  # the old code goes on
+    assert hf.run(make(original), id="r") == ["a", "sam", "b", "kim"]  # the old code continues
     assert happened == [*before, "send kim"]
 
 
 def test_a_new_failure_in_the_middle_of_recorded_history_is_a_divergence_too(home: Any) -> None:
-    """The code never asked for what the log holds: it did not take the same way."""
+    """The code never makes the recorded calls: it did not take the same path."""
     with pytest.raises(RunWaiting):
         home.open().run(make(original), id="r")
 
@@ -290,7 +290,7 @@ def test_patched_at_the_end_of_the_log_goes_the_new_way_and_stays_there(home: An
     assert happened.count("other late") == 1
 
 
-def test_new_notes_between_the_calls_are_no_divergence(home: Any) -> None:
+def test_new_notes_between_the_calls_are_not_a_divergence(home: Any) -> None:
     """State, stages, log lines: what is only noted may be changed freely."""
 
     def noting(run: Run) -> Any:
@@ -406,7 +406,7 @@ def test_items_mapped_in_threads_that_were_added_stop_before_any_new_effect(home
     assert happened == before
 
 
-def test_a_task_that_had_been_started_and_had_done_nothing_yet_goes_on(home: Any) -> None:
+def test_a_task_that_was_started_and_has_made_no_call_continues(home: Any) -> None:
     """The log says that it was started, so its first call is no addition."""
 
     @agent(name="unjoined")

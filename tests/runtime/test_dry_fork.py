@@ -85,7 +85,7 @@ def log(hf: Holdfast) -> list[bytes]:
     return [record.hash for row in hf.runs() for record, _ in hf.events(row.id)]
 
 
-def test_a_step_is_executed_again_with_a_mock_and_the_result_says_what_it_did(
+def test_a_step_is_executed_again_with_a_mock_and_the_result_reports_what_it_did(
     ordered: Holdfast,
 ) -> None:
     dry = ordered.fork("r", step=3, mocks={"charge": {"returns": {"id": "other"}}})
@@ -200,7 +200,7 @@ def test_an_approval_that_was_given_counts(place: Place) -> None:
     assert executed == []
 
 
-def test_parallel_calls_beside_the_step_are_answered_from_the_log(place: Place) -> None:
+def test_parallel_calls_next_to_the_step_are_answered_from_the_log(place: Place) -> None:
     @agent
     def mapping(run: Run) -> list[Any]:
         run.state.sent = run.map(send, ["a", "b", "c"])

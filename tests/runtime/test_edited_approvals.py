@@ -80,7 +80,7 @@ def test_a_replay_and_a_fork_take_the_recorded_result(home: Any) -> None:
     assert len(desk.calls) == 1
 
 
-def test_code_that_asks_for_something_else_than_was_shown_diverges(home: Any) -> None:
+def test_code_that_makes_another_call_than_the_one_shown_diverges(home: Any) -> None:
     """Also if it asks for what the person made of it."""
     desk = Desk()
     hf = home.open()

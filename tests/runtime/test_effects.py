@@ -410,7 +410,7 @@ def test_a_check_that_finds_nothing_lets_the_call_run(home: Any) -> None:
     assert [x.how for x in of_kind(hf, "r", e.CallResolved)] == ["retry"]
 
 
-def test_a_check_can_say_that_it_was_done_with_no_result(home: Any) -> None:
+def test_a_check_can_report_that_a_call_happened_without_a_result(home: Any) -> None:
     ran: list[str] = []
     main = checked_agent(lambda key: Done(None), ran)
     home.crash(main, "r", "after book")
@@ -642,7 +642,7 @@ def test_a_transactional_tool_that_commits_or_fails_by_itself_fails_alike_on_bot
         ("DO $$ BEGIN EXECUTE 'SELECT multiple commands multiple'; END $$", "syntax error"),
     ],
 )
-def test_on_postgresql_a_tool_that_sends_two_statements_at_once_is_told_so_whatever_the_language(
+def test_on_postgresql_two_statements_in_one_execute_are_refused_whatever_the_servers_language(
     postgres_dsn: str, statement: str, says: str
 ) -> None:
     """Not by the words of the server's message, which is translated."""
@@ -778,7 +778,7 @@ def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(
     before = list(ran)
 
     hf = home.open()
-    assert call_of(hf, "r").status == "in_doubt"  # shown even before anybody resumes it
+    assert call_of(hf, "r").status == "in_doubt"  # shown even before anyone resumes it
     for _ in range(2):
         with pytest.raises(
             RunWaiting, match=r"step 1, pay, which may or may not have happened"
@@ -908,7 +908,9 @@ def test_a_call_that_its_worker_is_still_making_cannot_be_resolved(home: Any) ->
 
 
 @pytest.mark.parametrize("by_callable", [False, True])
-def test_on_doubt_retry_repeats_and_says_that_the_policy_did(home: Any, by_callable: bool) -> None:
+def test_on_doubt_retry_repeats_the_call_and_records_the_policy_as_the_reason(
+    home: Any, by_callable: bool
+) -> None:
     ran: list[int] = []
     asked: list[str] = []
 
@@ -1266,7 +1268,7 @@ def test_ctrl_c_inside_a_tool_is_not_recorded_as_failed(
     assert of_kind(hf, "r", e.CallFailed) == []
     assert call_of(hf, "r").status == "in_doubt"
     with pytest.raises(RunWaiting, match="may or may not"):
-        home.open().run(main, id="r")  # and the lease was given back
+        home.open().run(main, id="r")  # and the lease was released
 
 
 def test_ctrl_c_inside_a_step_lets_it_run_again(home: Any) -> None:

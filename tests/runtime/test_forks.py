@@ -68,7 +68,7 @@ def agrees(hf: Holdfast, run_id: str) -> bool:
 # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fork_replays_calls_that_were_given_the_run_id_and_goes_on_with_its_own(
+def test_a_fork_replays_calls_that_were_given_the_run_id_and_continues_with_its_own(
     home: Any, world: World
 ) -> None:
     @agent
@@ -222,7 +222,7 @@ def test_nothing_but_the_id_may_differ_in_a_fork(home: Any, world: World) -> Non
     assert len(world.calls) == 2
 
 
-def test_a_number_is_no_id(home: Any, world: World) -> None:
+def test_a_number_is_not_an_id(home: Any, world: World) -> None:
     @agent
     def main(run: Run) -> Any:
         return [world.look({"n": int(run.id)}), world.look(2)]
@@ -278,7 +278,7 @@ def test_a_hash_of_the_id_diverges_and_the_error_names_the_id_that_forks_share(
     assert len(world.calls) == 3
 
 
-def test_the_error_of_a_run_that_is_no_fork_does_not_speak_of_forks(
+def test_the_error_of_a_run_that_is_not_a_fork_does_not_mention_forks(
     home: Any, world: World
 ) -> None:
     version = ["old"]
@@ -298,7 +298,7 @@ def test_the_error_of_a_run_that_is_no_fork_does_not_speak_of_forks(
     assert "origin_id" not in str(raised.value)
 
 
-def test_a_run_that_is_no_fork_is_its_own_origin(home: Any, world: World) -> None:
+def test_a_run_that_is_not_a_fork_is_its_own_origin(home: Any, world: World) -> None:
     @agent
     def main(run: Run) -> list[str]:
         world.look("x")
@@ -480,7 +480,7 @@ def test_an_async_agents_fork_replays_its_calls_too(home: Any) -> None:
     assert calls == ["f"]
 
 
-def test_an_async_agent_asks_again_in_a_fork_beside_a_task_whose_call_it_inherited(
+def test_an_async_agent_asks_again_in_a_fork_next_to_a_task_whose_call_it_inherited(
     home: Any,
 ) -> None:
     calls: list[str] = []
@@ -577,7 +577,7 @@ def test_a_fork_of_a_model_agent_whose_instructions_name_the_run_asks_only_what_
     assert [c.name for c in hf.get("copy").calls] == ["model", "send", "model"]
 
 
-def test_a_fork_of_a_loop_that_passes_its_run_id_goes_on_with_its_own(
+def test_a_fork_of_a_loop_that_passes_its_run_id_continues_with_its_own(
     home: Any, world: World
 ) -> None:
     @loop(max_iterations=9)

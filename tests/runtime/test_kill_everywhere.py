@@ -1,4 +1,4 @@
-"""A run that is killed anywhere goes on where it stopped, and the promise holds."""
+"""A run that is killed anywhere continues where it stopped, and the promise holds."""
 
 from __future__ import annotations
 

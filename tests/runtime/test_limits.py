@@ -89,7 +89,7 @@ def test_the_deadline_is_absolute_and_a_restart_does_not_move_it(home: Any, cloc
     assert ran == ["a"]
 
 
-def test_the_deadline_ends_a_waiting_run_though_no_process_lived_at_that_time(
+def test_the_deadline_ends_a_waiting_run_even_if_no_process_was_running(
     home: Any, clock: Any
 ) -> None:
     @agent(deadline=3600)
@@ -277,7 +277,7 @@ def test_a_budget_holds_over_restarts(home: Any) -> None:
     assert len(asked) == 2
 
 
-def test_max_wall_time_counts_from_the_beginning_also_while_nobody_works(
+def test_max_wall_time_counts_from_the_start_even_while_the_run_is_suspended(
     home: Any, clock: Any
 ) -> None:
     @step
@@ -548,7 +548,7 @@ def test_an_async_tool_that_was_cancelled_with_its_run_is_in_doubt(home: Any) ->
 # ── pausing ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pause_stops_at_the_next_call_and_resume_goes_on(home: Any) -> None:
+def test_pause_stops_at_the_next_call_and_resume_continues(home: Any) -> None:
     other = home.open()
     ran: list[str] = []
 
@@ -575,7 +575,7 @@ def test_pause_stops_at_the_next_call_and_resume_goes_on(home: Any) -> None:
     assert ran == ["a", "b"]
 
 
-def test_a_waiting_run_that_is_paused_does_not_go_on_when_its_signal_comes(home: Any) -> None:
+def test_a_waiting_run_that_is_paused_does_not_continue_when_its_signal_arrives(home: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         return run.wait_for("go")
@@ -609,7 +609,7 @@ def test_the_deadline_does_not_stop_for_a_pause(home: Any, clock: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["step", "tool"])
-def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None:
+def test_a_run_that_kills_its_workers_is_quarantined(home: Any, kind: str) -> None:
     """Recovery attempts are counted when the run is claimed, so a poison run cannot hold up others."""
     lives = home.path.with_name("lives")
     well = [False]
@@ -654,7 +654,7 @@ def test_a_run_that_kills_its_workers_is_set_aside(home: Any, kind: str) -> None
     assert hf.resume("r", by="ann", why="fixed") == "lived"
 
 
-def test_stopping_a_run_again_and_again_is_no_poison(home: Any) -> None:
+def test_stopping_a_run_repeatedly_does_not_quarantine_it(home: Any) -> None:
     pressed = [0]
 
     @step

@@ -211,7 +211,7 @@ class OddError(Exception):
     ],
     ids=repr,
 )
-def test_a_tool_says_itself_that_it_does_not_know(
+def test_a_tool_can_report_itself_that_its_outcome_is_unknown(
     hf: Holdfast, error: Exception, declared: dict[str, Any]
 ) -> None:
     made: list[str] = []
@@ -388,7 +388,7 @@ def test_a_tool_that_only_reads_fails_as_before(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["OddError", [OddError], (OddError, "x"), 5, BaseException])
-def test_an_unsure_on_that_is_no_exception_is_refused_when_declared(wrong: Any) -> None:
+def test_an_unsure_on_that_is_not_an_exception_is_refused_when_declared(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="unsure_on"):
         raising_agent([], [], unsure_on=wrong)
 

@@ -41,7 +41,7 @@ def connecting_agent(made: list[str], returns: Any = Any) -> Any:
     return main
 
 
-def test_a_person_says_what_a_lost_result_was_and_the_run_continues(home: Any) -> None:
+def test_a_person_enters_the_lost_result_and_the_run_continues(home: Any) -> None:
     made: list[str] = []
     main = connecting_agent(made)
     hf = home.open(main)
@@ -81,7 +81,7 @@ def test_what_was_done_is_neither_repeated_nor_called_failed(home: Any, how: Any
     with pytest.raises(RunFailed):
         hf.run(main, id="r")
 
-    with pytest.raises(NotNow, match="was done, and only its result was not kept"):
+    with pytest.raises(NotNow, match="was executed, but its result was not stored"):
         hf.resolve("r", 1, **how)
 
 
@@ -99,7 +99,7 @@ def test_a_result_that_the_tool_could_never_give_can_be_corrected(home: Any) -> 
     assert 7 == hf.resume("r")
 
 
-def test_code_that_went_on_without_the_result_may_take_another_way_with_it(home: Any) -> None:
+def test_code_that_continued_without_the_result_may_take_another_path_with_it(home: Any) -> None:
     made: list[str] = []
 
     @step

@@ -54,7 +54,7 @@ def test_approve_waits_for_a_person(home: Any) -> None:
     assert (decision.by, decision.why, decision.approved) == ("ann", "because", True)
 
 
-def test_an_agent_that_does_not_look_at_the_answer_stops_at_a_no(home: Any) -> None:
+def test_an_agent_that_ignores_the_answer_stops_at_a_rejection(home: Any) -> None:
     hf = home.open()
     waits(hf, asking)
 
@@ -66,7 +66,7 @@ def test_an_agent_that_does_not_look_at_the_answer_stops_at_a_no(home: Any) -> N
         home.open(asking).resume("r")
 
 
-def test_an_agent_may_go_another_way_after_a_no(home: Any) -> None:
+def test_an_agent_may_take_another_path_after_a_rejection(home: Any) -> None:
     @agent
     def main(run: Run) -> str:
         try:
@@ -124,7 +124,7 @@ def test_an_async_agent_asks_people_too(home: Any) -> None:
     assert hf.run(main, id="r") == [True, "this"]
 
 
-def test_an_approval_that_nobody_gives_in_time_is_rejected(home: Any, clock: Any) -> None:
+def test_an_expired_approval_is_rejected(home: Any, clock: Any) -> None:
     @agent
     def main(run: Run) -> str:
         try:
@@ -143,7 +143,7 @@ def test_an_approval_that_nobody_gives_in_time_is_rejected(home: Any, clock: Any
     assert hf.handle("r").result() == "no decision in time"
 
 
-def test_a_question_that_nobody_answers_in_time_is_none(home: Any, clock: Any) -> None:
+def test_an_expired_question_returns_none(home: Any, clock: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         return run.ask("Which?", timeout=60)
@@ -158,7 +158,7 @@ def test_a_question_that_nobody_answers_in_time_is_none(home: Any, clock: Any) -
     assert hf.handle("r").result() is None
 
 
-def test_the_first_decision_counts_and_later_ones_are_told_which(home: Any) -> None:
+def test_the_first_decision_counts_and_later_ones_get_it_in_their_error(home: Any) -> None:
     hf = home.open()
     waits(hf, asking)
     hf.reject("r", by="ann", why="too late")
@@ -185,7 +185,7 @@ def test_deciding_where_nothing_is_asked_is_refused(home: Any) -> None:
             act("nobody")
 
 
-def test_when_several_ask_at_once_one_must_say_which(home: Any) -> None:
+def test_with_several_open_requests_a_decision_must_name_one(home: Any) -> None:
     @agent
     def main(run: Run) -> list[bool]:
         return run.map(lambda name: run.wait_any(Approval(f"{name}?"))[1], ["a", "b"])
@@ -203,7 +203,7 @@ def test_when_several_ask_at_once_one_must_say_which(home: Any) -> None:
     assert hf.run(main, id="r") == [False, True]
 
 
-def test_racing_deciders_have_one_winner_and_the_others_are_told(home: Any) -> None:
+def test_of_racing_decisions_one_wins_and_the_others_get_an_error(home: Any) -> None:
     hf = home.open()
     for round_ in range(5):
         run_id = f"r{round_}"
@@ -338,7 +338,7 @@ def test_a_rejected_call_is_a_failure_that_surely_had_no_effect(home: Any) -> No
     assert issubclass(Rejected, CallFailed)
 
 
-def test_a_run_that_failed_by_a_rejection_asks_anew_when_it_is_resumed(home: Any) -> None:
+def test_resuming_a_run_that_failed_on_a_rejection_asks_again(home: Any) -> None:
     ran: list[Any] = []
     main = gated(ran)
     hf = home.open(main)
@@ -368,7 +368,7 @@ def test_a_run_that_failed_by_a_rejection_asks_anew_when_it_is_resumed(home: Any
 def test_an_approval_is_bound_to_the_exact_arguments_and_to_the_tools_version(
     home: Any, approved: dict[str, str], changed: dict[str, str], says: str
 ) -> None:
-    """Code that changed since must not send something else than what was approved."""
+    """Code that changed since must not send anything other than what was approved."""
     ran: list[Any] = []
     hf = home.open()
     waits(hf, gated(ran, **approved))
@@ -379,7 +379,7 @@ def test_an_approval_is_bound_to_the_exact_arguments_and_to_the_tools_version(
     assert ran == ["saved"]
 
 
-def test_a_decision_upon_what_is_no_longer_shown_is_refused(home: Any) -> None:
+def test_a_decision_on_an_outdated_request_is_refused(home: Any) -> None:
     hf = home.open()
     waits(hf, gated([]))
 
@@ -546,7 +546,7 @@ def test_arguments_bigger_than_an_event_are_shown_and_bound_too(home: Any) -> No
         lambda hf: hf.cancel("r", by=5),
     ],
 )
-def test_a_word_that_is_no_text_is_refused_and_leaves_the_log_as_it_was(
+def test_a_reason_that_is_not_valid_text_is_refused_and_leaves_the_log_unchanged(
     hf: Holdfast, act: Any
 ) -> None:
     @agent

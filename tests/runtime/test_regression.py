@@ -42,7 +42,7 @@ def paying(run: Run, path: str) -> Any:
     return pay(3, path, -1)
 
 
-def test_a_run_whose_log_became_shorter_stops_and_is_not_taken_up_again(tmp_path: Path) -> None:
+def test_a_run_whose_log_became_shorter_stops_and_is_not_claimed_again(tmp_path: Path) -> None:
     PAID.clear()
     path = str(tmp_path / "h.db")
     with Holdfast(path, agents=[paying]) as hf:

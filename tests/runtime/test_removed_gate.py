@@ -122,7 +122,7 @@ def test_a_request_that_has_expired_is_rejected_although_the_code_no_longer_asks
 def test_resuming_a_run_that_failed_on_a_rejection_does_not_call_what_was_rejected(
     outbox: Outbox,
 ) -> None:
-    """With the gate it asks again; without it nobody could say yes."""
+    """With the gate it asks again; without it no one could say yes."""
     outbox.asked()
     hf, gated = outbox.open(*GATE)
     hf.reject("r")
@@ -138,7 +138,7 @@ def test_resuming_a_run_that_failed_on_a_rejection_does_not_call_what_was_reject
 def test_resuming_a_run_whose_approved_step_failed_tries_it_again_without_the_gate(
     home: Any,
 ) -> None:
-    """Nobody rejected it, and the code does not ask."""
+    """No one rejected it, and the code does not ask."""
     tries: list[int] = []
 
     @tool(risk="read")

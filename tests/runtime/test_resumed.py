@@ -19,7 +19,7 @@ from holdfast import (
 
 
 class World:
-    """A bank that is down until it is mended, and what has really happened."""
+    """A bank that is down until it is fixed, and what has really happened."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []
@@ -51,7 +51,7 @@ def fails(hf: Any, main: Any) -> None:
 
 
 def telling(world: World) -> Any:
-    """What people write: tell somebody, and fail all the same."""
+    """What people write: tell someone, and fail anyway."""
 
     @agent
     def main(run: Run) -> list[Any]:
@@ -78,7 +78,7 @@ def failed_and_mended(home: Any, world: World) -> Any:
     return main
 
 
-def test_code_that_handled_the_failure_goes_on_when_the_call_succeeds(
+def test_code_that_handled_the_failure_continues_when_the_call_succeeds(
     home: Any, world: World
 ) -> None:
     main = failed_and_mended(home, world)
@@ -96,7 +96,7 @@ def test_code_that_handled_the_failure_goes_on_when_the_call_succeeds(
     assert home.open(main).replay("r").diverged is None
 
 
-def test_a_call_that_fails_again_in_the_same_way_tells_nobody_twice(
+def test_a_call_that_fails_again_in_the_same_way_sends_no_second_notification(
     home: Any, world: World
 ) -> None:
     main = telling(world)
@@ -220,7 +220,7 @@ def test_other_code_still_diverges_on_the_new_path(home: Any, world: World) -> N
     assert "pay 5" not in world.happened
 
 
-def test_a_fork_of_a_resumed_run_goes_on_from_there(home: Any, world: World) -> None:
+def test_a_fork_of_a_resumed_run_continues_from_there(home: Any, world: World) -> None:
     main = failed_and_mended(home, world)
     home.open(main).resume("r")
 

@@ -83,7 +83,7 @@ def test_each_attempt_is_an_event_with_its_error_and_waits_double(
     assert call.attempts[3].error is None
 
 
-def test_there_is_no_wait_after_the_last_attempt(home: Any, clock: Any) -> None:
+def test_the_last_attempt_is_not_followed_by_a_wait(home: Any, clock: Any) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, Retry(attempts=2, initial=3, jitter=0))
     hf = home.open()
@@ -95,7 +95,7 @@ def test_there_is_no_wait_after_the_last_attempt(home: Any, clock: Any) -> None:
     assert [x.retry_at is None for x in failures(hf)] == [False, True]
 
 
-def test_the_failure_says_how_often_it_was_tried(home: Any, clock: Any) -> None:
+def test_the_failure_contains_the_number_of_attempts(home: Any, clock: Any) -> None:
     @step(retry=Retry(attempts=3, initial=0))
     def bad() -> None:
         raise ValueError("no")
@@ -129,7 +129,7 @@ def test_without_a_retry_a_call_is_tried_once(home: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tool", "step"])
-def test_a_long_wait_suspends_and_a_worker_goes_on_when_its_time_has_come(
+def test_a_long_wait_suspends_the_run_and_a_worker_resumes_it_when_due(
     home: Any, clock: Any, kind: str
 ) -> None:
     times: list[int] = []
@@ -152,7 +152,7 @@ def test_a_restart_neither_forgets_attempts_nor_shortens_the_wait(home: Any, clo
     main = flaky_agent(times, clock, patient)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
-    for _ in range(3):  # whoever asks meanwhile is told to wait
+    for _ in range(3):  # who asks meanwhile is told to wait
         clock.advance(100)
         with pytest.raises(RunWaiting):
             home.open().run(main, id="r")
@@ -189,7 +189,7 @@ def test_a_crash_during_the_wait_does_not_make_the_next_attempt_early(
 def test_a_crashed_attempt_counts(home: Any, clock: Any) -> None:
     times: list[int] = []
     main = flaky_agent(times, clock, Retry(attempts=2, initial=0, jitter=0))
-    home.crash(main, "r", "before call")  # attempt 1: begun, nobody knows
+    home.crash(main, "r", "before call")  # attempt 1: begun, no one knows
 
     with pytest.raises(RunFailed):
         home.open().run(main, id="r")

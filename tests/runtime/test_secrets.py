@@ -233,7 +233,7 @@ def test_a_secret_in_a_step_and_in_an_approval_is_not_shown(home: Any) -> None:
     assert_nowhere(home, everything_visible(hf, "r"), str(waiting.value))
 
 
-def test_another_secret_is_no_divergence(home: Any) -> None:
+def test_a_changed_secret_is_not_a_divergence(home: Any) -> None:
     """Keys rotate; the action stays the same."""
 
     def made(token: str) -> Any:
@@ -257,7 +257,7 @@ def test_another_secret_is_no_divergence(home: Any) -> None:
     assert hf.run(made("another"), id="r") == "done"
 
 
-def test_a_secret_of_a_call_in_doubt_does_not_reach_what_people_are_told(home: Any) -> None:
+def test_a_secret_of_a_call_in_doubt_is_not_shown_to_people(home: Any) -> None:
     @tool(redact=("token",))
     def pay(token: str) -> None: ...
 

@@ -229,7 +229,7 @@ def test_of_several_things_that_came_the_first_in_the_log_wins(home: Any) -> Non
     hf.signal("r", "paid", 10)
     hf.approve("r")
 
-    # The signal that lost is kept for the next wait; the approval is of no use to anybody.
+    # The signal that lost is kept for the next wait; the approval is of no use to anyone.
     assert home.open().run(choosing, id="r") == [["Why so late?", "snow"], 10]
 
 
@@ -305,7 +305,7 @@ def test_a_signal_wins_over_a_time_that_is_up_if_it_came_first(home: Any, clock:
     hf = home.open()
     waits(hf, main)
     hf.signal("r", "go", "in time")
-    clock.advance(3600)  # nobody was there to see it
+    clock.advance(3600)  # no one was there to see it
 
     assert home.open().run(main, id="r") == "in time"
 
@@ -313,7 +313,7 @@ def test_a_signal_wins_over_a_time_that_is_up_if_it_came_first(home: Any, clock:
 # ── timers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_far_timer_leaves_memory_and_survives_a_restart(home: Any, clock: Any) -> None:
+def test_a_long_timer_suspends_the_run_and_survives_a_restart(home: Any, clock: Any) -> None:
     ran: list[str] = []
 
     @step
@@ -476,7 +476,7 @@ def test_an_async_agent_waits_the_same_way(home: Any, clock: Any) -> None:
     assert home.open().run(main, id="r") == [1, None, False]
 
 
-def test_a_signal_that_is_not_named_in_a_wait_stays_in_the_mail(home: Any) -> None:
+def test_a_signal_that_is_not_named_in_a_wait_stays_in_the_inbox(home: Any) -> None:
     hf = home.open()
     waits(hf, one_signal)
     hf.signal("r", "other", 1)

@@ -32,7 +32,7 @@ from holdfast.core import events as e
 from support.runs import of_kind, waits
 
 BIG = "x" * 100_000
-"""More than an event holds: it is kept beside the log."""
+"""More than an event holds: it is kept next to the log."""
 
 
 @step
@@ -301,7 +301,7 @@ def test_a_pydantic_constraint_is_enforced(home: Any) -> None:
     home.open().run(main, id="r")
 
 
-def test_what_is_no_model_is_refused(home: Any) -> None:
+def test_a_value_that_is_not_a_model_is_refused(home: Any) -> None:
     with pytest.raises(InvalidInput, match="dataclass, a msgspec Struct or a pydantic model"):
 
         @agent(state=dict)
@@ -366,7 +366,7 @@ def test_stages_are_declared_and_an_undeclared_one_lists_them(home: Any) -> None
     )  # fmt: skip
 
 
-def test_a_plan_says_how_far_the_run_is(home: Any) -> None:
+def test_a_plan_shows_the_progress_of_the_run(home: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         run.plan(["collect", "write", "send"])
@@ -772,7 +772,7 @@ def test_rerun_keeps_the_state_so_that_guards_hold_under_changed_code(home: Any)
     assert hf.verify("r").ok
 
 
-def test_rerun_of_a_completed_or_cancelled_run_begins_anew(home: Any) -> None:
+def test_rerun_of_a_completed_or_cancelled_run_starts_over(home: Any) -> None:
     ran: list[int] = []
 
     @agent
@@ -890,7 +890,7 @@ def test_an_async_agent_keeps_the_same_kinds_of_memory(home: Any) -> None:
         (lambda run: run.ask("a", options=[5]), r"run.ask: options\[0\] must be text"),
     ],
 )
-def test_what_is_no_text_is_refused_before_it_makes_the_log_unreadable(
+def test_invalid_unicode_is_refused_before_it_makes_the_log_unreadable(
     hf: Holdfast, do: Any, says: str
 ) -> None:
     @agent
@@ -917,7 +917,7 @@ def test_a_member_of_an_enum_is_kept_as_its_text(hf: Holdfast) -> None:
     assert ["colour", "colour"] == hf.run(main, id="r")
 
 
-def test_a_patch_of_notes_leaves_a_note_that_is_kept_beside_the_log_as_it_is(home: Any) -> None:
+def test_a_patch_of_notes_leaves_a_note_that_is_stored_outside_the_log_unchanged(home: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         run.note("big", BIG)

@@ -164,7 +164,7 @@ def returning(kind: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "value", "stored"), [x for found in EXAMPLES.values() for x in found], ids=lambda _: ""
 )
-def test_a_value_is_stored_as_the_table_says_and_comes_back_equal(
+def test_a_value_is_stored_as_the_table_shows_and_is_read_back_equal(
     kind: Any, value: Any, stored: str, home: Any
 ) -> None:
     same = returning(kind)
@@ -231,7 +231,7 @@ def test_anything_else_is_refused_before_anything_happens(value: Any, home: Any)
     assert [] == called
 
 
-def test_a_model_is_told_that_a_path_is_text() -> None:
+def test_a_path_is_a_string_in_the_schema_for_the_model() -> None:
     use = tool_use(returning(pathlib.Path))
     assert {"type": "string", "format": "path"} == use.schema.parameters["properties"]["value"]
     assert {"value": pathlib.Path("a/b")} == use.read('{"value": "a/b"}')

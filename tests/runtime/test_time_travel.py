@@ -83,7 +83,7 @@ def test_at_gives_the_state_before_and_after_a_step(ran: Holdfast) -> None:
         ran.at("r", 1, "during")  # type: ignore[arg-type]
 
 
-def test_diff_says_what_changed_between_two_steps(ran: Holdfast) -> None:
+def test_diff_shows_what_changed_between_two_steps(ran: Holdfast) -> None:
     changes = {change.path: (change.before, change.after) for change in ran.diff("r", 1, 2)}
 
     assert changes["state.first"] == (None, "m1")
@@ -247,7 +247,7 @@ def test_a_signal_that_a_wait_had_taken_is_not_delivered_again_in_a_fork(home: A
     assert hf.resume(copy.id) == ["first", 1, "second", 2]
 
 
-def test_a_fork_goes_on_from_a_step_with_keys_of_its_own(ran: Holdfast, desk: Desk) -> None:
+def test_a_fork_continues_from_a_step_with_its_own_keys(ran: Holdfast, desk: Desk) -> None:
     handle = ran.fork("r", 2, id="f")
     assert handle.status == "pending"
 
@@ -262,7 +262,7 @@ def test_a_fork_goes_on_from_a_step_with_keys_of_its_own(ran: Holdfast, desk: De
     assert ran.run(desk.agent, id="r", name="sam") == ["m1", "m2", "sam"]
 
 
-def test_a_fork_says_which_effects_it_inherits(ran: Holdfast) -> None:
+def test_a_fork_lists_the_effects_it_inherits(ran: Holdfast) -> None:
     ran.fork("r", 2, id="f")
 
     state = ran.get("f")
@@ -272,7 +272,7 @@ def test_a_fork_says_which_effects_it_inherits(ran: Holdfast) -> None:
     assert ran.get("r").inherited_effects == ()
 
 
-def test_a_forks_state_is_there_when_the_code_goes_on_from_that_step(
+def test_a_forks_state_is_available_when_the_code_continues_from_that_step(
     ran: Holdfast, desk: Desk
 ) -> None:
     ran.fork("r", 1, id="f", state={"to": "kim"}, by="ann")
@@ -295,7 +295,7 @@ def test_a_fork_of_a_finished_run_is_not_finished(ran: Holdfast) -> None:
     assert ran.get("f").result is None
 
 
-def test_a_fork_asks_for_approvals_anew(home: Any) -> None:
+def test_a_fork_asks_for_approvals_again(home: Any) -> None:
     sent: list[str] = []
 
     @step
@@ -419,7 +419,7 @@ DAMAGES = {
 }
 
 
-def test_verify_of_a_sound_log_says_so(ran: Holdfast) -> None:
+def test_verify_of_a_sound_log_reports_that_it_is_intact(ran: Holdfast) -> None:
     verdict = ran.verify("r")
 
     assert (verdict.ok, verdict.events, verdict.problem) == (True, len(ran.events("r")), "")

@@ -260,7 +260,7 @@ def test_waiting_does_not_read_the_log_again_and_again(hf: Holdfast) -> None:
     assert results == [[1]]
 
 
-def test_one_worker_with_one_slot_gets_on_with_parent_and_child(hf: Holdfast) -> None:
+def test_one_worker_with_one_slot_executes_parent_and_child(hf: Holdfast) -> None:
     hf.engine.claims.register(child.__holdfast__)  # type: ignore[attr-defined]
     hf.start(grandparent, id="p")
     hf.engine.claims.register(parent.__holdfast__)  # type: ignore[attr-defined]
@@ -277,7 +277,7 @@ def test_one_worker_with_one_slot_gets_on_with_parent_and_child(hf: Holdfast) ->
 # ── max_running ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_agent_that_calls_itself_gets_on_in_one_seat(hf: Holdfast) -> None:
+def test_an_agent_that_calls_itself_makes_progress_with_one_slot(hf: Holdfast) -> None:
     @agent(max_running=1)
     def countdown(run: Run, n: int) -> int:
         return n if n == 0 else countdown(n - 1) + 1
@@ -337,7 +337,7 @@ def test_children_of_the_same_agent_in_parallel_do_not_exceed_it_nor_stop(hf: Ho
     assert most[0] == 1
 
 
-def test_a_child_for_which_there_is_no_room_is_left_to_workers(hf: Holdfast, url: str) -> None:
+def test_a_child_without_a_free_slot_is_left_to_workers(hf: Holdfast, url: str) -> None:
     begun, end = threading.Event(), threading.Event()
 
     @step

@@ -1,4 +1,4 @@
-"""Compensation: what a run did is taken back, newest first, each undo a durable call."""
+"""Compensation: what a run did is undone, newest first, each undo a durable call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BOTH_UNDONE = [
 ]
 
 
-def test_on_failure_undo_takes_back_newest_first_with_arguments_and_result(home: Any) -> None:
+def test_on_failure_undo_runs_newest_first_with_arguments_and_result(home: Any) -> None:
     trip = Trip()
     hf = home.open()
 
@@ -103,7 +103,7 @@ def test_a_cancelled_run_is_undone_too(home: Any) -> None:
 
 
 @pytest.mark.parametrize("after", ["completed", "failed", "waiting"])
-def test_hf_undo_takes_back_what_a_run_did(home: Any, after: str) -> None:
+def test_hf_undo_undoes_the_calls_of_a_run(home: Any, after: str) -> None:
     trip = Trip(on_failure="", then={"completed": "", "failed": "fail", "waiting": "wait"}[after])
     hf = home.open(trip.agent)
     try:
@@ -123,7 +123,7 @@ def test_hf_undo_takes_back_what_a_run_did(home: Any, after: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["before unbook", "after unbook"])
-def test_a_crash_in_the_middle_goes_on_and_a_doubtful_undo_waits_for_a_person(
+def test_an_undo_continues_after_a_crash_and_one_in_doubt_waits_for_a_person(
     home: Any, point: str
 ) -> None:
     trip = Trip()
@@ -367,7 +367,7 @@ def test_a_caught_failure_undoes_nothing(home: Any) -> None:
     assert done == []
 
 
-def test_undo_in_code_that_changed_so_that_it_no_longer_says_how_stops_with_a_reason(
+def test_undo_stops_with_a_reason_if_the_changed_code_no_longer_declares_it(
     home: Any,
 ) -> None:
     trip = Trip(on_failure="", then="wait")
@@ -387,7 +387,7 @@ def test_undo_in_code_that_changed_so_that_it_no_longer_says_how_stops_with_a_re
     assert trip.done == BOTH_UNDONE
 
 
-def test_a_run_that_executes_cannot_be_undone_under_its_feet(home: Any) -> None:
+def test_a_run_that_is_being_executed_cannot_be_undone(home: Any) -> None:
     other = home.open()
     said: list[str] = []
 
@@ -409,7 +409,7 @@ def test_a_run_that_executes_cannot_be_undone_under_its_feet(home: Any) -> None:
 def test_resume_after_an_undone_failure_does_not_pretend_that_the_bookings_are_there(
     home: Any,
 ) -> None:
-    """What was undone is gone: going on from the failed step would build upon nothing."""
+    """What was undone is gone: going on from the failed step would build on nothing."""
     trip = Trip()
     hf = home.open(trip.agent)
     with pytest.raises(RunFailed):

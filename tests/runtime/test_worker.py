@@ -1,4 +1,4 @@
-"""A worker takes runs up that are due, and goes on when the store has failed for a moment."""
+"""A worker claims runs that are due, and continues when the store has failed for a moment."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_store_that_fails_for_a_moment_does_not_end_a_worker(
         assert handle.result(timeout=120) == 8
 
 
-def test_a_worker_has_told_of_every_run_when_it_ends(tmp_path: Path) -> None:
+def test_a_worker_has_reported_every_run_when_it_ends(tmp_path: Path) -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def slowly(_: Report) -> None:
@@ -78,7 +78,7 @@ def test_a_worker_has_told_of_every_run_when_it_ends(tmp_path: Path) -> None:
     assert (True, False) == (waits, worker.is_alive())
 
 
-def test_a_run_that_kills_its_workers_is_set_aside_and_others_go_on(tmp_path: Path) -> None:
+def test_a_run_that_kills_its_workers_is_quarantined_and_others_continue(tmp_path: Path) -> None:
     with Holdfast(tmp_path / "h.db", agents=[doubling]) as hf:
         poison = hf.start(doubling, id="poison", n=1)
         for _ in range(hf.engine.options.quarantine_after):  # as if each worker had died at once
@@ -130,7 +130,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
 def aging(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Holdfast]:
-    """A store whose time is the test's, for agents that go on within an hour or not by themselves."""
+    """A store whose time is the test's, for agents that continue within an hour or not by themselves."""
     store: Store
     if request.param == "sqlite":
         store = SQLiteStore(tmp_path / "h.db", clock=clock.now)
@@ -142,7 +142,7 @@ def aging(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
         yield hf
 
 
-def test_a_worker_sets_a_run_aside_that_is_too_old_and_says_how_to_go_on(
+def test_a_worker_quarantines_a_run_that_is_too_old_with_advice_how_to_continue(
     aging: Holdfast, clock: ManualClock
 ) -> None:
     reports: list[Report] = []
@@ -182,7 +182,7 @@ def test_a_run_is_not_too_old_for_a_worker_because_of_what_it_waited_for(
     assert ("slept", "went", 8) == (slept.result(), parent.result(), queued.result())
 
 
-def test_a_run_that_is_being_executed_is_busy_however_long_ago_it_was_taken_up(
+def test_a_run_that_is_being_executed_is_busy_however_long_ago_it_was_claimed(
     aging: Holdfast, clock: ManualClock
 ) -> None:
     aging.start(counting, id="r")

@@ -71,7 +71,7 @@ def test_a_store_keeps_its_promises(
 def test_a_deleted_run_leaves_no_row_in_any_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Also where nobody could reach it any more: what was deleted must not lie on the disk."""
+    """Also where no one could reach it any more: what was deleted must not lie on the disk."""
     with bench_of(kind, request) as bench:
         for run_id in ("gone", "kept"):
             bench.create(run_id, worker="w")
@@ -108,10 +108,10 @@ def sqlite_path(request: pytest.FixtureRequest) -> Path:
     return folder / "holdfast.db"
 
 
-def test_a_name_that_is_no_text_any_more_is_found_as_damage(
+def test_a_name_that_is_no_longer_valid_text_is_reported_as_damage(
     request: pytest.FixtureRequest,
 ) -> None:
-    """In SQLite a flipped bit can make text invalid: that run is named, others go on."""
+    """In SQLite a flipped bit can make text invalid: that run is named, others continue."""
     with bench_of("sqlite", request) as bench:
         bench.create("hit")
         bench.create("well")
@@ -124,7 +124,7 @@ def test_a_name_that_is_no_text_any_more_is_found_as_damage(
         assert 1 == bench.length("well")
 
 
-def test_every_check_says_in_a_sentence_what_holds() -> None:
+def test_every_check_has_a_sentence_that_states_what_must_be_true() -> None:
     """Names and docstrings are what a store's author reads when a check fails."""
     checks = store_checks()
 
@@ -142,7 +142,7 @@ def test_the_whole_suite_passes_in_one_call(tmp_path: Path) -> None:
     check_store(lambda clock: SQLiteStore(next(paths), clock=clock))
 
 
-def test_a_store_that_breaks_a_promise_is_told_which() -> None:
+def test_a_store_that_breaks_a_guarantee_gets_a_report_of_which() -> None:
     """A store without the fence fails the checks that are about it, by their names."""
 
     class Unfenced(SQLiteStore):

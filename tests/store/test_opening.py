@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast import Holdfast
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.cli import cli
+from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable
 from holdfast.store.opening import open_store, sqlite_file
+from holdfast.store.postgres import PostgresStore
 from holdfast.words.advice import command
 from support.shell import real
 
@@ -64,6 +67,7 @@ def test_no_password_of_a_connection_string_is_repeated_or_becomes_a_file(
 ) -> None:
     """FAULTS 106."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "1")  # how long the first connection is retried
     with pytest.raises(HoldfastError) as caught:
         Holdfast(given)
     done = real(tmp_path, "list", "--db", given)
@@ -73,6 +77,33 @@ def test_no_password_of_a_connection_string_is_repeated_or_becomes_a_file(
     assert 0 != done.returncode
     assert SECRET not in done.stderr + done.stdout + command(given, "show", "r")
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def _never_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that retries hangs."""
+    monkeypatch.setitem(PostgresStore.__init__.__kwdefaults__, "patience", 3600.0)
+
+
+@pytest.mark.usefixtures("_never_give_up")
+@pytest.mark.parametrize("command", [("list",), ("show", "r"), ("approve", "r", "--yes")])
+def test_a_command_does_not_wait_for_a_server_that_does_not_answer(
+    command: tuple[str, ...],
+) -> None:
+    done = CliRunner().invoke(cli, [*command, "--db", "postgresql://u:p@127.0.0.1:1/x"])
+
+    assert (1, True) == (done.exit_code, "refused" in done.output), done.output
+
+
+@pytest.mark.usefixtures("_never_give_up")
+def test_the_first_connection_is_retried_for_as_long_as_connect_timeout_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(StoreUnavailable, match="refused"):
+        open_store("postgresql://u:p@127.0.0.1:1/x?connect_timeout=1")
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "1")
+    with pytest.raises(StoreUnavailable, match="refused"):
+        open_store("postgresql://u:p@127.0.0.1:1/x")
 
 
 @pytest.mark.parametrize("given", ["a=b.db", "key=value/host=1.db", "my notes.db"])

@@ -61,7 +61,7 @@ def test_a_third_scheme_works_in_the_cli(package: Path, tmp_path: Path) -> None:
     assert (tmp_path / "shelf.db").exists()
 
 
-def test_a_scheme_that_nobody_provides_or_that_cannot_be_loaded_is_refused(
+def test_a_scheme_without_a_provider_or_with_a_broken_one_is_refused(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(package))

@@ -202,7 +202,7 @@ def test_what_was_acknowledged_is_there_once_after_kill_9(
 def test_claims_and_leases_survive_fast_restarts(
     killable_postgres: PostgresServer, opened: Open
 ) -> None:
-    """FAULTS 38, 53: nobody loses a lease, and no epoch is given twice."""
+    """FAULTS 38, 53: no one loses a lease, and no epoch is given twice."""
     store = opened(
         killable_postgres.dsn(killable_postgres.create_database()), patience=ANSWER_SECONDS
     )
@@ -250,15 +250,15 @@ def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
 
 
 class _Echo(socketserver.BaseRequestHandler):
-    """Somebody who is no PostgreSQL."""
+    """Someone who is no PostgreSQL."""
 
     def handle(self) -> None:
         while said := self.request.recv(1000):
             self.request.sendall(said)
 
 
-def test_somebody_else_on_the_servers_port_is_waited_out_like_a_server_that_is_away() -> None:
-    """While a server restarts its port is free for others; nobody knows yet that it will not come back."""
+def test_another_program_on_the_servers_port_is_treated_like_an_unavailable_server() -> None:
+    """While a server restarts its port is free for others; no one knows yet that it will not come back."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as stranger:
         serving = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
@@ -272,7 +272,7 @@ def test_somebody_else_on_the_servers_port_is_waited_out_like_a_server_that_is_a
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_whoever_opens_a_store_while_its_server_restarts_gets_it_or_is_told_to_wait(
+def test_opening_a_store_while_its_server_restarts_succeeds_or_raises_store_unavailable(
     killable_postgres: PostgresServer, immediate: bool
 ) -> None:
     """Nothing else: a worker that is told anything else ends."""
@@ -363,7 +363,7 @@ def test_an_append_that_is_overtaken_before_it_is_asked_for_is_still_found(
     postgres_dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody appends and takes the run over while the answer is lost: neither Conflict nor LeaseLost."""
+    """Someone appends and takes the run over while the answer is lost: neither Conflict nor LeaseLost."""
     one = Log(far, lease_us=0)
     one.append("before")
     near = opened(postgres_dsn)
@@ -442,7 +442,7 @@ def test_a_deletion_that_was_not_answered_has_happened(proxy: Proxy, far: Postgr
 def test_a_tool_transaction_whose_commit_was_not_answered_is_looked_up(
     proxy: Proxy, far: PostgresStore, postgres_dsn: str
 ) -> None:
-    """FAULTS 9: effect and receipt are both there, once, and the tool is told so."""
+    """FAULTS 9: effect and receipt are both there, once, and the tool gets that as its answer."""
     admin(postgres_dsn, "CREATE TABLE effects (n int)")
     one = Log(far)
     _, work = one.next("receipt")
@@ -605,7 +605,7 @@ def test_of_appends_that_race_for_one_place_one_is_written(
 def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
     store: PostgresStore, postgres_dsn: str
 ) -> None:
-    """FAULTS 41: somebody outside locks our rows in another order; both get through."""
+    """FAULTS 41: someone outside locks our rows in another order; both get through."""
     logs = [Log(store, "a"), Log(store, "b")]
     lock = "SELECT 1 FROM holdfast.runs WHERE id = %s FOR UPDATE"
 
@@ -626,9 +626,7 @@ def test_a_batch_that_is_chosen_as_victim_of_a_deadlock_is_sent_again(
     assert [["x"], ["x"]] == [one.texts() for one in logs]
 
 
-def test_a_run_that_somebody_locks_holds_up_no_other(
-    store: PostgresStore, postgres_dsn: str
-) -> None:
+def test_a_locked_run_delays_no_other_run(store: PostgresStore, postgres_dsn: str) -> None:
     """FAULTS 42: a typed error for that run; the rest of its batch is written."""
     admin(postgres_dsn, "ALTER ROUTINE holdfast.append_events SET lock_timeout = '100ms'")
     logs = [Log(store, "a"), Log(store, "b"), Log(store, "c")]
@@ -680,7 +678,7 @@ def test_an_event_that_the_server_refuses_fails_alone(
         logs[1].append("full")
 
 
-def test_closing_leaves_no_connection_of_one_who_is_still_at_work(postgres_dsn: str) -> None:
+def test_closing_leaves_no_connection_of_a_call_in_progress(postgres_dsn: str) -> None:
     """As of a tool that outlived its worker's time of grace."""
     store = PostgresStore(postgres_dsn)
     with store._pool.link() as busy:
@@ -692,7 +690,7 @@ def test_closing_leaves_no_connection_of_one_who_is_still_at_work(postgres_dsn: 
 
 
 def test_leases_and_appends_need_no_place_in_the_pool(postgres_dsn: str, opened: Open) -> None:
-    """FAULTS 43: a tool holds the only connection of the pool; the lease is renewed all the same."""
+    """FAULTS 43: a tool holds the only connection of the pool; the lease is renewed anyway."""
     store = opened(postgres_dsn, pool_size=1, patience=0.1)
     one, other = Log(store), Log(store, "b")
     _, work = one.next("receipt")
@@ -720,7 +718,7 @@ def test_stores_that_open_one_empty_database_at_once_all_work(
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking is the point here
 def test_a_forked_child_has_connections_of_its_own(store: PostgresStore) -> None:
-    """FAULTS 33: the child writes, and the parent goes on as if nothing had happened."""
+    """FAULTS 33: the child writes, and the parent continues as if nothing had happened."""
     one, other = Log(store), Log(store, "b")
     one.append("parent")
     child = os.fork()
@@ -795,7 +793,7 @@ def pooled_dsn(postgres_dsn: str) -> Iterator[str]:
     url = urlsplit(postgres_dsn)
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="hf-pgbouncer-"))
-    folder.chmod(0o755)  # as root it becomes somebody else, who has to get here
+    folder.chmod(0o755)  # as root it becomes someone else, who has to get here
     (folder / "ini").write_text(
         f"""[databases]
 * = host={url.hostname} port={url.port} user={url.username} password={url.password}
@@ -868,7 +866,7 @@ def test_a_newer_schema_is_refused_and_left_alone(postgres_dsn: str, opened: Ope
         PostgresStore(postgres_dsn)
 
 
-def test_a_schema_of_somebody_else_is_refused(postgres_dsn: str) -> None:
+def test_a_schema_owned_by_another_role_is_refused(postgres_dsn: str) -> None:
     """Its tables are not ours to touch."""
     admin(postgres_dsn, "CREATE SCHEMA holdfast", "CREATE TABLE holdfast.runs (id int)")
 
@@ -877,7 +875,7 @@ def test_a_schema_of_somebody_else_is_refused(postgres_dsn: str) -> None:
 
 
 def test_two_schemas_of_one_database_do_not_meet(postgres_dsn: str, opened: Open) -> None:
-    """Also not when the other name has to be quoted."""
+    """Nor when the other name has to be quoted."""
     Log(opened(postgres_dsn)).append("one")
     Log(opened(postgres_dsn, schema="order")).append("two")
 
@@ -897,7 +895,7 @@ def restricted(postgres_dsn: str) -> Iterator[tuple[str, str]]:
     admin(postgres_dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-def test_a_role_without_rights_is_told_what_it_needs(
+def test_a_role_without_rights_gets_an_error_that_lists_what_it_needs(
     restricted: tuple[str, str], postgres_dsn: str, opened: Open
 ) -> None:
     """FAULTS 49: at the start, whether there is a schema already or not."""
@@ -955,7 +953,7 @@ def test_a_server_without_fsync_is_refused_unless_it_is_named(opened: Open) -> N
 
 
 @pytest.mark.parametrize("path", ["evil", "evil, pg_catalog"])
-def test_nobody_can_put_a_function_of_his_in_our_way(
+def test_a_function_of_another_role_on_the_search_path_is_never_called(
     path: str, postgres_dsn: str, opened: Open
 ) -> None:
     """FAULTS 49: another search_path, with tables and functions that bear our names; also in front of the

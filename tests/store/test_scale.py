@@ -1,6 +1,6 @@
 """At 100,000 runs every statement still goes by a run's id or by an index.
 
-One scenario uses every statement of a store, as they stand in the `.sql` files. SQLite tells how many
+One scenario uses every statement of a store, as they are in the `.sql` files. SQLite tells how many
 rows each stepped over; PostgreSQL shows its plans, and counts the scans that really happened.
 """
 
@@ -220,7 +220,7 @@ def sequential(plan: Any) -> Iterator[str]:
 
 
 def scans(dsn: str) -> dict[str, int]:
-    """How often each big table was read from end to end, once everybody else has left: a session hands its
+    """How often each big table was read from end to end, once all others has left: a session hands its
     figures in before it is gone."""
     import psycopg
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the disk, the file and its neighbours, and the typed answer (FAULTS 22–36).
+"""What can go wrong with the disk, the file and its surroundings, and the typed answer (FAULTS 22–36).
 
 Real faults where the machine allows them: errors injected into system calls by strace, a disk of a
 few megabytes that is full, a read-only mount, a file size limit, flipped bytes.
@@ -133,8 +133,10 @@ def test_a_failed_sync_breaks_the_store_until_it_is_opened_again(
 
 
 @needs_strace
-def test_a_worker_whose_disk_fails_ends_and_says_so_and_another_one_goes_on(tmp_path: Path) -> None:
-    """It must not write again (FAULTS 23), so whoever looks after it is told, and may start a new one."""
+def test_a_worker_whose_disk_fails_ends_with_an_error_and_another_one_continues(
+    tmp_path: Path,
+) -> None:
+    """It must not write again (FAULTS 23), so its supervisor is notified, and may start a new one."""
     faults = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=3+")
     path = tmp_path / "a.db"
     with Holdfast(path) as hf:  # and closed: so there is nothing to be synced when it is opened
@@ -268,10 +270,10 @@ def test_a_full_disk_refuses_intents_and_still_takes_their_receipts(
         assert sqlite_appends.RESERVE_BYTES == (disk / "a.db-reserve").stat().st_size
 
 
-def test_without_room_for_the_reserve_no_intent_is_written(
+def test_without_space_for_the_reserve_no_intent_is_written(
     small_disk: Callable[[int], Path],
 ) -> None:
-    """The disk is too small from the first append on; what has happened can be told all the same."""
+    """The disk is too small from the first append on; what has happened can be told anyway."""
     disk = small_disk(2 * MEGABYTE)
     with contextlib.closing(SQLiteStore(disk / "a.db")) as store:
         run = Log(store)
@@ -372,7 +374,7 @@ def as_nobody(do: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("folder_mode", [0o555, 0o777])
 def test_a_read_only_file_is_read_and_not_written(folder_mode: int) -> None:
-    """FAULTS 29, whether or not files may be made beside it."""
+    """FAULTS 29, whether or not files may be made next to it."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "a.db"
         with contextlib.closing(SQLiteStore(path)) as store:
@@ -427,7 +429,7 @@ def test_a_read_only_mount_never_hides_events_that_it_cannot_read(
         SQLiteStore(disk / "a.db")
 
 
-# -- neighbours --------------------------------------------------------------------------------
+# -- surroundings --------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -588,7 +590,7 @@ def text(path: Path) -> None:
 def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
     make: Callable[[Path], None], path: Path
 ) -> None:
-    """FAULTS 36: also its journal mode stays, and nothing is put beside it."""
+    """FAULTS 36: also its journal mode stays, and nothing is put next to it."""
     make(path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with pytest.raises(SchemaMismatch):
@@ -628,7 +630,7 @@ def test_durability_is_full_and_read_back(store: SQLiteStore) -> None:
 
 
 def test_weaker_durability_has_a_name_and_is_shown(path: Path) -> None:
-    """Nobody gets it without asking, and whoever asks sees it in the self-examination."""
+    """No one gets it without asking, and who asks sees it in the self-examination."""
     with contextlib.closing(SQLiteStore(path, synchronous="NORMAL")) as store:
         assert [("NORMAL", False)] == [
             (f.value, f.ok) for f in store.examine() if f.name == "durability"
@@ -644,7 +646,7 @@ def test_no_durability_at_all_cannot_be_had(level: str, path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_using_a_closed_store_raises_an_error(path: Path) -> None:
     """Reading and writing alike; closing twice is fine."""
     store = SQLiteStore(path)
     run = Log(store)
@@ -709,7 +711,7 @@ class Interrupter:
 
 
 def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) -> None:
-    """The interrupted append is there or not, whole; everybody else goes on."""
+    """The interrupted append is there or not, whole; all others continue."""
     run = Log(store)
     for at in range(1, 10_000):
         with Interrupter(at) as interrupter, contextlib.suppress(KeyboardInterrupt):
@@ -728,7 +730,7 @@ def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) ->
 
 
 def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, path: Path) -> None:
-    """The main thread waits behind a commit; Ctrl-C frees it, and the commit goes on."""
+    """The main thread waits behind a commit; Ctrl-C frees it, and the commit continues."""
     mine, other = Log(store), Log(store, "b")
     begun = threading.Event()
     store._connections.db.exec_trace = lambda cursor, statement, bindings: begun.set() or True

@@ -1,8 +1,8 @@
-"""A process may die anywhere, by SIGKILL, and the store goes on (FAULTS 1–3, 5, 9, 33, 35).
+"""A process may die anywhere, by SIGKILL, and the store continues (FAULTS 1–3, 5, 9, 33, 35).
 
 A forked child works and is killed at the k-th boundary, for every k: before each SQL statement (so
 before BEGIN and COMMIT, and after COMMIT, which is before the next), before and after each
-acknowledgement. Then a new process checks what was acknowledged and goes on appending.
+acknowledgement. Then a new process checks what was acknowledged and continues appending.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def memory() -> Iterator[Path]:
         yield folder
 
 
-def test_a_kill_at_any_boundary_loses_nothing_acked_and_a_new_process_goes_on(slim: Slim) -> None:
+def test_a_kill_at_any_boundary_loses_nothing_acked_and_a_new_process_continues(slim: Slim) -> None:
     """Invariants 1 and 2, for every boundary of a first open and one append of each kind."""
     unacked = slim.call("support.slim_sqlite:killed_at_every_boundary", steps=STEPS)["unacked"]
     print(f"{len(unacked)} kills")
@@ -110,7 +110,7 @@ def test_a_kill_inside_a_system_call_loses_nothing_acked(
 
 
 @pytest.mark.parametrize("kill_at", [60, 111, 162, 213])
-def test_one_of_two_writers_is_killed_and_the_other_goes_on(kill_at: int, tmp_path: Path) -> None:
+def test_one_of_two_writers_is_killed_and_the_other_continues(kill_at: int, tmp_path: Path) -> None:
     """Both append to the same file and to one run in it; the survivor never sees an error."""
     path, acks = opened(tmp_path / "a.db"), tmp_path / "acks"
     victim = fork(lambda: work(path, acks, range(200), writer=1, kill_at=kill_at))
@@ -121,8 +121,8 @@ def test_one_of_two_writers_is_killed_and_the_other_goes_on(kill_at: int, tmp_pa
     assert any("run-1" in line for line in read_acks(acks))
 
 
-def test_many_writers_are_killed_at_any_time_and_one_goes_on(tmp_path: Path) -> None:
-    """Kills from outside, each after one more acknowledgement of anybody; nobody is in the way."""
+def test_many_writers_are_killed_at_any_time_and_one_continues(tmp_path: Path) -> None:
+    """Kills from outside, each after one more acknowledgement of anyone; no one is in the way."""
     path = opened(tmp_path / "a.db")
     read, write = os.pipe()
     endless = [
@@ -172,7 +172,7 @@ def acks(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def test_parent_and_child_both_go_on_after_a_fork(
+def test_parent_and_child_both_continue_after_a_fork(
     store: SQLiteStore, acks: int, tmp_path: Path
 ) -> None:
     """FAULTS 33: each has connections of its own, and neither disturbs the other's locks."""
@@ -218,7 +218,7 @@ def test_a_parent_that_closes_its_store_takes_nothing_from_its_child(
 def test_a_child_works_although_other_threads_were_committing_when_it_was_forked(
     store: SQLiteStore, acks: int, tmp_path: Path
 ) -> None:
-    """Whatever locks and queues the others held, the child has its own; the others just go on."""
+    """Whatever locks and queues the others held, the child has its own; the others just continue."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -248,10 +248,10 @@ def test_a_child_works_although_other_threads_were_committing_when_it_was_forked
     assert 0 == check_acks(tmp_path / "a.db", tmp_path / "acks").unacked_appends
 
 
-def test_a_child_does_not_wait_for_a_lock_that_nobody_can_release(
+def test_a_child_does_not_wait_for_a_lock_that_can_never_be_released(
     store: SQLiteStore, acks: int, tmp_path: Path
 ) -> None:
-    """The queue's lock is held by another thread at the fork: it stays held in the child, for ever."""
+    """The queue's lock is held by another thread at the fork: it stays held in the child, forever."""
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -311,7 +311,7 @@ def test_an_append_inside_a_tools_transaction_is_refused_and_the_transaction_sta
     assert records == store.read("run-1-0", after=head.seq)
 
 
-def test_a_memory_store_says_that_it_does_not_cross_a_fork() -> None:
+def test_a_memory_store_refuses_to_work_after_a_fork() -> None:
     """Its rows would be two copies that drift apart."""
     store = SQLiteStore(":memory:")
 
@@ -323,7 +323,7 @@ def test_a_memory_store_says_that_it_does_not_cross_a_fork() -> None:
     store.close()
 
 
-def test_a_process_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_a_process_that_ends_leaves_no_other_waiting(tmp_path: Path) -> None:
     """A killed holder of the write lock frees it: the next writer waits for nothing."""
     path, acks = opened(tmp_path / "a.db"), tmp_path / "acks"
     holding, say_holding = os.pipe()

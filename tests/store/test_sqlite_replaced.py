@@ -1,6 +1,6 @@
 """The files of a store are deleted, renamed or replaced while a process has them open (FAULTS 28, 132).
 
-The process would go on in a file that nobody else can open any more, and the next one would start from
+The process would continue in a file that no one else can open any more, and the next one would start from
 nothing. So it stops before its next effect, and an empty file in the place of a store is not a new store.
 """
 

@@ -1,1 +1,1 @@
-"""Machinery that tests stand on: real servers and real network faults. No test lives here."""
+"""Machinery that tests are on: real servers and real network faults. No test lives here."""

@@ -158,7 +158,7 @@ def asking(run: Run) -> list[float]:
 
 @agent
 def spending(run: Run, times: int) -> int:
-    """Payments that nobody may repeat, one after the other."""
+    """Payments that no one may repeat, one after the other."""
     for amount in range(times):
         pay(run.id, amount)
     return times
@@ -171,7 +171,7 @@ def wait_at(door: str) -> None:
 
 @agent
 def marked(run: Run, steps: int, door: str) -> int:
-    """Many short steps, half of them behind a door: whoever is killed there is seen to be succeeded."""
+    """Many short steps, half of them behind a door: a process killed there is seen to be succeeded."""
     for i in range(steps):
         if i == steps // 2:
             wait_at(door)

@@ -117,7 +117,7 @@ class Fleet:
         self.members[place] = self._spawn(place)
 
     def freeze(self, place: int, seconds: float) -> None:
-        """As a machine does that is moved, or that swaps: it will go on and know nothing of it."""
+        """As a machine does that is moved, or that swaps: it will continue and know nothing of it."""
         self.members[place].process.send_signal(signal.SIGSTOP)
         self.members[place].frozen_until = time.monotonic() + seconds
 
@@ -210,12 +210,10 @@ class People:
         self.did: Counter[str] = Counter()
 
     def round(self) -> None:
-        """Serve every run that waits for somebody."""
+        """Serve every run that waits for someone."""
         for status in ("waiting", "quarantined"):
             for row in self._hf.runs(status=status, limit=1000):
-                with contextlib.suppress(
-                    HoldfastError
-                ):  # somebody was faster, or the store is away
+                with contextlib.suppress(HoldfastError):  # someone was faster, or the store is away
                     self._serve(row)
 
     def remember(self, run_id: str) -> None:
@@ -394,7 +392,7 @@ class Chaos:
     @contextlib.contextmanager
     def _harming(self, fleet: Fleet, began: float) -> Iterator[None]:
         """Meanwhile harm is done, and undone, by a thread of its own: a worker that was frozen while it had
-        SQLite's write lock holds up everybody who would write, and has to be woken all the same."""
+        SQLite's write lock holds up everyone who would write, and has to be woken anyway."""
         over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             harm = pool.submit(self._do_harm, fleet, began, over)
@@ -421,7 +419,7 @@ class Chaos:
             at["kill"] = now + self._soon(plan.kill_every_seconds)
         awake = [i for i, member in enumerate(fleet.members) if not member.frozen]
         if now >= at["freeze"] and len(awake) > plan.workers // 2:
-            # Mostly past the lease: then somebody else has the run when it wakes.
+            # Mostly past the lease: then someone else has the run when it wakes.
             fleet.freeze(
                 self._dice.choice(awake), plan.lease_seconds * self._dice.uniform(0.5, 2.5)
             )

@@ -1,4 +1,4 @@
-"""Agents for worker processes. What their tools do stands in a file, one line a deed: $DEEDS. If there is a
+"""Agents for worker processes. What their tools do is in a file, one line a deed: $DEEDS. If there is a
 pipe, $DEEDS_NEWS, something comes out of it at each."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def deed(text: str) -> None:
     with Path(os.environ["DEEDS"]).open("a", encoding="utf-8") as file:
         file.write(f"{text} {os.getpid()}\n")
     if "DEEDS_NEWS" in os.environ:
-        with contextlib.suppress(BlockingIOError):  # it is full: whoever looks will find something
+        with contextlib.suppress(BlockingIOError):  # it is full: a reader will find something
             os.write(int(os.environ["DEEDS_NEWS"]), b".")
 
 

@@ -1,6 +1,6 @@
 """A store with many kinds of runs, for pictures and tests of the pages: `python tests/support/gallery.py STORE`.
 
-The runs are written as logs with times of their choice, so that a timeline shows hours that nobody has to wait for. The
+The runs are written as logs with times of their choice, so that a timeline shows hours that no one has to wait for. The
 logs are real ones: chained, and folded by the same code as any other.
 """
 
@@ -328,7 +328,7 @@ def refund(make: Callable[..., Writer]) -> None:
 
 
 def doubt(make: Callable[..., Writer]) -> None:
-    """A payment of which nobody knows whether it happened."""
+    """A payment of which no one knows whether it happened."""
     w = make("payout-march", "payout", {"month": "2026-03"}, 3 * HOUR)
     w.claim("w-3@build-9").do(
         "read_ledger", {"month": "2026-03"}, {"rows": 214, "sum": 48210.4}, 2.1 * SECOND

@@ -20,7 +20,7 @@ from holdfast.store.base import Store
 
 @dataclass
 class Evidence:
-    """Everything there is to know of one run after everybody has done their worst."""
+    """Everything there is to know of one run after everyone has done their worst."""
 
     store: Store
     run_id: str
@@ -155,7 +155,7 @@ def fold_of_any_split_agrees(x: Evidence) -> None:
 
 
 def what_is_open_is_found_from_the_end(x: Evidence) -> None:
-    """11: what the end of the log says of requests and doubts is what all of it says, when a run leaves memory
+    """11: what the end of the log says of requests and doubts is what all of it says, when a run is suspended
     and now and then."""
     count = len(x.records)
     moments = {count, *range(1, count, max(1, count // 7))}

@@ -1,7 +1,7 @@
 """Kill a run at every boundary, recover it in fresh processes, and ask the invariants.
 
 A *schedule* is a list of boundary numbers: the first process is killed at the first number, the next
-process at the second, and so on; then the run goes on undisturbed. Whatever it waits for, the scenario
+process at the second, and so on; then the run continues undisturbed. Whatever it waits for, the scenario
 supplies. Each process is forked and killed with SIGKILL, so nothing of it survives but the store.
 """
 
@@ -42,7 +42,7 @@ class Scenario:
     essence: Callable[[Any], Any] = lambda result: result
     """What of the result must be equal however often it crashed: not the times in it."""
     resumed: bool = False
-    """Whether somebody resumes the run when it has failed."""
+    """Whether someone resumes the run when it has failed."""
     final: str = "completed"
 
 

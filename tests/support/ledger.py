@@ -124,7 +124,9 @@ def _serve(address: str, ready: Any) -> None:
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            line = self.rfile.readline()  # of a process that may be frozen: others go on meanwhile
+            line = (
+                self.rfile.readline()
+            )  # of a process that may be frozen: others continue meanwhile
             if line:
                 with one_at_a_time:
                     said = answer(json.loads(line))
@@ -135,7 +137,7 @@ def _serve(address: str, ready: Any) -> None:
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Whoever asked has been killed meanwhile; what was done stays written down."""
+            """The client has been killed meanwhile; what was done stays recorded."""
 
     with Server(address, Handler) as server:
         Path(address).chmod(0o600)

@@ -63,7 +63,7 @@ def blocks(page: Path) -> list[Block]:
 def commands(block: Block) -> list[tuple[str, str]]:
     """The commands of a console block, each with the output that is shown for it.
 
-    A line that ends with a backslash goes on in the next one.
+    A line that ends with a backslash continues in the next one.
     """
     parts = re.split(r"^\$ ((?:.*\\\n)*.*)$", block.text, flags=re.M)
     if parts[0].strip():
@@ -79,7 +79,7 @@ def make_targets() -> set[str]:
 
 
 def check_exists(command: str) -> None:
-    """Wrong if a `holdfast` or `make` command has a verb or an option that there is not."""
+    """Wrong if a `holdfast` or `make` command has a verb or an option that does not exist."""
     words = [w for w in shlex.split(command, comments=True) if w not in ("&", "sudo", "nohup")]
     while words and _ASSIGNMENT.fullmatch(words[0]):
         words.pop(0)
@@ -112,12 +112,19 @@ def _check_targets(command: str, words: list[str]) -> None:
 
 
 class Reader:
-    """Somebody who does all that a page says, in the present folder."""
+    """Someone who does all that a page says, in the present folder."""
 
     def __init__(self, page: Path) -> None:
         self.page = page
         self.names: dict[str, Any] = {"__name__": f"page_{page.stem.replace('-', '_')}"}
-        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
+        # The plugins of other packages cost a second of each pytest that a page starts.
+        plugins = "-p no:schemathesis -p no:langsmith_plugin"
+        self.environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "120",
+            "PYTEST_ADDOPTS": plugins,
+        }
 
     def follow(self) -> None:
         for block in blocks(self.page):
@@ -171,7 +178,7 @@ class Reader:
 
 
 def is_shown(shown: str, output: str) -> bool:
-    """Whether a page shows this output. How many blanks stand in a row depends on what they align."""
+    """Whether a page shows this output. How many blanks are in a row depends on what they align."""
     pattern = re.sub(r"(\\ )+", " +", re.escape(shown)).replace("…", ".*?")
     trimmed = re.sub(r" +$", "", output, flags=re.M).strip("\n")
     return re.fullmatch(pattern, trimmed, re.S) is not None

@@ -36,7 +36,7 @@ from support.waiting import eventually
 VERSION = 18
 START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 120
-PORTS = (20_000, 30_000)  # below those that systems give to whoever asks for any
+PORTS = (20_000, 30_000)  # below those that systems give to who asks for any
 UNIX_SOCKET_PATH_MAX = 100  # the kernel's limit is 107 bytes, without the end mark
 
 # PostgreSQL refuses to run as root, so as root its processes run as this user.
@@ -87,7 +87,7 @@ class _Databases(abc.ABC):
 
 
 class ForeignPostgres(_Databases):
-    """Somebody else's server; its role must be allowed to create databases."""
+    """Someone else's server; its role must be allowed to create databases."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__()
@@ -391,11 +391,11 @@ def failover_dsn(first: PostgresServer, second: PostgresServer, dbname: str) -> 
 
 
 class _PortTaken(RuntimeError):
-    """Somebody else was faster; another port will do."""
+    """Someone else was faster; another port will do."""
 
 
 def free_port() -> int:
-    """A port of this machine that a server may listen on, and that nobody gets by chance.
+    """A port of this machine that a server may listen on, and that no one gets by chance.
 
     Not one of those that the kernel gives away by itself: a client or a server of another test could have
     that one as soon as we look away, also while a server of ours is down.
@@ -408,7 +408,7 @@ def free_port() -> int:
     raise RuntimeError(f"all ports from {PORTS[0]} to {PORTS[1] - 1} are taken")
 
 
-# -- running as somebody else ------------------------------------------------------------------
+# -- running as someone else ------------------------------------------------------------------
 
 
 def _as_unprivileged() -> dict[str, Any]:
@@ -454,7 +454,7 @@ def _janitor(folder: Path) -> subprocess.Popen[bytes]:
     """A process that removes `folder` when we are gone, even by kill -9.
 
     It waits for the end of a pipe that only we hold. PostgreSQL looks for its lock file once a
-    minute and ends when it is missing, so nobody has to be killed by a number that may be stale.
+    minute and ends when it is missing, so no one has to be killed by a number that may be stale.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", 'cat >/dev/null; rm -rf -- "$1"', "janitor", folder],
@@ -492,7 +492,7 @@ def _binaries(folder: Path) -> Path:
 def _kill_children(pid: int) -> list[int]:
     """Send SIGKILL to the direct children of a halted process; returns handles to wait on.
 
-    A handle (pidfd) names one process for ever, unlike its number. Where there is no /proc the
+    A handle (pidfd) names one process forever, unlike its number. Where there is no /proc the
     backends are left to notice the postmaster's death by themselves.
     """
     path = Path(f"/proc/{pid}/task/{pid}/children")
@@ -508,7 +508,7 @@ def _kill_children(pid: int) -> list[int]:
 
 
 def _wait_for_deaths(handles: list[int]) -> None:
-    """A pidfd becomes readable when its process has ended, whoever its parent is by then."""
+    """A pidfd becomes readable when its process has ended, whatever its parent is by then."""
     deadline = time.monotonic() + STOP_SECONDS_MAX
     for handle in handles:
         ended, _, _ = select.select([handle], [], [], max(0, deadline - time.monotonic()))

@@ -272,7 +272,7 @@ class _Connection:
 
 
 def _reset(side: socket.socket) -> None:
-    """Make a socket's end abrupt (RST at close, not FIN) and wake whoever waits on it."""
+    """Make a socket's end abrupt (RST at close, not FIN) and wake the thread that waits on it."""
     with contextlib.suppress(OSError):
         side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         side.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What tests ask of a run, and an agent that hangs until somebody ends it."""
+"""What tests ask of a run, and an agent that hangs until someone ends it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def chain(run: Run, name: str) -> dict[str, Any]:
 
 @agent
 def careful(run: Run, amount: int) -> Any:
-    """A call that nobody may repeat, between two that one may."""
+    """A call that no one may repeat, between two that one may."""
     before = read_notes("a")
     paid = pay(run.id, amount)
     return [before, paid["tool"], read_notes("b")]
@@ -163,7 +163,7 @@ def shaky(to: str, idempotency_key: str = "") -> dict[str, Any]:
 
 @agent
 def mended(run: Run, name: str) -> Any:
-    """Fails, tells somebody, is resumed, and goes another way."""
+    """Fails, tells someone, is resumed, and goes another way."""
     try:
         first = shaky(to=name)
     except CallFailed as error:
@@ -264,7 +264,7 @@ def improvising(run: Run, text: str) -> Any:
 
 @agent
 def forgiving(run: Run, name: str) -> Any:
-    """Catches a failure and goes on: the failure is part of its history."""
+    """Catches a failure and continues: the failure is part of its history."""
     try:
         refused(name)
     except CallFailed as failed:
@@ -287,7 +287,7 @@ async def unwell(name: str) -> str:
 
 @agent
 async def impatient(run: AsyncRun, name: str) -> Any:
-    """Cuts off a call because another one failed beside it, and goes on."""
+    """Cancels a call because another one failed next to it, and continues."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(unanswered(name))

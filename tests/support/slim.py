@@ -32,7 +32,7 @@ class Slim:
         """What `module:function` returns there; AssertionError, with its traceback, if it raises."""
         try:
             answer = self._ask({"function": function, "given": given})
-        except BaseException:  # also a test that takes too long: nobody waits for its answer
+        except BaseException:  # also a test that takes too long: no one waits for its answer
             self.close()
             raise
         assert "broke" not in answer, answer["broke"]
@@ -70,7 +70,7 @@ class Slim:
 def serve() -> None:
     """The process's own side."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever somebody prints is no answer
+    os.dup2(2, 1)  # whatever someone prints is no answer
     for line in sys.stdin:
         order = json.loads(line)
         module, _, name = order["function"].partition(":")
@@ -79,7 +79,7 @@ def serve() -> None:
             gc.collect()
             gc.freeze()  # what is here stays: children need not look at it, and so copy it
             answer = {"returned": function(**order["given"])}
-        except BaseException:  # carried to whoever gave the order, who fails with it
+        except BaseException:  # passed to the caller, which fails with it
             answer = {"broke": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

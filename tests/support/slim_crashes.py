@@ -8,15 +8,15 @@ from typing import Any
 
 from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.testing.crash import explore
-from holdfast.testing.scenario import Act, Answer, Play
+from holdfast.testing.scenario import Action, Answer, ScenarioSetup
 
 
 def explored(
     module: str, agent: str, mocks: dict[str, Any], answers: list[list[Any]], may_doubt: list[str], input: dict[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
     """The explorer's report, as plain values."""
-    play = Play(
+    setup = ScenarioSetup(
         getattr(importlib.import_module(module), agent), input, mocks_of(mocks),
-        [Answer(*one) for one in answers], [Act("go")], set(may_doubt),
+        [Answer(*one) for one in answers], [Action("go")], set(may_doubt),
     )  # fmt: skip
-    return asdict(explore(play))
+    return asdict(explore(setup))

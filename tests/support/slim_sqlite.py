@@ -61,7 +61,7 @@ def _count_boundaries(folder: Path, steps: range) -> int:
 
 
 def killed_at_every_boundary(steps: int) -> dict[str, list[int]]:
-    """Kill a process that takes these steps, at each boundary; check what is left, and let another go on.
+    """Kill a process that takes these steps, at each boundary; check what is left, and let another continue.
 
     For each kill, how many appends were committed and not acknowledged.
     """
@@ -84,7 +84,7 @@ def killed_at_every_boundary(steps: int) -> dict[str, list[int]]:
 
 def killed_while_opening() -> dict[str, list[list[str]]]:
     """Kill a process at each boundary of making a file. The schemas that are left, those that the next
-    process makes of them, and one that nobody disturbed."""
+    process makes of them, and one that no one disturbed."""
     left, mended = [], []
     with folder_in_memory() as folder:
         for at in range(1, _count_boundaries(folder, range(0)) + 1):

@@ -36,7 +36,7 @@ def eventually(
 
 
 class Door:
-    """A file that is locked until its test opens it. Whoever goes through it, in whatever process, waits until
+    """A file that is locked until its test opens it. Any process that goes through it waits until
     then; once it is open it stays so."""
 
     def __init__(self, path: Path) -> None:

@@ -44,7 +44,7 @@ class Workers:
         return file.read_text("utf-8").splitlines() if file.exists() else []
 
     def did(self) -> list[str]:
-        """What tools have done, whoever did it."""
+        """What tools have done, in any process."""
         return [line.rpartition(" ")[0] for line in self.deeds]
 
     def wait_for(self, deed: str) -> None:

@@ -41,7 +41,7 @@ from holdfast.store.sqlite import file as sqlite_file
 SHARED_RUN = "shared"
 MANY = 53  # more than one statement's worth of rows
 ANSWER_SECONDS = 120  # far more than anything here takes; only a hang meets it
-LEASE_US = 1  # over at once, so that a later process can take the run up
+LEASE_US = 1  # over at once, so that a later process can claim the run
 
 
 def nothing(point: str) -> None:
@@ -111,7 +111,7 @@ class Workload:
     # -- one append of each kind ---------------------------------------------------------------
 
     def _own(self, run_id: str, number: int) -> None:
-        """Have the run under an epoch of ours: create it, or take it up from an earlier process."""
+        """Have the run under an epoch of ours: create it, or claim it after an earlier process."""
         if run_id in self.heads:
             return
         self.point("before create")
@@ -247,7 +247,7 @@ def examine(path: str | os.PathLike[str], acks: Iterable[str]) -> Outcome:
         lost = [line for line in wanted if line not in held and not _is_kept(store, epochs, line)]
     finally:
         store.close()
-    times.discard((SHARED_RUN, 0))  # its creation, by whoever came first, is nobody's ack
+    times.discard((SHARED_RUN, 0))  # its creation, by the first process, is not an acknowledgement
     return Outcome(lost, damaged, len(held), len(times))
 
 
@@ -304,14 +304,14 @@ def fork(child: Callable[[], object], *, before: Callable[[], object] = lambda: 
         before()
         child()
         code = 0
-    except BaseException:  # told by the exit code; a forked child must not go on as the test run
+    except BaseException:  # told by the exit code; a forked child must not continue as the test run
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 def ended(pid: int) -> int:
-    """Wait for a child, not for ever; its exit code, or minus the signal that killed it."""
+    """Wait for a child, not forever; its exit code, or minus the signal that killed it."""
     watch = os.pidfd_open(pid)
     try:
         if not select.select([watch], [], [], ANSWER_SECONDS)[0]:

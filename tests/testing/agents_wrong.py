@@ -20,7 +20,7 @@ def look_up(name: str) -> str:
     return f"{name}@example.com"
 
 
-# ── effects that nobody declared ─────────────────────────────────────────────────────────────
+# ── effects that no one declared ─────────────────────────────────────────────────────────────
 
 
 @step

@@ -10,7 +10,7 @@ import agents_stubs as stubs
 import agents_wrong as wrong
 import pytest
 
-from holdfast.testing import Outcome, Report
+from holdfast.testing import CrashReport, Outcome
 from holdfast.testing.crash import Fault
 from holdfast.testing.scenario import Answer
 from support.slim import Slim
@@ -19,7 +19,7 @@ MAIL = {"smtp_send": {"returns": "accepted"}}
 LOST_BOOKING = {"book": {"returns": "booked"}, "is_there": {"returns": None}}
 
 
-Explored = Callable[..., Report]
+Explored = Callable[..., CrashReport]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def explored(slim: Slim) -> Explored:
     def explored(
         agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Answer, ...] = (),
         may_doubt: tuple[str, ...] = (), **input: Any,
-    ) -> Report:  # fmt: skip
+    ) -> CrashReport:  # fmt: skip
         found = slim.call(
             "support.slim_crashes:explored", module=agent.__module__, agent=agent.__name__, mocks=mocks or {},
             answers=[[one.kind, one.value, one.about] for one in answers], may_doubt=may_doubt, input=input,
@@ -37,7 +37,7 @@ def explored(slim: Slim) -> Explored:
         faults, looks = (
             [Fault(**fault) for fault in found.pop(what)] for what in ("faults", "looks")
         )
-        return Report(**found, faults=tuple(faults), looks=tuple(looks))
+        return CrashReport(**found, faults=tuple(faults), looks=tuple(looks))
 
     return explored
 
@@ -67,7 +67,7 @@ def line_of(fn: Callable[..., Any], text: str) -> str:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_a_planted_fault_is_found_with_its_lines_and_a_remedy(
+def test_a_fault_is_found_with_its_lines_and_a_remedy(
     agent: Callable[..., Any],
     kind: str,
     called_at: tuple[Callable[..., Any], str] | None,
@@ -93,7 +93,7 @@ def test_a_planted_fault_is_found_with_its_lines_and_a_remedy(
     [(wrong.appends_in_a_step, wrong.write_line), (wrong.appends_in_plain_code, wrong.appends_in_plain_code)],
     ids=lambda value: value.__name__,
 )  # fmt: skip
-def test_a_real_effect_that_nobody_declared_is_seen_where_it_happens(
+def test_an_undeclared_effect_is_reported_where_it_happens(
     agent: Callable[..., Any], body: Callable[..., Any], tmp_path: Path, explored: Explored
 ) -> None:
     """Without any mock: by what the process does to the world."""
@@ -135,14 +135,16 @@ def test_a_right_agent_passes(
     assert report.boundaries >= 8
 
 
-def test_the_boundary_at_which_it_was_seen_is_said_in_words(explored: Explored) -> None:
+def test_the_boundary_of_a_fault_is_described_in_words(explored: Explored) -> None:
     (fault,) = explored(wrong.missing_key).faults
 
     assert "after the intent of charge is recorded" == fault.killed
     assert fault.crashes == 4  # after the intent, before and after the body, before the receipt
 
 
-def test_what_must_hold_is_asked_after_every_crash(crash_everywhere: Callable[..., Report]) -> None:
+def test_what_must_hold_is_asked_after_every_crash(
+    crash_everywhere: Callable[..., CrashReport],
+) -> None:
     asked: list[str] = []
 
     def check(outcome: Outcome) -> None:
@@ -155,7 +157,7 @@ def test_what_must_hold_is_asked_after_every_crash(crash_everywhere: Callable[..
 
 
 def test_every_crash_sees_the_same_time_chance_and_ids(
-    crash_everywhere: Callable[..., Report],
+    crash_everywhere: Callable[..., CrashReport],
 ) -> None:
     """So an agent may branch on them, and what differs after a crash is a fault."""
     results: list[Any] = []
@@ -177,8 +179,8 @@ def test_every_crash_sees_the_same_time_chance_and_ids(
     assert 602 <= first["passed"] < 603
 
 
-def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(
-    crash_everywhere: Callable[..., Report],
+def test_the_fixture_fails_the_test_and_reports_what_a_crash_would_do(
+    crash_everywhere: Callable[..., CrashReport],
 ) -> None:
     with pytest.raises(
         AssertionError, match=r"(?s)harm missing_key.*IN DOUBT: charge.*agents_wrong.py:\d+"
@@ -187,13 +189,13 @@ def test_the_fixture_fails_the_test_and_says_what_a_crash_would_do(
 
 
 def test_a_tool_with_an_effect_and_no_mock_is_not_executed(
-    crash_everywhere: Callable[..., Report],
+    crash_everywhere: Callable[..., CrashReport],
 ) -> None:
     with pytest.raises(AssertionError, match="send has no mock"):
         crash_everywhere(right.guarded)
 
 
-def test_input_may_be_given_by_position(crash_everywhere: Callable[..., Report]) -> None:
+def test_input_may_be_given_by_position(crash_everywhere: Callable[..., CrashReport]) -> None:
     seen: list[Any] = []
 
     crash_everywhere(
@@ -207,7 +209,7 @@ def test_input_may_be_given_by_position(crash_everywhere: Callable[..., Report])
 @pytest.mark.parametrize("stub", ["nothing", "constant", "unwritten"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_stub_that_is_mocked_has_no_fault_whether_it_is_async_or_not(
-    stub: str, kind: str, crash_everywhere: Callable[..., Report]
+    stub: str, kind: str, crash_everywhere: Callable[..., CrashReport]
 ) -> None:
     """A sketch takes a key and does nothing with it: that is no fault, because it is not the real tool."""
     agent, name = (

@@ -57,6 +57,10 @@ def test_a_test_run_that_does_not_ask_imports_nothing_of_the_runtime(tmp_path: P
         "no:cacheprovider",
         "-p",
         "no:xdist",
+        "-p",
+        "no:schemathesis",  # plugins of others cost seconds, and have no part in this
+        "-p",
+        "no:langsmith_plugin",
         str(tmp_path),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)

@@ -1,4 +1,4 @@
-"""Specs beside an agent: what the sentences mean, and what is said of a spec that cannot be played."""
+"""Specs next to an agent: what the sentences mean, and what is said of a spec that cannot be played."""
 
 from pathlib import Path
 from types import ModuleType
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from holdfast.runtime.declare.mocks import mocks_of
-from holdfast.testing.builtin_steps import ready_sentences
+from holdfast.testing.builtin_steps import builtin_sentences
 from holdfast.testing.spec import (
-    Cast,
+    ScenarioResult,
+    SpecContext,
     SpecError,
-    Verdict,
     known_sentences,
-    play_scenario,
     read_spec,
+    run_scenario,
     spec_in,
 )
 
@@ -58,9 +58,9 @@ def recap(run: Run, to: str, notes: str = "hi", times: int = 1) -> dict:
 def about(outcome, topic):
     assert topic.upper() in outcome.state["draft"], outcome.state["draft"]
 
-@sentence("the notes are about {topic}", on="play")
-def notes_about(play, topic):
-    play.input["notes"] = topic
+@sentence("the notes are about {topic}", on="setup")
+def notes_about(setup, topic):
+    setup.input["notes"] = topic
 """
 MOCKS = {"send_email": {"returns": {"message_id": "m-1"}}, "archive": {"returns": "kept"}}
 
@@ -72,15 +72,15 @@ def module_of(source: str) -> dict[str, Any]:
 
 
 NAMES = module_of(AGENT)
-CAST = Cast({"recap": NAMES["recap"]}, NAMES["recap"], NAMES, mocks_of(MOCKS), strict=True)
+CAST = SpecContext({"recap": NAMES["recap"]}, NAMES["recap"], NAMES, mocks_of(MOCKS), strict=True)
 
 
-def played(body: str, cast: Cast = CAST) -> list[Verdict]:
+def played(body: str, context: SpecContext = CAST) -> list[ScenarioResult]:
     scenarios = read_spec(f"Feature: recap\n{body}", "recap.feature", known_sentences(NAMES))
-    return [play_scenario(scenario, cast) for scenario in scenarios]
+    return [run_scenario(scenario, context) for scenario in scenarios]
 
 
-def one(body: str) -> Verdict:
+def one(body: str) -> ScenarioResult:
     (verdict,) = played(
         "  Scenario: one\n    Given the input to is sam\n    And the approval is granted\n" + body
     )
@@ -125,7 +125,9 @@ def one(body: str) -> Verdict:
         ("the recap should be about hi", "the recap should be about money"),
     ],
 )  # fmt: skip
-def test_a_sentence_is_true_or_says_what_was_expected_and_what_was(true: str, false: str) -> None:
+def test_a_step_passes_or_reports_what_was_expected_and_what_was_found(
+    true: str, false: str
+) -> None:
     holds = one(f"    When the procedure runs\n    Then {true}\n")
     fails = one(f"    When the procedure runs\n    Then {false}\n")
 
@@ -195,11 +197,11 @@ def test_people_signals_and_time_are_supplied_while_it_runs() -> None:
     assert (True, "") == (verdict.ok, verdict.problem + verdict.actual)
 
 
-def test_a_run_that_nobody_answers_waits_and_can_be_decided_later() -> None:
+def test_a_run_without_a_decision_waits_and_can_be_decided_later() -> None:
     waits, rejected = played(
         "  Background:\n    Given the input to is sam\n    When the agent runs\n"
         "  Scenario: waits\n    Then the run should wait for approval of send_email\n"
-        "  Scenario: rejected\n    When somebody rejects\n    And the agent runs again\n"
+        "  Scenario: rejected\n    When the request is rejected\n    And the agent runs again\n"
         "    Then the run should fail with somebody\n"
     )
 
@@ -236,11 +238,9 @@ def test_a_rerun_keeps_the_state() -> None:
         ("Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n", ["f.feature:3", "takes no table"]),
     ],
 )  # fmt: skip
-def test_a_spec_that_nobody_understands_is_refused_with_its_line(
-    spec: str, says: list[str]
-) -> None:
+def test_a_spec_with_an_unknown_step_is_refused_with_its_line(spec: str, says: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        read_spec(spec, "f.feature", ready_sentences())
+        read_spec(spec, "f.feature", builtin_sentences())
 
     for part in says:
         assert part in str(caught.value)
@@ -259,7 +259,9 @@ def test_a_spec_that_nobody_understands_is_refused_with_its_line(
         ("When the agent runs\n    Then the stage should be ready\n", "unknown stage 'ready'"),
     ],
 )  # fmt: skip
-def test_a_scenario_about_what_is_not_there_says_so(body: str, says: str) -> None:
+def test_a_scenario_about_something_that_does_not_exist_fails_with_the_reason(
+    body: str, says: str
+) -> None:
     verdict = one(f"    {body}")
 
     assert not verdict.ok
@@ -267,10 +269,10 @@ def test_a_scenario_about_what_is_not_there_says_so(body: str, says: str) -> Non
 
 
 def test_a_tool_with_an_effect_and_no_mock_ends_the_scenario_and_is_named() -> None:
-    cast = Cast(CAST.agents, CAST.chosen, NAMES, {}, strict=True)
+    context = SpecContext(CAST.agents, CAST.chosen, NAMES, {}, strict=True)
 
     (verdict,) = played("  Scenario: x\n    Given the input to is sam\n    And the approval is granted\n"
-                        "    When the agent runs\n    Then the run should fail\n", cast)  # fmt: skip
+                        "    When the agent runs\n    Then the run should fail\n", context)  # fmt: skip
 
     assert "send_email has no mock" in verdict.problem
 
@@ -282,7 +284,7 @@ def test_the_line_of_a_sentence_in_a_python_file_is_that_of_the_file(tmp_path: P
 
     assert found is not None
     with pytest.raises(SpecError, match=r"agent\.py:5: unknown sentence"):
-        read_spec(found[0], "agent.py", ready_sentences(), first_line=found[1])
+        read_spec(found[0], "agent.py", builtin_sentences(), first_line=found[1])
 
 
 MODEL_AGENT = """
@@ -319,9 +321,9 @@ def devops(run: Run) -> str:
 """
 
 
-def test_a_model_answers_with_texts_and_tool_calls_as_the_spec_says() -> None:
+def test_a_mocked_model_replies_with_the_texts_and_tool_calls_of_the_spec() -> None:
     names = module_of(MODEL_AGENT)
-    cast = Cast(
+    context = SpecContext(
         {"devops": names["devops"]},
         names["devops"],
         names,
@@ -344,5 +346,5 @@ def test_a_model_answers_with_texts_and_tool_calls_as_the_spec_says() -> None:
 ''', "devops.feature", known_sentences(names))  # fmt: skip
 
     assert [(True, "")] * 2 == [
-        (v.ok, v.problem + v.actual) for v in (play_scenario(s, cast) for s in scenarios)
+        (v.ok, v.problem + v.actual) for v in (run_scenario(s, context) for s in scenarios)
     ]

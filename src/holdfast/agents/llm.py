@@ -275,7 +275,7 @@ class LLMAgent:
 
     def _question(self, run: RunBase) -> Callable[..., Any]:
         """The step that asks the model. Its identity is the turn, and not what it is told: with better
-        instructions or another model a run goes on where it is, and what was answered stays answered."""
+        instructions or another model a run continues where it is, and what was answered stays answered."""
         model: Any = self._model
         outside = not getattr(model, "is_offline", False)
         declared = step(name=self._step_name, retry=self._retry, outside=outside)

@@ -163,7 +163,7 @@ class _Loop:
         state = self._kept()
         if state is None:
             state = yield from self._begin(goal)
-        if state.phase is Phase.ERROR:  # it failed, and somebody has resumed it
+        if state.phase is Phase.ERROR:  # it failed, and someone has resumed it
             state = state.to_planning()
         while not state.is_over:
             state = yield from self._iterate(state, kwargs)

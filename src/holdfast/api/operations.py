@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from holdfast.api import documents as d
 from holdfast.bulk import BulkReport
-from holdfast.bundle import Imported
+from holdfast.bundle import ImportResult
 from holdfast.core.state import RunState
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.store.base import RunRow
-from holdfast.views import Outcome, Verdict
+from holdfast.views import Outcome, Verification
 
 PREFIX: Final = "/api/v1"
 
@@ -92,7 +92,7 @@ OPERATIONS: Final = (
               d.RecordedEvent, d.StreamQuery, media="events", problems=("no-such-run",)),
     Operation("result", "GET", _RUN + "/result", "How a run ended; with `wait`, answered when it has.", Outcome,
               d.WaitQuery, problems=("no-such-run",)),
-    Operation("verify", "GET", _RUN + "/verify", "Check a run's log against its hash chain.", Verdict,
+    Operation("verify", "GET", _RUN + "/verify", "Check a run's log against its hash chain.", Verification,
               problems=("no-such-run",)),
     Operation("export", "GET", _RUN + "/export", "A run as lines of JSON.", str, media="lines",
               problems=("no-such-run", "log-damaged")),
@@ -146,9 +146,9 @@ OPERATIONS: Final = (
               problems=("no-such-run", "not-now")),
     # ── administering
     Operation("delete", "DELETE", _RUN, "Delete a run that has ended.", d.Deleted, problems=("no-such-run", "not-now")),
-    Operation("import", "POST", "/imports", "Import a run that `export` wrote. It is checked, and paused.", Imported,
+    Operation("import", "POST", "/imports", "Import a run that `export` wrote. It is checked, and paused.", ImportResult,
               status=201, takes_lines=True, problems=("not-abundle", "log-damaged")),
-    Operation("gc", "POST", "/gc", "Delete runs that ended long ago.", Collected, body=d.CollectGarbage),
+    Operation("gc", "POST", "/gc", "Delete runs that ended long ago.", GcResult, body=d.CollectGarbage),
     Operation("unschedule", "DELETE", "/schedules/{schedule_id}", "Delete a schedule.", d.Deleted,
               problems=("not-found",)),
 )  # fmt: skip

@@ -68,7 +68,7 @@ VERBS: Final = {
 INTERRUPTED: Final = 130  # what shells say of a program that Ctrl-C ended
 
 
-class Refused(click.ClickException):
+class CommandError(click.ClickException):
     """What Holdfast refuses or cannot do, as one message."""
 
     def __init__(self, message: str, kind: str, *, as_json: bool, exit_code: int = 1) -> None:
@@ -157,11 +157,13 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            raise Refused(str(error), type(error).__name__, as_json=ctx.obj) from error
+            raise CommandError(str(error), type(error).__name__, as_json=ctx.obj) from error
         except click.ClickException as error:
             raise _as_asked(error, ctx.obj) from error
         except KeyboardInterrupt as error:
-            refusal = Refused("interrupted", "Interrupted", as_json=ctx.obj, exit_code=INTERRUPTED)
+            refusal = CommandError(
+                "interrupted", "Interrupted", as_json=ctx.obj, exit_code=INTERRUPTED
+            )
             raise refusal from error
 
 
@@ -172,11 +174,11 @@ _HELP: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 def _as_asked(error: click.ClickException, as_json: bool) -> click.ClickException:
     """One of click's own errors, for people as click says it, for programs as JSON."""
     message = error.format_message()
-    if isinstance(error, Refused):
+    if isinstance(error, CommandError):
         return error
     if as_json or not isinstance(error, click.UsageError):
         kind = type(error).__name__
-        return Refused(message, kind, as_json=as_json, exit_code=error.exit_code)
+        return CommandError(message, kind, as_json=as_json, exit_code=error.exit_code)
     if message.isprintable() or isinstance(error, _HELP):
         return error
     from holdfast.cli.text import visible

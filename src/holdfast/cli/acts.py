@@ -77,7 +77,7 @@ def bulk(store: Store, verb: BulkVerb, query: str, *, newest: int | None, dry_ru
     return many.bulk(store, verb, query, newest=newest, dry_run=dry_run, by=by, why=why)
 
 
-def search(store: Store, query: str, *, limit: int, cursor: int | None) -> views.Found:
+def search(store: Store, query: str, *, limit: int, cursor: int | None) -> views.SearchResult:
     if client := client_of(store):
         return client.search(query, limit=min(limit, 1000), cursor=cursor)
     return views.search(store, query, limit=limit, cursor=cursor)

@@ -225,7 +225,7 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
         packed = bundle.read(bundle.lines_of(file), watch=counted)
     except UnicodeDecodeError:
         raise bundle.NotABundle("it is not UTF-8 text") from None
-    store = open_store(url)
+    store = open_store(url, retry=False)
     try:
         with said(f"writing {text.count(len(packed.records), 'event')}"):
             done = bundle.import_run(store, packed)

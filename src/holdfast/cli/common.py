@@ -122,7 +122,7 @@ def existing_store(url: str | None) -> Iterator[Store]:
                 f"no store at {file}; choose one with --db PATH or HOLDFAST_URL. "
                 "`holdfast run` creates one"
             )
-        with closing(open_store(url)) as store:
+        with closing(open_store(url, retry=False)) as store:
             yield store
 
 

@@ -25,10 +25,11 @@ from holdfast.cli.common import (
     say,
 )
 from holdfast.cli.prompts import option_or_value, show_request
+from holdfast.control.requests import check_answer
 from holdfast.core import values
 from holdfast.core.state import Call, Waiting
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.store.base import Store
+from holdfast.store.base import TERMINAL_STATUSES, Store
 from holdfast.store.process import is_held
 from holdfast.words.advice import command
 from holdfast.words.calls import evidence
@@ -55,7 +56,7 @@ def _open_request(
 
 def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
     """What was done, and how the run continues."""
-    status = views.standing(views.row_of(store, run_id), store.now())
+    status = views.shown_status(views.row_of(store, run_id), store.now())
     data = {"run": run_id, "did": did, "status": status}
     lines = [f"{run_id}: {did}"]
     if status in ("waiting", "pending", "interrupted"):
@@ -140,6 +141,7 @@ def answer(run_id: str, value: str, as_text: bool, request: str, decider: Decide
         wait = _open_request(store, run_id, "answer", request, decider.url, "answer", run_id, value)
         said = value if as_text else option_or_value(value, wait)
         if wait is not None:
+            check_answer(wait, said)
             show_request(store, run_id, wait)
             decider.confirm(f"answer {text.compact(said)}?")
             request = wait.id
@@ -302,7 +304,10 @@ def patch(
 def cancel(run_id: str, decider: Decider) -> None:
     """Cancel a run at its next call. A call in progress is not interrupted."""
     with existing_store(decider.url) as store:
-        decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
+        if (
+            views.row_of(store, run_id).status not in TERMINAL_STATUSES
+        ):  # else it is refused, with the reason
+            decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
         acts.cancel(store, run_id, by=decider.by, why=decider.why)
         _report(store, run_id, "will be cancelled at its next call", decider)
 

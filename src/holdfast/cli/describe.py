@@ -69,7 +69,7 @@ def doubt_of(call: Call) -> str:
     """What becomes of a call in doubt."""
     match call.effect:
         case Effect.KEYED:
-            return "on resume it is called again with the same key"
+            return "On resume it is called again with the same key"
         case Effect.CHECKED:
-            return "on resume its check is called"
-    return "it is not repeated: a person must resolve it"
+            return "On resume its check is called"
+    return "It is not repeated; a person must resolve it"

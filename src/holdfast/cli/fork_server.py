@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.cli.test import found
+from holdfast.cli.test import find_tests
 from holdfast.testing.fork_server import serve
-from holdfast.testing.spec import play_of
+from holdfast.testing.spec import setup_of
 
 
 def main() -> None:
     """`python -m holdfast.cli.fork_server FD TARGET mock|real NAME=VALUE…`."""
     fd, target, mocked, *params = sys.argv[1:]
-    file = found(target, mocked == "mock", params)
-    plays = [play_of(scenario, file.cast) for scenario in file.scenarios]
+    file = find_tests(target, mocked == "mock", params)
+    plays = [setup_of(scenario, file.context) for scenario in file.scenarios]
     serve(int(fd), plays.__getitem__)
 
 

@@ -26,7 +26,7 @@ from holdfast.cli.progress import counted
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import RunRow, Store
-from holdfast.views import standing
+from holdfast.views import shown_status
 from holdfast.words.advice import advice, command
 from holdfast.words.calls import evidence, resolution
 
@@ -156,7 +156,7 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
     if step is not None:
         when = f"{'before' if before else 'after'} step {step}"
         click.echo(f"state {when}, at {text.clock(state.updated_at)}; "
-                   f"it is {text.status(standing(row, now))} now")  # fmt: skip
+                   f"it is {text.status(shown_status(row, now))} now")  # fmt: skip
         now = state.updated_at
     _head(state, place, waits, steps, now)
     if short:
@@ -272,7 +272,7 @@ def _story(call: Call) -> list[str]:
             lines.append(f"attempt {attempt.number} failed: {text.cut(said, 120)}{again}")
     if call.status == "in_doubt":
         lines.append(click.style(
-            f"in doubt: it may or may not have happened; {describe.doubt_of(call)} (key {text.visible(call.key)})",
+            f"in doubt: it may or may not have happened. {describe.doubt_of(call)} (key {text.visible(call.key)})",
             fg="magenta"))  # fmt: skip
     lines += [f"evidence: {text.visible(evidence(found))}" for found in call.evidence]
     if call.resolution is not None:
@@ -310,7 +310,7 @@ def _knowledge(state: RunState) -> None:
     _section(
         "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
     )
-    _section("lines", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
+    _section("log", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
                        for line in state.lines])  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from holdfast.store.base import RunRow
 LUA: Final = ".tac"
 
 
-class Loaded(Struct, frozen=True):
+class AgentFile(Struct, frozen=True):
     """A file, the agents in it by name, and the one that was named, if any."""
 
     file: str
@@ -59,7 +59,7 @@ def is_file(target: str) -> bool:
     return named or Path(target).is_file()
 
 
-def load(target: str) -> Loaded:
+def load(target: str) -> AgentFile:
     """FILE or FILE:agent; package.module or package.module:agent."""
     file, colon, name = target, "", ""
     if not Path(target).is_file():
@@ -82,10 +82,10 @@ def load(target: str) -> Loaded:
         raise InvalidInput(f"{file} has no agent; decorate a function with @agent")
     if name and name not in agents:
         raise NotFound(f"{file} has no agent {name!r}; it has {_choices(file, agents)}")
-    return Loaded(file, agents, name, tuple(own), module)
+    return AgentFile(file, agents, name, tuple(own), module)
 
 
-def _load_lua(file: str, name: str) -> Loaded:
+def _load_lua(file: str, name: str) -> AgentFile:
     """The procedures of a `.tac` file; the main one is meant if none is named."""
     if not Path(file).is_file():
         raise NotFound(f"file {file} not found")
@@ -98,7 +98,7 @@ def _load_lua(file: str, name: str) -> Loaded:
         name = agent_spec(program.procedures[name]).name
     if name and name not in agents:
         raise NotFound(f"{file} has no procedure {name!r}; it has {', '.join(program.procedures)}")
-    return Loaded(file, agents, name, (main,), program.module())
+    return AgentFile(file, agents, name, (main,), program.module())
 
 
 def _import_module(name: str) -> types.ModuleType:
@@ -153,7 +153,7 @@ def _place(error: BaseException, path: Path) -> str:
 # ── parameters ───────────────────────────────────────────────────────────────────────────────
 
 
-def check_agent(loaded: Loaded, row: RunRow) -> None:
+def check_agent(loaded: AgentFile, row: RunRow) -> None:
     """NotFound if the file does not have the agent of this run."""
     if row.agent not in loaded.agents:
         known = ", ".join(loaded.agents)

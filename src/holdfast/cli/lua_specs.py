@@ -17,7 +17,7 @@ from holdfast.testing.builtin_steps import (
     state_should_be,
     state_should_not_be,
 )
-from holdfast.testing.spec import Cast, Scenario, known_sentences, read_spec
+from holdfast.testing.spec import Scenario, SpecContext, known_sentences, read_spec
 from holdfast.testing.step_matcher import (
     Outcome,
     Sentence,
@@ -28,15 +28,17 @@ from holdfast.testing.step_matcher import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.cli.load import Loaded
+    from holdfast.cli.load import AgentFile
     from holdfast.lua.program import Program
 
 
-def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
+def lua_scenarios(loaded: AgentFile, mock: bool) -> tuple[SpecContext, list[Scenario]]:
     """Who takes part, and the scenarios of the file and of the .feature file next to it."""
     names = vars(loaded.module)
     program: Program = names["__lua__"]
-    cast = Cast(loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock)
+    context = SpecContext(
+        loaded.agents, loaded.chosen(), names, _mocks(program) if mock else {}, strict=mock
+    )
     known = [*_own_sentences(program), *_OF_THE_LANGUAGE, *known_sentences(names)]
     scenarios: list[Scenario] = []
     for spec in program.declared.specs:
@@ -48,7 +50,7 @@ def lua_scenarios(loaded: Loaded, mock: bool) -> tuple[Cast, list[Scenario]]:
         raise InvalidInput(
             f"{loaded.file} has nothing to test: add Specifications([[Feature: …]]), or a file {beside.name}"
         )
-    return cast, scenarios
+    return context, scenarios
 
 
 def _mocks(program: Program) -> dict[str, Mock]:

@@ -16,7 +16,7 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, Refused, acts, text
+from holdfast.cli import INTERRUPTED, CommandError, acts, text
 from holdfast.cli.common import (
     Decider,
     advice_as_commands,
@@ -34,7 +34,7 @@ from holdfast.cli.common import (
     who,
 )
 from holdfast.cli.describe import content, next_commands
-from holdfast.cli.load import Loaded, check_agent, is_file, load, parameters
+from holdfast.cli.load import AgentFile, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
 from holdfast.core.effect import Effect
@@ -46,6 +46,7 @@ from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.exec.resumable import CHECKS
 from holdfast.store.base import Store
+from holdfast.store.opening import open_store
 from holdfast.waiting import WaitingFor
 from holdfast.words.advice import advice, command
 
@@ -84,8 +85,9 @@ def _budget(given: tuple[str, ...]) -> Budget | None:
     return Budget(**found) if found else None
 
 
-def _open(url: str | None, loaded: Loaded, lease: float) -> Holdfast:
-    return Holdfast(url, agents=loaded.agents.values(), options=Options(lease_seconds=lease))
+def _open(url: str | None, loaded: AgentFile, lease: float) -> Holdfast:
+    store = open_store(url, retry=False)
+    return Holdfast(store, agents=loaded.agents.values(), options=Options(lease_seconds=lease))
 
 
 @contextmanager
@@ -249,7 +251,7 @@ class Job:
             f"{diverged.what} To continue:",
             *(f"  - {way}" for way in (*how, *diverged.edits)),
         ]
-        raise Refused("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
+        raise CommandError("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
 
     def _json(self, status: str, *, waiting_for: str = "", waiting: Sequence[WaitingFor] = (), error: str = "",
               how: list[str] | None = None) -> None:  # fmt: skip
@@ -449,5 +451,5 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
     say(
         as_json,
         data,
-        f"{run_id}: the code agrees with the log, {text.count(found.steps, 'step')}, {end}; nothing was executed",
+        f"{run_id}: the code agrees with the log {end} ({text.count(found.steps, 'step')}); nothing was executed",
     )

@@ -44,7 +44,7 @@ def start(agent: str, given: tuple[str, ...], run_id: str | None, version: str |
         row = acts.start(
             store, agent, values, id=run_id, version=version, priority=priority, by=decider.by, why=decider.why
         )  # fmt: skip
-        status = views.standing(row, store.now())
+        status = views.shown_status(row, store.now())
     say(
         decider.as_json,
         {"run": row.id, "agent": row.agent, "version": row.code_version, "status": status},

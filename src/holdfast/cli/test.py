@@ -1,4 +1,4 @@
-"""`holdfast test`: play the specs next to an agent, run its pytest functions, crash it everywhere.
+"""`holdfast test`: run the specs next to an agent, run its pytest functions, crash it everywhere.
 
 What a spec means is `holdfast.testing`; here its files are found and its verdicts printed.
 """
@@ -20,43 +20,43 @@ from msgspec.structs import replace
 
 from holdfast.cli import text
 from holdfast.cli.common import json_option
-from holdfast.cli.load import LUA, Loaded, load, parameters
+from holdfast.cli.load import LUA, AgentFile, load, parameters
 from holdfast.cli.lua_specs import lua_scenarios
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.testing.spec import (
-    Cast,
     Scenario,
-    Verdict,
+    ScenarioResult,
+    SpecContext,
     judge,
     known_sentences,
-    play_of,
-    play_scenario,
     read_spec,
+    run_scenario,
+    setup_of,
     spec_in,
 )
 from holdfast.testing.step_matcher import Outcome
 
 if TYPE_CHECKING:  # loaded with --crash-everywhere
-    from holdfast.testing.crash import Fault, Lives, Report
+    from holdfast.testing.crash import CrashReport, Fault, Lives
     from holdfast.testing.fork_server import ForkServers
 
 
-class Found(Struct, frozen=True):
+class TestTarget(Struct, frozen=True):
     """What there is to test beside one agent's file."""
 
     given: str
     """FILE, FILE:agent or FILE.feature, as it was typed."""
     target: str
-    cast: Cast
+    context: SpecContext
     scenarios: list[Scenario]
     test_files: list[Path]
     params: tuple[str, ...] = ()
     """NAME=VALUE, as they were typed."""
 
 
-class Tally(Struct):
+class TestCounts(Struct):
     """What came of it all."""
 
     as_json: bool
@@ -108,10 +108,10 @@ def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: boo
             "--crash-everywhere runs each scenario many times: use --mock, or --real if the tools "
             "may really be called that often (a sandbox, a test account)"
         )
-    tally = Tally(as_json)
+    tally = TestCounts(as_json)
     # What the user's code prints is not our data.
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        for file in [found(target, mock, params) for target in targets]:
+        for file in [find_tests(target, mock, params) for target in targets]:
             _test_file(file, tally, only, crash=crash_everywhere)
     _end(tally, only)
 
@@ -119,19 +119,19 @@ def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: boo
 # ── finding ──────────────────────────────────────────────────────────────────────────────────
 
 
-def found(target: str, mock: bool, params: Sequence[str] = ()) -> Found:
+def find_tests(target: str, mock: bool, params: Sequence[str] = ()) -> TestTarget:
     """What there is to test: scenarios, and files with test functions."""
-    file = _found(target, mock)
+    file = _find_tests(target, mock)
     if not params:
         return file
-    if file.cast.chosen is None:
+    if file.context.chosen is None:
         raise click.UsageError(f"--param needs one agent; name it: {target}:AGENT")
-    spec = agent_spec(file.cast.chosen)
+    spec = agent_spec(file.context.chosen)
     given = parameters(spec.name, spec.params.schema, params, partial=True)
-    return replace(file, cast=replace(file.cast, input=given), params=tuple(params))
+    return replace(file, context=replace(file.context, input=given), params=tuple(params))
 
 
-def _found(target: str, mock: bool) -> Found:
+def _find_tests(target: str, mock: bool) -> TestTarget:
     given, file = target, Path(target)
     feature: Path | None = None
     if file.suffix == ".feature":
@@ -144,8 +144,8 @@ def _found(target: str, mock: bool) -> Found:
     path = Path(loaded.file)
     names = vars(loaded.module)
     if path.suffix == LUA:
-        return Found(given, target, *lua_scenarios(loaded, mock), [])
-    cast = Cast(
+        return TestTarget(given, target, *lua_scenarios(loaded, mock), [])
+    context = SpecContext(
         loaded.agents, _chosen(loaded), names,
         mocks_of(names.get("MOCKS", {})) if mock else {}, strict=mock,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def _found(target: str, mock: bool) -> Found:
             f'{target} has nothing to test: add SPEC = """Feature: …""", a file {beside.name} next to it, '
             "or functions named test_…"
         )
-    return Found(given, target, cast, scenarios, tests)
+    return TestTarget(given, target, context, scenarios, tests)
 
 
 def _utf8(file: Path) -> str:
@@ -175,7 +175,7 @@ def _utf8(file: Path) -> str:
         ) from None
 
 
-def _chosen(loaded: Loaded) -> Callable[..., Any] | None:
+def _chosen(loaded: AgentFile) -> Callable[..., Any] | None:
     try:
         return loaded.chosen()
     except InvalidInput:
@@ -196,20 +196,20 @@ def _test_files(path: Path, names: dict[str, Any], module: str) -> list[Path]:
 # ── playing ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
+def _test_file(file: TestTarget, tally: TestCounts, only: str, *, crash: bool) -> None:
     wanted = [(n, s) for n, s in enumerate(file.scenarios) if only.lower() in s.name.lower()]
     if not tally.as_json and (wanted or file.test_files):
         click.secho(text.visible(file.target), bold=True)
-    if wanted and not file.cast.strict and not tally.as_json:
+    if wanted and not file.context.strict and not tally.as_json:
         click.echo(
             "  tools are executed for real, unless a scenario mocks them (--mock uses MOCKS)"
         )
     with _fork_servers(file) if crash else contextlib.nullcontext() as servers:
         for number, scenario in wanted:
-            verdict = play_scenario(scenario, file.cast)
+            verdict = run_scenario(scenario, file.context)
             report = None
             if servers is not None and verdict.ok:
-                report = _crashed(scenario, file.cast, tally, servers.lives(number))
+                report = _crashed(scenario, file.context, tally, servers.lives(number))
             tally.scenarios.append(_verdict_data(verdict, report))
             if not tally.as_json:
                 _print(verdict, report)
@@ -217,14 +217,14 @@ def _test_file(file: Found, tally: Tally, only: str, *, crash: bool) -> None:
         _pytest(file.test_files, tally, only)
 
 
-def _fork_servers(file: Found) -> ForkServers:
+def _fork_servers(file: TestTarget) -> ForkServers:
     from holdfast.testing.fork_server import ForkServers
 
     return ForkServers(partial(_fork_server_command, file))
 
 
-def _fork_server_command(file: Found, fd: int) -> list[str]:
-    mocked = "mock" if file.cast.strict else "real"
+def _fork_server_command(file: TestTarget, fd: int) -> list[str]:
+    mocked = "mock" if file.context.strict else "real"
     return [
         sys.executable,
         "-m",
@@ -236,7 +236,9 @@ def _fork_server_command(file: Found, fd: int) -> list[str]:
     ]
 
 
-def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Report:
+def _crashed(
+    scenario: Scenario, context: SpecContext, tally: TestCounts, lives: Lives
+) -> CrashReport:
     from holdfast.testing.crash import explore
 
     def check(outcome: Outcome) -> str:
@@ -254,14 +256,18 @@ def _crashed(scenario: Scenario, cast: Cast, tally: Tally, lives: Lives) -> Repo
             click.echo(f"\r  {scenario.name}: crash {done} of {of} ", nl=False, err=True)
 
     report = explore(
-        play_of(scenario, cast), check=check, tools=cast.tools, progress=progress, lives=lives
+        setup_of(scenario, context),
+        check=check,
+        tools=context.tools,
+        progress=progress,
+        lives=lives,
     )
     if shows:
         click.echo("\r\033[K", nl=False, err=True)
     return report
 
 
-def _print(verdict: Verdict, report: Report | None) -> None:
+def _print(verdict: ScenarioResult, report: CrashReport | None) -> None:
     ok = verdict.ok and (report is None or report.ok)
     mark = click.style("passed", fg="green") if ok else click.style("FAILED", fg="red")
     click.echo(
@@ -306,7 +312,7 @@ def _what_happened(outcome: Outcome) -> None:
 # ── pytest functions ─────────────────────────────────────────────────────────────────────────
 
 
-def _pytest(files: list[Path], tally: Tally, only: str) -> None:
+def _pytest(files: list[Path], tally: TestCounts, only: str) -> None:
     """Hand test functions over to pytest, in its own process."""
     import subprocess
     import tempfile
@@ -348,7 +354,7 @@ def _cases(report: Path) -> list[dict[str, Any]]:
 # ── saying ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _verdict_data(verdict: Verdict, report: Report | None) -> dict[str, Any]:
+def _verdict_data(verdict: ScenarioResult, report: CrashReport | None) -> dict[str, Any]:
     failed, outcome = verdict.failed, verdict.outcome
     return {
         "name": verdict.scenario.name, "place": verdict.scenario.place,
@@ -376,7 +382,7 @@ def _fault_data(fault: Fault) -> dict[str, Any]:
             "killed": fault.killed, "remedy": fault.fix, "crashes": fault.crashes}  # fmt: skip
 
 
-def _end(tally: Tally, only: str) -> None:
+def _end(tally: TestCounts, only: str) -> None:
     total = len(tally.scenarios) + len(tally.tests)
     if tally.as_json:
         click.echo(text.as_json({"ok": bool(total) and not tally.failed, "passed": total - tally.failed,

@@ -23,6 +23,7 @@ from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import Schedule
+from holdfast.store.opening import open_store
 
 LOOK_SECONDS = 0.1
 OPENING_SECONDS = 60.0
@@ -39,7 +40,7 @@ COLOURS = {
 # ── worker ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Told:
+class ReportPrinter:
     """Reports what a worker did: lines and a count on a terminal, lines in a log, or
     JSON lines for programs; all on stderr."""
 
@@ -97,11 +98,11 @@ class Told:
             self._clear()
 
 
-class Watch:
+class WorkerThread:
     """A worker in its own thread, and this one free for signals."""
 
-    def __init__(self, hands: Worker, told: Told, *, once: bool) -> None:
-        self._hands, self._told = hands, told
+    def __init__(self, worker: Worker, printer: ReportPrinter, *, once: bool) -> None:
+        self._worker, self._printer = worker, printer
         self._signals = 0
         self._error: BaseException | None = None
         self._thread = threading.Thread(
@@ -110,7 +111,7 @@ class Watch:
 
     def _work(self, once: bool) -> None:
         try:
-            self._hands.run(once=once)
+            self._worker.run(once=once)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread
             self._error = error
 
@@ -128,29 +129,29 @@ class Watch:
             self._thread.start()
             while self._thread.is_alive():
                 self._thread.join(LOOK_SECONDS)
-                self._told.show(self._hands.under_way)
+                self._printer.show(self._worker.under_way)
                 if self._signals > seen:
                     seen = self._signals
                     self._stop(seen)
         finally:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
-            self._told.end()
+            self._printer.end()
         if self._error is not None:
             raise self._error
 
     def _stop(self, signals: int) -> None:
-        self._told.end()
-        under_way = self._hands.under_way
+        self._printer.end()
+        under_way = self._worker.under_way
         if signals > 1:
-            self._hands.grace = 0.0
-        self._hands.stop()  # and then report it: a reader may rely on it
+            self._worker.grace = 0.0
+        self._worker.stop()  # and then report it: a reader may rely on it
         if signals > 1:
             click.echo("releasing all runs now", err=True)
         elif under_way:
             click.echo(
                 f"stopping: {text.count(under_way, 'run')} in progress, released when the current call has "
-                f"ended, or in {self._hands.grace:g} s; signal again to release now",
+                f"ended, or in {self._worker.grace:g} s; signal again to release now",
                 err=True,
             )
 
@@ -184,17 +185,17 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
         for agent in ([file.chosen()] if file.name else file.agents.values())
     ]
     _log_to_stderr()
-    told = Told(as_json=as_json, quiet=quiet)
+    printer = ReportPrinter(as_json=as_json, quiet=quiet)
     hf = _opened(url, agents, Options(lease_seconds=lease))
-    hands = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=told)
+    worker = hf.worker(agents=agents, concurrency=concurrency, grace=grace, report=printer)
     with users_code(as_json):
-        Watch(hands, told, once=once).until_done()
+        WorkerThread(worker, printer, once=once).until_done()
     say(
         as_json,
-        {"executed": hands.claimed},
-        f"executed {hands.claimed} {'run' if hands.claimed == 1 else 'runs'}",
+        {"executed": worker.claimed},
+        f"executed {worker.claimed} {'run' if worker.claimed == 1 else 'runs'}",
     )
-    if hands.under_way:  # a call that does not return: its thread would keep this process alive
+    if worker.under_way:  # a call that does not return: its thread would keep this process alive
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(INTERRUPTED)
@@ -204,15 +205,18 @@ def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: floa
 def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
     """The store, waited for if its server is restarting: a worker that gives up then would be missed."""
     end = time.monotonic() + OPENING_SECONDS
+    reported = False
     while True:
         try:
-            return Holdfast(url, agents=agents, options=options)
+            return Holdfast(open_store(url, retry=False), agents=agents, options=options)
         except StoreRefused:
             raise
         except StoreUnavailable as error:
             if time.monotonic() > end:
                 raise
-            click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
+            if not reported:
+                click.echo(f"waiting for the store: {text.visible(str(error))}", err=True)
+            reported = True
             time.sleep(OPENING_PAUSE_SECONDS)
 
 
@@ -255,7 +259,7 @@ def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_i
     """
     agent = load(target).chosen()
     values = _input(agent, given)
-    with Holdfast(url) as hf:
+    with Holdfast(open_store(url, retry=False)) as hf:
         made = hf.schedule(
             agent,
             cron=cron,

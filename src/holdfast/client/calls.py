@@ -40,7 +40,7 @@ from holdfast.errors import (
     RunFailed,
     StoreUnavailable,
 )
-from holdfast.gc import Collected
+from holdfast.gc import GcResult
 from holdfast.store.base import RunRow, Schedule
 from holdfast.store.passwords import without_password
 
@@ -301,9 +301,9 @@ def outcome(run_id: str, wait: float) -> Call[views.Outcome]:
     return _of_run("result", run_id, _reads(views.Outcome), wait=max(0.0, wait))
 
 
-def verify(run_id: str) -> Call[views.Verdict]:
+def verify(run_id: str) -> Call[views.Verification]:
     """Check the run's whole log against its hash chain."""
-    return _of_run("verify", run_id, _reads(views.Verdict))
+    return _of_run("verify", run_id, _reads(views.Verification))
 
 
 def export(run_id: str) -> Call[list[str]]:
@@ -337,14 +337,14 @@ def runs(*, status: str = "", agent: str = "", parent: str = "", limit: int = 50
 _RUNS: Final = _reads(d.RunList)
 
 
-def search(query: str, *, limit: int = 50, cursor: int | None = None) -> Call[views.Found]:
+def search(query: str, *, limit: int = 50, cursor: int | None = None) -> Call[views.SearchResult]:
     """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
     cut (`stopped`) is continued with `cursor=found.next`."""
 
-    def read(data: bytes) -> views.Found:
+    def read(data: bytes) -> views.SearchResult:
         page = _RUNS(data)
         following = None if page.next is None else int(page.next)
-        return views.Found(page.items, following, page.stopped, page.looked)
+        return views.SearchResult(page.items, following, page.stopped, page.looked)
 
     given = {"q": query, "limit": limit, **({} if cursor is None else {"after": cursor})}
     return Call(operation("runs"), read, query=given)
@@ -509,10 +509,10 @@ def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | 
     return Call(operation("fork"), lambda data: read(data).id, {"run_id": check_run_id(run_id)}, body=_body(body))  # fmt: skip
 
 
-def import_run(lines: Iterable[str]) -> Call[bundle.Imported]:
+def import_run(lines: Iterable[str]) -> Call[bundle.ImportResult]:
     """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
-    return Call(operation("import"), _reads(bundle.Imported), body=content)
+    return Call(operation("import"), _reads(bundle.ImportResult), body=content)
 
 
 def bulk(verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
@@ -524,11 +524,11 @@ def bulk(verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: i
 
 
 def gc(*, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
-       snapshot_age: float | None = None, dry_run: bool = False) -> Call[Collected]:  # fmt: skip
+       snapshot_age: float | None = None, dry_run: bool = False) -> Call[GcResult]:  # fmt: skip
     """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
     body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
                             dry_run=dry_run)  # fmt: skip
-    return Call(operation("gc"), _reads(Collected), body=_body(body))
+    return Call(operation("gc"), _reads(GcResult), body=_body(body))
 
 
 def delete(run_id: str) -> Call[None]:

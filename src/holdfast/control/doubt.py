@@ -1,4 +1,4 @@
-"""Resolve a call in doubt: a person says whether it happened."""
+"""Resolve a call in doubt: a person reports whether it happened."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def resolve(
         how = "done" if done is not ... else "retry" if retry else "failed"
         if target.unavailable and how != "done":
             raise NotNow(
-                f"step {target.step}, {target.name}, was done, and only its result was not kept; say what it was with "
+                f"step {target.step}, {target.name}, was executed, but its result was not stored; provide it with "
                 "done=…"
             )
         event = e.CallResolved(

@@ -24,7 +24,7 @@ def set_limits(store: Store, run_id: str, limits: Limits, *, by: str = "", why: 
     if row is not None and row.parent:
         root = log.root_of(run_id, row.parent)
         raise InvalidInput(
-            f"run {run_id!r} is a child run: the limits of {root!r} hold for it, so change those with "
+            f"run {run_id!r} is a child run: the limits of {root!r} apply to it, so change those with "
             f"hf.resume({root!r}, …)"
         )
     _set_limits(store, run_id, limits.deadline_at(store.now()), limits.changes, by, why)

@@ -74,7 +74,7 @@ def approve(
     why: str = "",
     digest: str = "",
 ) -> None:
-    """Say yes to what the run asks for. `digest`, if given, must be that of what was shown.
+    """Approve what the run asks for. `digest`, if given, must be that of what was shown.
 
     `args` are arguments to call the tool with instead of those that were shown: all of them, by name. They are
     compared with the tool's parameters when the call is made; here, that they have the same names and the same
@@ -106,7 +106,7 @@ def _decide_approval(
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
             raise NotNow(
-                f"run {run_id!r} now makes a different request than the one shown; look again"
+                f"run {run_id!r} now makes a different request than the one shown; show the run again"
             )
         _refuse_expired(store, run_id, wait)
         edited, blob = None, None
@@ -159,13 +159,19 @@ def _json_type(value: Any) -> str:
 
 
 def _requests(request: str) -> Reads:
-    """What tells of the one request, or of all that are open."""
+    """The events of one request, or of all that are open."""
     return open_until(still_open.begins_request(request)) if request else what_is_open
 
 
 def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
     if wait.until is not None and store.now() >= wait.until:
         raise NotNow(f"run {run_id!r}: the request has expired")
+
+
+def check_answer(wait: Waiting, value: Any) -> None:
+    """Raises InvalidInput if a question does not allow this answer."""
+    if wait.options and value not in wait.options:
+        raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
 
 
 def answer(
@@ -192,8 +198,7 @@ def answer(
         refuse_ended(row)
         wait = _pending(state, "answer", request)
         _refuse_expired(store, run_id, wait)
-        if wait.options and value not in wait.options:
-            raise InvalidInput(f"{value!r} is not one of the options: {', '.join(wait.options)}")
+        check_answer(wait, value)
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
         return Act([event], WAKE, [] if blob is None else [blob], claimed)
 

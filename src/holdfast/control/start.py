@@ -76,13 +76,13 @@ def registered(store: Store, agent: str, version: str | None = None) -> Registra
                 return Registration.decode(found.data)
             except ValueError as error:
                 raise NotFound(
-                    f"what is registered of agent {agent!r} cannot be read ({error}); start its worker again"
+                    f"the registration of agent {agent!r} cannot be read ({error}); start its worker again"
                 ) from None
     versions = [found.code_version for found in known if found.name == agent]
     if versions:
         listed = ", ".join(map(repr, versions))
         raise NotFound(
-            f"version {version!r} of agent {agent!r} is not registered; there is {listed}"
+            f"version {version!r} of agent {agent!r} is not registered; registered are: {listed}"
         )
     names = ", ".join(dict.fromkeys(found.name for found in known))
     raise NotFound(

@@ -175,7 +175,7 @@ def listed(row: RunRow, now: int) -> dict[str, Any]:
     return {
         "task_id": row.id,
         "agent_id": row.agent,
-        "status": views.standing(row, now),
+        "status": views.shown_status(row, now),
         "waiting_for": short(row.waiting_for),
         "due_at": time(row.due_at) if row.status in ("pending", "waiting") else None,
         "created_at": time(row.created_at),

@@ -106,7 +106,7 @@ class Feed:
             try:
                 subjects = frozenset(w.subject for w in self._watches)
                 marks = await anyio.to_thread.run_sync(self.marks, subjects)
-            except Exception as error:  # noqa: BLE001  (whatever it is: without this task nobody is notified)
+            except Exception as error:  # noqa: BLE001  (whatever it is: without this task no client is notified)
                 is_known = isinstance(error, StoreError)
                 _log.warning(
                     "cannot look for changes: %s; trying again", error, exc_info=not is_known

@@ -129,7 +129,7 @@ def _is_loop(store: Store, task_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskStatus:
     """Where a task is, without reading its log."""
 
     task_id: str
@@ -138,11 +138,11 @@ class Standing:
     version: int
 
 
-def standing(store: Store, task_id: str) -> Standing:
+def task_status(store: Store, task_id: str) -> TaskStatus:
     """The task's status and version now."""
     row = views.row_of(store, task_id)
     version = store.head(task_id)
-    return Standing(row.id, row.agent, views.standing(row, store.now()), version)
+    return TaskStatus(row.id, row.agent, views.shown_status(row, store.now()), version)
 
 
 def _conflict(store: Store, task_id: str, expected: int) -> VersionConflict:

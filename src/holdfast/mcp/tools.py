@@ -82,7 +82,7 @@ def _start(call: Call) -> Data:
         call.store, call.who, agent, args.input, task_id=args.task_id or "", key=call.key
     )
     uri = uris.task(row.agent, row.id)
-    status = views.standing(row, call.store.now())
+    status = views.shown_status(row, call.store.now())
     return {
         "task_id": row.id,
         "agent_id": row.agent,
@@ -137,7 +137,7 @@ def _no_wait(call: Call) -> Data:
     """What `wait_for_change` returns once it has waited: the server does that, without a thread."""
     args: schemas.WaitForChange = call.args
     reachable(call.store, call.who, args.task_id)
-    found = operations.standing(call.store, args.task_id)
+    found = operations.task_status(call.store, args.task_id)
     return {
         "changed": found.version > args.after_version,
         "version": found.version,
@@ -191,7 +191,7 @@ def _patched(call: Call, changes: Changes, *, expected: int | None = None, why: 
 
 
 def _status(call: Call) -> Data:
-    found = operations.standing(call.store, call.args.task_id)
+    found = operations.task_status(call.store, call.args.task_id)
     uri = uris.task(found.agent, found.task_id)
     return {"task_id": found.task_id, "version": found.version, "status": found.status, "uri": uri}
 

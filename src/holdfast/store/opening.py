@@ -41,8 +41,11 @@ def sqlite_file(url: str | os.PathLike[str] | None = None) -> Path | None:
     return None if path == ":memory:" else Path(path)
 
 
-def open_store(url: str | os.PathLike[str] | None = None) -> Store:
+def open_store(url: str | os.PathLike[str] | None = None, *, retry: bool = True) -> Store:
     """The store that a URL or path names; by default HOLDFAST_URL, or a file below this folder.
+
+    A database server that does not answer is retried for some seconds, because it may be restarting. Without `retry`,
+    that is an error at once.
 
     `sqlite:///runs.db?synchronous=NORMAL` risks the last commits when power fails; `doctor` says so.
     """
@@ -54,7 +57,7 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
             raise InvalidInput(
                 f"PostgreSQL needs `pip install 'holdfast[postgres]'` ({missing})"
             ) from None
-        return PostgresStore(where)
+        return PostgresStore(where, retry_opening=retry)
     plugin = _plugin(where)
     if plugin is not None:
         return plugin(where)

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from holdfast.agents.models import ScriptedModel, call, say
     from holdfast.runtime.declare.mocks import MockFailure, MockMissing
     from holdfast.testing.clock import ManualClock
-    from holdfast.testing.crash import Fault, Report
-    from holdfast.testing.scenario import Play
+    from holdfast.testing.crash import CrashReport, Fault
+    from holdfast.testing.scenario import ScenarioSetup
     from holdfast.testing.step_matcher import Outcome, sentence
     from holdfast.testing.store_suite import Bench, check_store, store_checks
 
 __all__ = [
     "Bench",
+    "CrashReport",
     "Fault",
     "ManualClock",
     "MockFailure",
     "MockMissing",
     "Outcome",
-    "Play",
-    "Report",
+    "ScenarioSetup",
     "ScriptedModel",
     "call",
     "check_store",
@@ -37,7 +37,7 @@ __all__ = [
 _HOME_OF = {
     "Bench": "testing.store_suite", "Fault": "testing.crash", "ManualClock": "testing.clock",
     "MockFailure": "runtime.declare.mocks", "MockMissing": "runtime.declare.mocks", "Outcome": "testing.step_matcher",
-    "Play": "testing.scenario", "Report": "testing.crash", "ScriptedModel": "agents.models",
+    "ScenarioSetup": "testing.scenario", "CrashReport": "testing.crash", "ScriptedModel": "agents.models",
     "call": "agents.models", "check_store": "testing.store_suite", "say": "agents.models",
     "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",
 }  # fmt: skip

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Final
 
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
-from holdfast.testing.sandbox import Journal, is_ours, user_place
+from holdfast.testing.sandbox import FactLog, is_ours, user_place
 
 # event: (what it is in words, whether doing it twice is surely not the same as doing it once)
 SEEN: Final = {
@@ -34,7 +34,7 @@ SEEN: Final = {
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 
 
-def watch(journal: Journal) -> None:
+def watch(journal: FactLog) -> None:
     """From here on, everything that this process does to the world is journaled."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -44,7 +44,7 @@ def watch(journal: Journal) -> None:
     sys.addaudithook(hook)
 
 
-def _see(journal: Journal, event: str, args: tuple[Any, ...]) -> None:
+def _see(journal: FactLog, event: str, args: tuple[Any, ...]) -> None:
     here = CURRENT.get()
     if here is None or (isinstance(here, Inside) and here.effect.may_be_in_doubt):
         return  # outside any run, or in the body of a tool that has declared its effect

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare.mocks import mock_of
-from holdfast.testing.scenario import Act, Answer, Play
+from holdfast.testing.scenario import Action, Answer, ScenarioSetup
 from holdfast.testing.step_matcher import (
     Outcome,
     Sentence,
@@ -93,31 +93,31 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
 
 
-def _bounded(what: str, actual: Any, least: float | None, most: float | None) -> None:
+def _bounded(what: str, actual: Any, low: float | None, high: float | None) -> None:
     is_number = isinstance(actual, int | float) and not isinstance(actual, bool)
-    holds = is_number and (least is None or actual >= least) and (most is None or actual <= most)
-    bound = f"at least {least}" if least is not None else f"at most {most}"
+    holds = is_number and (low is None or actual >= low) and (high is None or actual <= high)
+    bound = f"at least {low}" if low is not None else f"at most {high}"
     Outcome.expect(f"{what} to be {bound}", _there(actual), holds)
 
 
 # ── Given: input ─────────────────────────────────────────────────────────────────────────────
 
 
-@sentence("the {name} input/parameter is {value:value}", on="play")
-@sentence("the input/parameter {name} is {value:value}", on="play")
-def input_is(play: Play, name: str, value: Any) -> None:
-    play.input[name] = value
+@sentence("the {name} input/parameter is {value:value}", on="setup")
+@sentence("the input/parameter {name} is {value:value}", on="setup")
+def input_is(setup: ScenarioSetup, name: str, value: Any) -> None:
+    setup.input[name] = value
 
 
-@sentence("the input/parameter {name} is:", on="play")
-def input_is_block(play: Play, name: str, block: Any) -> None:
-    play.input[name] = block
+@sentence("the input/parameter {name} is:", on="setup")
+def input_is_block(setup: ScenarioSetup, name: str, block: Any) -> None:
+    setup.input[name] = block
 
 
-@sentence("the input/inputs/parameters is/are:", on="play")
-@sentence("the input/inputs/parameters:", on="play")
-def inputs_are(play: Play, block: Any) -> None:
-    play.input.update(_mapping("the input", block))
+@sentence("the input/inputs/parameters is/are:", on="setup")
+@sentence("the input/inputs/parameters:", on="setup")
+def inputs_are(setup: ScenarioSetup, block: Any) -> None:
+    setup.input.update(_mapping("the input", block))
 
 
 def _mapping(what: str, block: Any) -> dict[str, Any]:
@@ -149,136 +149,136 @@ def _items(what: str, block: Any) -> list[Any]:
 # ── Given: mocks ─────────────────────────────────────────────────────────────────────────────
 
 
-@sentence("the {tool} tool/step returns/answers {value:value}", on="play")
-def tool_returns(play: Play, tool: str, value: Any) -> None:
-    play.mocks[tool] = mock_of(tool, {"returns": value})
+@sentence("the {tool} tool/step returns/answers {value:value}", on="setup")
+def tool_returns(setup: ScenarioSetup, tool: str, value: Any) -> None:
+    setup.mocks[tool] = mock_of(tool, {"returns": value})
 
 
-@sentence("the {tool} tool/step returns/answers:", on="play")
-def tool_returns_block(play: Play, tool: str, block: Any) -> None:
+@sentence("the {tool} tool/step returns/answers:", on="setup")
+def tool_returns_block(setup: ScenarioSetup, tool: str, block: Any) -> None:
     value = _mapping("the answer", block) if _rows(block) else block
-    play.mocks[tool] = mock_of(tool, {"returns": value})
+    setup.mocks[tool] = mock_of(tool, {"returns": value})
 
 
-@sentence("the {tool} tool/step returns/answers in turn:", on="play")
-def tool_returns_in_turn(play: Play, tool: str, block: Any) -> None:
-    play.mocks[tool] = mock_of(tool, {"sequence": _items("the answers", block)})
+@sentence("the {tool} tool/step returns/answers in turn:", on="setup")
+def tool_returns_in_turn(setup: ScenarioSetup, tool: str, block: Any) -> None:
+    setup.mocks[tool] = mock_of(tool, {"sequence": _items("the answers", block)})
 
 
-@sentence("the {tool} tool/step fails with {message}", on="play")
-def tool_fails(play: Play, tool: str, message: str) -> None:
-    play.mocks[tool] = mock_of(tool, {"error": message})
+@sentence("the {tool} tool/step fails with {message}", on="setup")
+def tool_fails(setup: ScenarioSetup, tool: str, message: str) -> None:
+    setup.mocks[tool] = mock_of(tool, {"error": message})
 
 
 @sentence(
-    "the {tool} tool/step fails {times:int} time(s), then returns/answers {value:value}", on="play"
+    "the {tool} tool/step fails {times:int} time(s), then returns/answers {value:value}", on="setup"
 )
-def tool_fails_first(play: Play, tool: str, times: int, value: Any) -> None:
+def tool_fails_first(setup: ScenarioSetup, tool: str, times: int, value: Any) -> None:
     failures = [{"error": "mocked failure"}] * times
     answers = [*failures, *([{"returns": value}] * 1000)]
-    play.mocks[tool] = mock_of(tool, {"sequence": answers})
+    setup.mocks[tool] = mock_of(tool, {"sequence": answers})
 
 
-@sentence("the model answers {value:value}", on="play")
-def model_answers(play: Play, value: Any) -> None:
-    play.mocks["model"] = mock_of("model", {"returns": value})
+@sentence("the model answers {value:value}", on="setup")
+def model_answers(setup: ScenarioSetup, value: Any) -> None:
+    setup.mocks["model"] = mock_of("model", {"returns": value})
 
 
-@sentence("the model answers in turn:", on="play")
-def model_answers_in_turn(play: Play, block: Any) -> None:
+@sentence("the model answers in turn:", on="setup")
+def model_answers_in_turn(setup: ScenarioSetup, block: Any) -> None:
     """Texts, and `{"tool": "check_disk", "with": {"path": "/"}}` where it calls a tool."""
-    play.mocks["model"] = mock_of("model", {"sequence": _items("the answers", block)})
+    setup.mocks["model"] = mock_of("model", {"sequence": _items("the answers", block)})
 
 
 # ── Given: what people do ────────────────────────────────────────────────────────────────────
 
 
-@sentence("the approval of {about} is granted/given", on="play")
-@sentence("the approval is granted/given", on="play")
-def approval_granted(play: Play, about: str = "") -> None:
-    play.answers.append(Answer("approval", True, about))
+@sentence("the approval of {about} is granted/given", on="setup")
+@sentence("the approval is granted/given", on="setup")
+def approval_granted(setup: ScenarioSetup, about: str = "") -> None:
+    setup.answers.append(Answer("approval", True, about))
 
 
-@sentence("the approval of {about} is rejected/refused", on="play")
-@sentence("the approval is rejected/refused", on="play")
-def approval_rejected(play: Play, about: str = "") -> None:
-    play.answers.append(Answer("approval", False, about))
+@sentence("the approval of {about} is rejected/refused", on="setup")
+@sentence("the approval is rejected/refused", on="setup")
+def approval_rejected(setup: ScenarioSetup, about: str = "") -> None:
+    setup.answers.append(Answer("approval", False, about))
 
 
-@sentence("the answer to {question} is {value:value}", on="play")
-@sentence("the answer is {value:value}", on="play")
-def answer_is(play: Play, value: Any, question: str = "") -> None:
-    play.answers.append(Answer("answer", value, question))
+@sentence("the answer to {question} is {value:value}", on="setup")
+@sentence("the answer is {value:value}", on="setup")
+def answer_is(setup: ScenarioSetup, value: Any, question: str = "") -> None:
+    setup.answers.append(Answer("answer", value, question))
 
 
-@sentence("the signal {name} comes with {value:value}", on="play")
-@sentence("the signal {name} comes", on="play")
-def signal_comes(play: Play, name: str, value: Any = None) -> None:
-    play.answers.append(Answer("signal", value, name))
+@sentence("the signal {name} comes with {value:value}", on="setup")
+@sentence("the signal {name} comes", on="setup")
+def signal_comes(setup: ScenarioSetup, name: str, value: Any = None) -> None:
+    setup.answers.append(Answer("signal", value, name))
 
 
-@sentence("a person resolves/settles doubts about {tool}", on="play")
-def doubt_is_settled(play: Play, tool: str) -> None:
-    play.may_doubt.add(tool)
+@sentence("a person resolves/settles doubts about {tool}", on="setup")
+def doubt_is_settled(setup: ScenarioSetup, tool: str) -> None:
+    setup.may_doubt.add(tool)
 
 
 # ── When ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@sentence("the procedure/agent/run has started", on="play")
-def has_started(play: Play) -> None:
+@sentence("the procedure/agent/run has started", on="setup")
+def has_started(setup: ScenarioSetup) -> None:
     """Nothing: a scenario starts the run where it says `runs` or `takes a turn`."""
 
 
-@sentence("the {agent} agent takes (a )turn(s)", on="play")
-def takes_turns(play: Play, agent: str) -> None:  # noqa: ARG001 - all agents of the run take theirs
-    play.acts.append(Act("go"))
+@sentence("the {agent} agent takes (a )turn(s)", on="setup")
+def takes_turns(setup: ScenarioSetup, agent: str) -> None:  # noqa: ARG001 - all agents of the run take theirs
+    setup.actions.append(Action("go"))
 
 
-@sentence("the procedure/agent/run runs( again)", on="play")
-def runs(play: Play) -> None:
-    play.acts.append(Act("go"))
+@sentence("the procedure/agent/run runs( again)", on="setup")
+def runs(setup: ScenarioSetup) -> None:
+    setup.actions.append(Action("go"))
 
 
-@sentence("the run is resumed", on="play")
-def is_resumed(play: Play) -> None:
-    play.acts.append(Act("go", "resume"))
+@sentence("the run is resumed", on="setup")
+def is_resumed(setup: ScenarioSetup) -> None:
+    setup.actions.append(Action("go", "resume"))
 
 
-@sentence("the run is rerun", on="play")
-def is_rerun(play: Play) -> None:
-    play.acts.append(Act("go", "rerun"))
+@sentence("the run is rerun", on="setup")
+def is_rerun(setup: ScenarioSetup) -> None:
+    setup.actions.append(Action("go", "rerun"))
 
 
-@sentence("the run is cancelled", on="play")
-def is_cancelled(play: Play) -> None:
-    play.acts.append(Act("cancel"))
+@sentence("the run is cancelled", on="setup")
+def is_cancelled(setup: ScenarioSetup) -> None:
+    setup.actions.append(Action("cancel"))
 
 
-@sentence("{seconds:number} second(s) pass(es)", on="play")
-def seconds_pass(play: Play, seconds: float) -> None:
-    play.acts.append(Act("time", value=seconds))
+@sentence("{seconds:number} second(s) pass(es)", on="setup")
+def seconds_pass(setup: ScenarioSetup, seconds: float) -> None:
+    setup.actions.append(Action("time", value=seconds))
 
 
-@sentence("the signal {name} is sent with {value:value}", on="play")
-@sentence("the signal {name} is sent", on="play")
-def signal_is_sent(play: Play, name: str, value: Any = None) -> None:
-    play.acts.append(Act("signal", name=name, value=value))
+@sentence("the signal {name} is sent with {value:value}", on="setup")
+@sentence("the signal {name} is sent", on="setup")
+def signal_is_sent(setup: ScenarioSetup, name: str, value: Any = None) -> None:
+    setup.actions.append(Action("signal", name=name, value=value))
 
 
-@sentence("somebody approves", on="play")
-def somebody_approves(play: Play) -> None:
-    play.acts.append(Act("decide", value=Answer("approval", True)))
+@sentence("the request is approved", on="setup")
+def is_approved(setup: ScenarioSetup) -> None:
+    setup.actions.append(Action("decide", value=Answer("approval", True)))
 
 
-@sentence("somebody rejects", on="play")
-def somebody_rejects(play: Play) -> None:
-    play.acts.append(Act("decide", value=Answer("approval", False)))
+@sentence("the request is rejected", on="setup")
+def is_rejected(setup: ScenarioSetup) -> None:
+    setup.actions.append(Action("decide", value=Answer("approval", False)))
 
 
-@sentence("somebody answers {value:value}", on="play")
-def somebody_answers(play: Play, value: Any) -> None:
-    play.acts.append(Act("decide", value=Answer("answer", value)))
+@sentence("the question is answered with {value:value}", on="setup")
+def is_answered(setup: ScenarioSetup, value: Any) -> None:
+    setup.actions.append(Action("decide", value=Answer("answer", value)))
 
 
 # ── Then: tool calls ─────────────────────────────────────────────────────────────────────────
@@ -708,6 +708,6 @@ def cost_at_most(outcome: Outcome, limit: float) -> None:
     outcome.expect(f"a cost of at most {limit} USD", f"{used} USD", used <= limit)
 
 
-def ready_sentences() -> list[Sentence]:
+def builtin_sentences() -> list[Sentence]:
     """All sentences of this module."""
     return sentences_in(globals())

@@ -41,11 +41,18 @@ from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.specs import spec_of
 from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
-from holdfast.testing.scenario import Ended, How, Life, Play, Stage, live_here
+from holdfast.testing.scenario import (
+    Execute,
+    ExecutionResult,
+    How,
+    ScenarioSetup,
+    Stage,
+    execute_here,
+)
 from holdfast.testing.spec import fresh_folder, outcome_of
 from holdfast.testing.step_matcher import Outcome, shown
 
-Lives = Callable[[int | None], Life]
+Lives = Callable[[int | None], Execute]
 """Given the boundary at which to kill (None: nowhere), how the lives of one performance are lived."""
 Check = Callable[[Outcome], str]
 """What is wrong with a run at rest, in words; empty if nothing is."""
@@ -73,7 +80,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CrashReport:
     """What the explorer found."""
 
     boundaries: int
@@ -118,13 +125,13 @@ def fault_lines(fault: Fault) -> list[str]:
 # ── one life that may end by a kill ──────────────────────────────────────────────────────────
 
 
-class Forked:
+class ForkedExecution:
     """Each life in its own process, killed at the n-th boundary of the whole performance."""
 
     def __init__(self, kill_at: int | None) -> None:
         self._kill_at = kill_at
 
-    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> Ended:
+    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult:
         return how_it_ended(stage, life_and_death(stage, agent, how, self._kill_at))
 
 
@@ -134,12 +141,12 @@ def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: i
     return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
 
 
-def how_it_ended(stage: Stage, status: int) -> Ended:
+def how_it_ended(stage: Stage, status: int) -> ExecutionResult:
     """What a process that is over has said, or died of."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
-            return Ended("killed")
+            return ExecutionResult("killed")
         raise HoldfastError(f"the agent's process was killed by {signal.Signals(number).name}")
     ends = stage.sandbox.journal.read("end")
     if os.WEXITSTATUS(status) or not ends:
@@ -148,7 +155,7 @@ def how_it_ended(stage: Stage, status: int) -> Ended:
     last = ends[-1]
     if last["says"] == "broke":
         raise HoldfastError(f"the agent's process failed:\n{last['message']}")
-    return Ended(last["says"], last["message"], last["details"])
+    return ExecutionResult(last["says"], last["message"], last["details"])
 
 
 def _child(
@@ -167,9 +174,9 @@ def _child(
     random.seed()  # a fork inherits its parent's randomness, which a new process would not
     watch(journal)
     try:
-        ended = live_here(stage, agent, how, boundary)
+        ended = execute_here(stage, agent, how, boundary)
     except BaseException:  # noqa: BLE001 - told to the parent, which ends the exploration
-        ended = Ended("broke", traceback.format_exc())
+        ended = ExecutionResult("broke", traceback.format_exc())
     journal.add("end", says=ended.says, message=ended.message, details=dict(ended.details))
 
 
@@ -201,78 +208,80 @@ def _in_child(work: Callable[[], None]) -> int:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Inspection:
     """One performance, looked at afterwards."""
 
     outcome: Outcome
     did: list[dict[str, Any]]
     saw: list[dict[str, Any]]
     points: list[str]
-    ends: list[Ended]
+    ends: list[ExecutionResult]
     doubts: list[dict[str, Any]]
     runs: list[RunState]
     killed: str = ""
 
 
 def explore(
-    play: Play, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
-    progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = Forked,
-) -> Report:  # fmt: skip
-    """Kill the play at every boundary, and say what a crash would do."""
+    setup: ScenarioSetup, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
+    progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = ForkedExecution,
+) -> CrashReport:  # fmt: skip
+    """Kill the scenario at every boundary, and report what a crash would do."""
     began = time.monotonic()
     with fresh_folder() as folder:
         try:
-            report = _Exploration(play, tools, lives, folder).report(check, progress)
+            report = _Exploration(setup, tools, lives, folder).report(check, progress)
         except HoldfastError as error:
-            report = Report(0, problem=str(error))
+            report = CrashReport(0, problem=str(error))
     return replace(report, seconds=time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)
 class _Exploration:
-    play: Play
+    setup: ScenarioSetup
     tools: frozenset[str]
     lives: Lives
     folder: Path
 
-    def report(self, check: Check, progress: Callable[[int, int], None]) -> Report:
+    def report(self, check: Check, progress: Callable[[int, int], None]) -> CrashReport:
         self._empty.mkdir()
-        with closing(Sandbox(self._empty, self.play.mocks, strict=False, is_fixed=True)) as sandbox:
+        with closing(
+            Sandbox(self._empty, self.setup.mocks, strict=False, is_fixed=True)
+        ) as sandbox:
             sandbox.store().close()
         first, second = self._performed("a", None), self._performed("b", None)
         total = len(first.points)
         if first.ends[-1].says == "MockMissing":
-            return Report(total, problem=first.ends[-1].message)
+            return CrashReport(total, problem=first.ends[-1].message)
         undisturbed = [*_diverged(first), *_diverged(second)]
         if undisturbed:
-            return Report(total, _merged(undisturbed))
+            return CrashReport(total, _merged(undisturbed))
         is_steady = _story(first) == _story(second)
-        found = _static_faults(self.play, first)
+        found = _static_faults(self.setup, first)
         for kill_at in range(1, total + 1):
             progress(kill_at, total)
             seen = self._performed(str(kill_at), kill_at)
             seen.killed = _in_words(first.points, kill_at - 1)
-            found += _judged(self.play, seen, first, check, is_steady=is_steady)
+            found += _judged(self.setup, seen, first, check, is_steady=is_steady)
         faults = _merged(fault for fault in found if fault.kind != "look")
         looks = _merged(fault for fault in found if fault.kind == "look")
-        return Report(total, faults, looks)
+        return CrashReport(total, faults, looks)
 
     @property
     def _empty(self) -> Path:
         """A sandbox in which nothing has happened, to be copied: cheaper than making each again."""
         return self.folder / "empty"
 
-    def _performed(self, name: str, kill_at: int | None) -> _Seen:
+    def _performed(self, name: str, kill_at: int | None) -> _Inspection:
         folder = self.folder / name
         shutil.copytree(self._empty, folder)
-        stage = Stage(folder, self.play, self.lives(kill_at), settles_doubt=True)
+        stage = Stage(folder, self.setup, self.lives(kill_at), settles_doubt=True)
         try:
             ended = stage.perform()
             if ended.says == "stuck":
                 raise HoldfastError(ended.message)
             journal = stage.sandbox.journal
             points = [fact["name"] for fact in journal.read("point")]
-            return _Seen(
+            return _Inspection(
                 outcome_of(stage, self.tools), journal.read("did"), journal.read("saw"), points,
                 stage.ends, stage.doubts, stage.runs(),
             )  # fmt: skip
@@ -281,7 +290,7 @@ class _Exploration:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _story(seen: _Seen) -> Any:
+def _story(seen: _Inspection) -> Any:
     """What must come out the same however often the process dies."""
     outcome = seen.outcome
     calls = sorted((c.name, shown(c.args), c.status) for c in outcome.calls)
@@ -323,9 +332,11 @@ def _merged(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 # ── judging ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _judged(play: Play, seen: _Seen, first: _Seen, check: Check, *, is_steady: bool) -> list[Fault]:
+def _judged(
+    setup: ScenarioSetup, seen: _Inspection, first: _Inspection, check: Check, *, is_steady: bool
+) -> list[Fault]:
     """What one crash did, compared with the run's own log and with the undisturbed run."""
-    found = [*_diverged(seen), *_doubted(play, seen, first), *_repeated_calls(seen)]
+    found = [*_diverged(seen), *_doubted(setup, seen, first), *_repeated_calls(seen)]
     found += _repeated_plainly(seen, first) if is_steady else []
     if any(fault.kind in ("diverges", "repeats") for fault in found):
         return found  # what else is wrong may come of that
@@ -352,7 +363,7 @@ def _judged(play: Play, seen: _Seen, first: _Seen, check: Check, *, is_steady: b
     return found
 
 
-def _difference(seen: _Seen, first: _Seen) -> str:
+def _difference(seen: _Inspection, first: _Inspection) -> str:
     now, then = seen.outcome, first.outcome
     for what, a, b in (
         ("the output", now.result, then.result),
@@ -364,7 +375,7 @@ def _difference(seen: _Seen, first: _Seen) -> str:
     return f"the calls are {now.named_calls()} instead of {then.named_calls()}"
 
 
-def _diverged(seen: _Seen) -> list[Fault]:
+def _diverged(seen: _Inspection) -> list[Fault]:
     return [
         Fault(
             "diverges",
@@ -379,11 +390,11 @@ def _diverged(seen: _Seen) -> list[Fault]:
     ]  # fmt: skip
 
 
-def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
+def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> list[Fault]:
     found = []
     for doubt in seen.doubts:
         name = doubt["name"]
-        if name in play.may_doubt:
+        if name in setup.may_doubt:
             continue
         bodies = [did for did in first.did if did["name"] == name and "error" not in did]
         body = bodies[min(doubt["nth"], len(bodies) - 1)] if bodies else {}
@@ -401,7 +412,7 @@ def _doubted(play: Play, seen: _Seen, first: _Seen) -> list[Fault]:
 _NOT_COUNTED: Final = (Effect.REPEATABLE, Effect.TRANSACTIONAL, "check", "plain", "outside")
 
 
-def _repeated_calls(seen: _Seen) -> list[Fault]:
+def _repeated_calls(seen: _Inspection) -> list[Fault]:
     """Bodies of tools that were executed more often than the log has calls and recorded failures."""
     found = []
     for run in seen.runs:
@@ -420,7 +431,9 @@ def _repeated_calls(seen: _Seen) -> list[Fault]:
     return found
 
 
-def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Seen) -> Fault:
+def _repeated(
+    name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Inspection
+) -> Fault:
     effect = body["effect"]
     if effect == Effect.KEYED:
         says = f"{name} happens {happened} times for {_count(allowed, 'call')}, each with a different key"
@@ -440,7 +453,7 @@ def _repeated(name: str, body: dict[str, Any], happened: int, allowed: int, seen
     )
 
 
-def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
+def _repeated_plainly(seen: _Inspection, first: _Inspection) -> list[Fault]:
     """Mocked sync functions, and what step bodies and plain code were seen doing, more often than
     without a crash."""
     found = []
@@ -466,7 +479,7 @@ def _repeated_plainly(seen: _Seen, first: _Seen) -> list[Fault]:
 
 
 def _undeclared(
-    does: str, times: int, inside: str, place: str, declared: str, seen: _Seen, *, sure: bool
+    does: str, times: int, inside: str, place: str, declared: str, seen: _Inspection, *, sure: bool
 ) -> Fault:
     where = (
         f"in the body of {inside}, which is declared safe to repeat"
@@ -481,10 +494,10 @@ def _undeclared(
                  killed=seen.killed, fix=fix)  # fmt: skip
 
 
-def _static_faults(play: Play, first: _Seen) -> list[Fault]:
+def _static_faults(setup: ScenarioSetup, first: _Inspection) -> list[Fault]:
     """Tools that take a key and do nothing with it: no receiver can honour a key that it is not given."""
     found = []
-    specs = [spec_of(value) for value in play.names.values()]
+    specs = [spec_of(value) for value in setup.names.values()]
     used = {did["name"]: did for did in first.did}
     for spec in {id(s): s for s in specs if isinstance(s, CallSpec)}.values():
         if spec.name not in used or spec.effect != Effect.KEYED or not _ignores_key(spec.fn):
@@ -517,4 +530,4 @@ _OF_A_COROUTINE: Final = frozenset({"RETURN_GENERATOR", "CALL_INTRINSIC_1", "RER
 """What Python adds to every `async def`, whatever its body does."""
 
 
-__all__: Final = ["Fault", "Forked", "Report", "explore", "fault_lines"]
+__all__: Final = ["CrashReport", "Fault", "ForkedExecution", "explore", "fault_lines"]

@@ -21,22 +21,22 @@ from typing import IO, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.crash import how_it_ended, life_and_death
-from holdfast.testing.scenario import Ended, How, Life, Play, Stage
+from holdfast.testing.scenario import Execute, ExecutionResult, How, ScenarioSetup, Stage
 
 SEEDS = ("1", "2")
 
 
-def serve(fd: int, play_of: Callable[[int], Play]) -> None:
+def serve(fd: int, setup_of: Callable[[int], ScenarioSetup]) -> None:
     """Fork a process for every request, until there are no more."""
     with socket.socket(fileno=fd) as asked, asked.makefile("rwb") as orders:
         os.set_inheritable(fd, False)
         _say(orders, {"ready": True})
         for line in orders:
             order = json.loads(line)
-            play = play_of(order["play"])
-            stage = Stage(Path(order["folder"]), play)
+            setup = setup_of(order["setup"])
+            stage = Stage(Path(order["folder"]), setup)
             try:
-                status = life_and_death(stage, play.agent, order["how"], order["kill_at"])
+                status = life_and_death(stage, setup.agent, order["how"], order["kill_at"])
             finally:
                 stage.close()
             _say(orders, {"status": status})
@@ -61,17 +61,17 @@ class ForkServers:
         for server in self._started:
             server.close()
 
-    def lives(self, play: int) -> Callable[[int | None], Life]:
-        """How the lives of this play are lived."""
+    def lives(self, setup: int) -> Callable[[int | None], Execute]:
+        """How this scenario is executed."""
 
-        def performance(kill_at: int | None) -> Life:
+        def performance(kill_at: int | None) -> Execute:
             lived = 0
 
-            def live(stage: Stage, agent: Callable[..., Any], how: How) -> Ended:  # noqa: ARG001 - the server has it
+            def live(stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult:  # noqa: ARG001 - the server has it
                 nonlocal lived
                 lived += 1
                 order = {
-                    "play": play,
+                    "setup": setup,
                     "folder": str(stage.sandbox.folder),
                     "how": how,
                     "kill_at": kill_at,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.app import Holdfast
     from holdfast.testing.clock import ManualClock
-    from holdfast.testing.crash import Report
+    from holdfast.testing.crash import CrashReport
     from holdfast.testing.step_matcher import Outcome
 
 
@@ -36,7 +36,7 @@ class CrashEverywhere(Protocol):
         check: Callable[[Outcome], None] | None = None,
         real: bool = False,
         **input: Any,
-    ) -> Report:
+    ) -> CrashReport:
         """Run the agent with this input, killed at every boundary; AssertionError says what a crash
         would do to it. `check` makes assertions about the final run, after every crash."""
         ...
@@ -73,21 +73,21 @@ def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
     from holdfast.runtime.declare.mocks import mocks_of
     from holdfast.testing.crash import explore
-    from holdfast.testing.scenario import Act, Answer, Play
+    from holdfast.testing.scenario import Action, Answer, ScenarioSetup
 
     def crash(
         agent: Callable[..., Any], /, *args: Any, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
         answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
         check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
-    ) -> Report:  # fmt: skip
+    ) -> CrashReport:  # fmt: skip
         __tracebackhide__ = True  # what failed is the user's test, not this
         answers = [] if approve is None else [Answer("approval", approve)]
         answers += [] if answer is ... else [Answer("answer", answer)]
         answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
-        play = Play(
-            agent, dict(input), mocks_of(mocks or {}), answers, [Act("go")], set(may_doubt), strict=not real, args=args,
+        setup = ScenarioSetup(
+            agent, dict(input), mocks_of(mocks or {}), answers, [Action("go")], set(may_doubt), strict=not real, args=args,
         )  # fmt: skip
-        report = explore(play, check=lambda outcome: _asserted(check, outcome))
+        report = explore(setup, check=lambda outcome: _asserted(check, outcome))
         if not report.ok:
             raise AssertionError(f"a crash would harm {agent.__name__}:\n{report}")
         return report

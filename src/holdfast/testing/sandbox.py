@@ -153,7 +153,7 @@ def _name(run: LiveRun) -> str:
 # ── what happened ────────────────────────────────────────────────────────────────────────────
 
 
-class Journal:
+class FactLog:
     """Facts, one JSON line each. A line is there when `add` returns, whatever becomes of the process."""
 
     def __init__(self, file: Path) -> None:
@@ -222,7 +222,7 @@ class Sandbox:
         """With this, nothing outside is contacted: a tool or model without a mock ends the test instead."""
         self.clock = SkippingClock(folder / "clock", stopped=is_fixed)
         self._fixed_draws = FixedDraws(self.clock) if self.clock.is_stopped else None
-        self.journal = Journal(folder / "journal")
+        self.journal = FactLog(folder / "journal")
         self.missing: MockMissing | None = None
         self._store: Store | None = None
         self._turns: dict[tuple[int, str], Iterator[int]] = {}
@@ -348,7 +348,7 @@ class Sandbox:
 
     @contextmanager
     def _executing(self, facts: dict[str, Any], kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Journal how a body ends: it has happened when it is written here."""
+        """FactLog how a body ends: it has happened when it is written here."""
         answer: dict[str, Any] = {"result": None}
         try:
             yield answer

@@ -1,6 +1,6 @@
 """A scenario: an agent, its input, mocks, and what people do while it runs.
 
-`Play` says what happens; `Stage` makes it happen in a sandbox, one life (one process's share of the
+`ScenarioSetup` says what happens; `Stage` makes it happen in a sandbox, one life (one process's share of the
 run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
 `crash` for a run that was killed on the way.
 """
@@ -46,7 +46,7 @@ class Answer(Struct, frozen=True):
         return wait.wait == self.kind and (not self.about or self.about in known)
 
 
-class Act(Struct, frozen=True):
+class Action(Struct, frozen=True):
     """One action: the run is executed, or something arrives from outside."""
 
     what: Literal["go", "signal", "time", "cancel", "decide"]
@@ -56,14 +56,14 @@ class Act(Struct, frozen=True):
     agent: Callable[..., Any] | None = None
 
 
-class Play(Struct):
+class ScenarioSetup(Struct):
     """Everything that a scenario sets up before it is checked."""
 
     agent: Callable[..., Any]
     input: dict[str, Any] = field(default_factory=dict)
     mocks: dict[str, Any] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
-    acts: list[Act] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
     may_doubt: set[str] = field(default_factory=set)
     strict: bool = False
     args: tuple[Any, ...] = ()
@@ -80,88 +80,93 @@ class Play(Struct):
         )
 
 
-class Ended(Struct, frozen=True):
-    """How one life of a run ended: `killed`, `done`, `waiting`, or the name of an error."""
+class ExecutionResult(Struct, frozen=True):
+    """How one execution of a run ended: `killed`, `done`, `waiting`, or the name of an error."""
 
     says: str
     message: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-class Life(Protocol):
-    """Let the run live once: in this process, or in one that may be killed."""
+class Execute(Protocol):
+    """Execute the run once: in this process, or in one that may be killed."""
 
-    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> Ended: ...
+    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult: ...
 
 
-def live_here(stage: Stage, agent: Callable[..., Any], how: How,
-              boundary: Callable[[str], None] | None = None) -> Ended:  # fmt: skip
+def execute_here(stage: Stage, agent: Callable[..., Any], how: How,
+              boundary: Callable[[str], None] | None = None) -> ExecutionResult:  # fmt: skip
     """Execute the run in this process as far as it goes."""
-    play = stage.play
-    with stage.sandbox.patched(play.names), stage.sandbox.holdfast(agent, boundary=boundary) as hf:
+    setup = stage.setup
+    with stage.sandbox.patched(setup.names), stage.sandbox.holdfast(agent, boundary=boundary) as hf:
         try:
             if how == "resume":
                 hf.resume(RUN_ID, by="test")
             elif how == "rerun":
                 hf.rerun(RUN_ID, by="test")
             else:
-                hf.run(BoundAgent(agent, play.args, play.input), id=RUN_ID)
+                hf.run(BoundAgent(agent, setup.args, setup.input), id=RUN_ID)
         except RunWaiting as waiting:
-            return Ended("waiting", waiting.waiting_for)
+            return ExecutionResult("waiting", waiting.waiting_for)
         except Diverged as diverged:
             sides = {"where": diverged.where, "recorded": diverged.recorded, "attempted": diverged.attempted,
                      "at": _raised_at(diverged)}  # fmt: skip
-            return Ended("Diverged", str(diverged), sides)
+            return ExecutionResult("Diverged", str(diverged), sides)
         except HoldfastError as error:
-            return Ended(type(error).__name__, str(error))
+            return ExecutionResult(type(error).__name__, str(error))
         except MockMissing as missing:
-            return Ended("MockMissing", str(missing), {"name": missing.name})
-    return Ended("done")
+            return ExecutionResult("MockMissing", str(missing), {"name": missing.name})
+    return ExecutionResult("done")
 
 
 class Stage:
-    """One performance of a play, in its own folder."""
+    """One execution of a scenario, in its own folder."""
 
     def __init__(
-        self, folder: Path, play: Play, live: Life = live_here, *, settles_doubt: bool = False
+        self,
+        folder: Path,
+        setup: ScenarioSetup,
+        execute: Execute = execute_here,
+        *,
+        settles_doubt: bool = False,
     ) -> None:
-        self.play = play
-        self.sandbox = Sandbox(folder, play.mocks, strict=play.strict)
-        self.ends: list[Ended] = []
+        self.setup = setup
+        self.sandbox = Sandbox(folder, setup.mocks, strict=setup.strict)
+        self.ends: list[ExecutionResult] = []
         self.doubts: list[dict[str, Any]] = []
-        self._live = live
+        self._execute = execute
         self._settles_doubt = settles_doubt
-        self._left = list(play.answers)
+        self._left = list(setup.answers)
 
     def close(self) -> None:
         self.sandbox.close()
 
-    def perform(self) -> Ended:
-        """Play it to its end. What the last life said."""
-        if not any(act.what == "go" for act in self.play.acts):
+    def perform(self) -> ExecutionResult:
+        """Execute it to its end, and return the last result."""
+        if not any(act.what == "go" for act in self.setup.actions):
             raise InvalidInput("nothing runs in this scenario; add `When the agent runs`")
-        for act in self.play.acts:
+        for act in self.setup.actions:
             if act.what == "go":
-                if self._go(act.agent or self.play.agent, act.how).says == "MockMissing":
+                if self._go(act.agent or self.setup.agent, act.how).says == "MockMissing":
                     break
             else:
                 self._from_outside(act)
         return self.ends[-1]
 
-    def _go(self, agent: Callable[..., Any], how: How) -> Ended:
+    def _go(self, agent: Callable[..., Any], how: How) -> ExecutionResult:
         """Bring the run on until it ends, or is waiting for something that the scenario does not provide."""
         for _ in range(LIVES_MAX):
             self.sandbox.journal.add("life")
-            ended = self._live(self, agent, how)
+            ended = self._execute(self, agent, how)
             self.ends.append(ended)
             how = "run"
             if ended.says == "killed":
-                self._bury()
+                self._release_leases()
             elif ended.says != "waiting" or not self._supply(agent):
                 return ended
-        return Ended("stuck", f"the run did not end within {LIVES_MAX} resumes")
+        return ExecutionResult("stuck", f"the run did not end within {LIVES_MAX} resumes")
 
-    def _bury(self) -> None:
+    def _release_leases(self) -> None:
         """The process is known to be dead: its lease need not run out."""
         store = self.sandbox.store()
         try:
@@ -182,7 +187,7 @@ class Stage:
 
     # ── from outside ─────────────────────────────────────────────────────────────────────
 
-    def _from_outside(self, act: Act) -> None:
+    def _from_outside(self, act: Action) -> None:
         if act.what == "time":
             self.sandbox.clock.skip(act.value)
             return
@@ -299,6 +304,6 @@ def _children(run_id: str) -> Any:
     return Filter(parent=run_id)
 
 
-def with_mocks(play: Play, mocks: Mocks) -> Play:
-    """The same play with these mocks below its own."""
-    return replace(play, mocks={**mocks, **play.mocks})
+def with_mocks(setup: ScenarioSetup, mocks: Mocks) -> ScenarioSetup:
+    """The same setup with these mocks below its own."""
+    return replace(setup, mocks={**mocks, **setup.mocks})

@@ -26,12 +26,12 @@ from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.mocks import Mocks
 from holdfast.runtime.declare.specs import agent_spec, spec_of
-from holdfast.testing.builtin_steps import ready_sentences
+from holdfast.testing.builtin_steps import builtin_sentences
 from holdfast.testing.outlines import Outline, StepLine, outlines_of, plain_outlines
-from holdfast.testing.scenario import RUN_ID, Act, Life, Play, Stage, live_here
+from holdfast.testing.scenario import RUN_ID, Action, Execute, ScenarioSetup, Stage, execute_here
 from holdfast.testing.step_matcher import (
-    Called,
     Outcome,
+    RecordedCall,
     Sentence,
     Unmet,
     json_or_text,
@@ -42,11 +42,11 @@ CLOSE_ONES: Final = 3
 
 
 class SpecError(InvalidInput):
-    """A spec that cannot be played: bad Gherkin, an unknown sentence, a tool that is not there."""
+    """A spec that cannot be run: bad Gherkin, an unknown sentence, an unknown tool."""
 
 
-class Line(Struct, frozen=True):
-    """One sentence of a scenario: where it stands, what it says, and what is meant by it."""
+class SpecLine(Struct, frozen=True):
+    """One sentence of a scenario: its place, its text, and what it does."""
 
     place: str
     keyword: str
@@ -54,28 +54,28 @@ class Line(Struct, frozen=True):
     sentence: Sentence
     values: dict[str, Any]
 
-    def __call__(self, on: Play | Outcome) -> None:
+    def __call__(self, on: ScenarioSetup | Outcome) -> None:
         self.sentence.fn(on, **self.values)
 
 
 class Scenario(Struct, frozen=True):
-    """One scenario, ready to be played."""
+    """One scenario, ready to run."""
 
     name: str
     place: str
-    lines: tuple[Line, ...]
+    lines: tuple[SpecLine, ...]
 
     @property
-    def setup(self) -> list[Line]:
-        return [line for line in self.lines if line.sentence.on == "play"]
+    def setup(self) -> list[SpecLine]:
+        return [line for line in self.lines if line.sentence.on == "setup"]
 
     @property
-    def checks(self) -> list[Line]:
+    def checks(self) -> list[SpecLine]:
         return [line for line in self.lines if line.sentence.on == "outcome"]
 
 
-class Cast(Struct, frozen=True):
-    """Who may take part: the agents of a file, which of them is meant, and all its names."""
+class SpecContext(Struct, frozen=True):
+    """What the sentences refer to: the agents of a file, the chosen one, and all names of the file."""
 
     agents: Mapping[str, Callable[..., Any]]
     chosen: Callable[..., Any] | None
@@ -156,19 +156,19 @@ def _parsed(text: str, file: str, first_line: int) -> Any:
     try:
         return Parser().parse(TokenScanner(text))
     except CompositeParserException as errors:
-        said = [_parser_error(file, first_line, error) for error in errors.errors]
+        said = [_parser_error(file, text, first_line, error) for error in errors.errors]
         raise SpecError("\n".join(said)) from None
     except ParserException as error:
-        raise SpecError(_parser_error(file, first_line, error)) from None
+        raise SpecError(_parser_error(file, text, first_line, error)) from None
 
 
-def _parser_error(file: str, first_line: int, error: Any) -> str:
-    line = error.location["line"] + first_line - 1
+def _parser_error(file: str, text: str, first_line: int, error: Any) -> str:
+    line = error.location["line"]
+    before = text.splitlines()[: line - 1]
+    has_feature = any(x.lstrip().startswith("Feature:") for x in before)
+    hint = "" if has_feature else "; a spec starts with `Feature: …`, then `Scenario: …`"
     said = str(error).partition(": ")[2]
-    hint = (
-        "" if "FeatureLine" not in said else "; a spec starts with `Feature: …`, then `Scenario: …`"
-    )
-    return f"{file}:{line}: not Gherkin: {said}{hint}"
+    return f"{file}:{line + first_line - 1}: not Gherkin: {said}{hint}"
 
 
 def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first_line: int) -> None:
@@ -194,7 +194,7 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(value)
 
 
-def _line(place: str, step: StepLine, known: list[Sentence]) -> Line:
+def _line(place: str, step: StepLine, known: list[Sentence]) -> SpecLine:
     said, block = step.said, _block(step.argument)
     # The most exact one that fits is meant; the patterns of the others are not even compiled.
     candidates = sorted(filter(lambda x: x.may_match(said), known), key=lambda x: -x.weight)
@@ -208,7 +208,7 @@ def _line(place: str, step: StepLine, known: list[Sentence]) -> Line:
         values["block"] = block
     elif block is not None:
         raise SpecError(f"{place}: {said!r} takes no table or text below it")
-    return Line(place, step.keyword, said, sentence, values)
+    return SpecLine(place, step.keyword, said, sentence, values)
 
 
 def _block(argument: Any) -> Any:
@@ -245,7 +245,7 @@ def _as_said(pattern: str, said: str) -> str:
 
 
 def _check_order(scenario: Scenario) -> None:
-    asked: Line | None = None
+    asked: SpecLine | None = None
     for line in scenario.lines:
         if line.sentence.on == "outcome":
             asked = line
@@ -259,12 +259,12 @@ def _check_order(scenario: Scenario) -> None:
 # ── playing ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Verdict(Struct, frozen=True):
+class ScenarioResult(Struct, frozen=True):
     """What came of a scenario: passed, or the sentence that failed and why."""
 
     scenario: Scenario
     outcome: Outcome | None
-    failed: Line | None = None
+    failed: SpecLine | None = None
     expected: str = ""
     actual: str = ""
     problem: str = ""
@@ -275,67 +275,67 @@ class Verdict(Struct, frozen=True):
 
 
 def known_sentences(names: Mapping[str, Any]) -> list[Sentence]:
-    """The ready sentences and those of the agent's file."""
-    return [*sentences_in(names), *ready_sentences()]
+    """The built-in sentences and those of the agent's file."""
+    return [*sentences_in(names), *builtin_sentences()]
 
 
-def play_of(scenario: Scenario, cast: Cast) -> Play:
-    """What the scenario's Given and When say, as a play."""
-    agent = cast.chosen
-    play = Play(
-        agent=agent or _nobody, input=dict(cast.input), mocks=dict(cast.mocks), strict=cast.strict, module=cast.names
+def setup_of(scenario: Scenario, context: SpecContext) -> ScenarioSetup:
+    """What the scenario's Given and When say, as a setup."""
+    agent = context.chosen
+    setup = ScenarioSetup(
+        agent=agent or _no_agent, input=dict(context.input), mocks=dict(context.mocks), strict=context.strict, module=context.names
     )  # fmt: skip
     for line in scenario.setup:
         try:
-            line(play)
+            line(setup)
         except HoldfastError as error:
             raise SpecError(f"{line.place}: {error}") from error
     if agent is None:
         raise SpecError(
-            f"{scenario.place}: the file has several agents; choose one as FILE:agent: {', '.join(cast.agents)}"
+            f"{scenario.place}: the file has several agents; choose one as FILE:agent: {', '.join(context.agents)}"
         )
-    _check_input(scenario, play)
-    _check_mocks(scenario, play, cast)
-    return play
+    _check_input(scenario, setup)
+    _check_mocks(scenario, setup, context)
+    return setup
 
 
-def _nobody() -> None:
+def _no_agent() -> None:
     raise AssertionError("no agent was chosen")
 
 
-def _check_input(scenario: Scenario, play: Play) -> None:
-    spec = agent_spec(play.agent)
+def _check_input(scenario: Scenario, setup: ScenarioSetup) -> None:
+    spec = agent_spec(setup.agent)
     try:
-        spec.encode_input((), play.input)
-        spec.decode_input(spec.encode_input((), play.input)[0])
+        spec.encode_input((), setup.input)
+        spec.decode_input(spec.encode_input((), setup.input)[0])
     except HoldfastError as error:
         raise SpecError(f"{scenario.place}: {error}") from error
 
 
-def _check_mocks(scenario: Scenario, play: Play, cast: Cast) -> None:
+def _check_mocks(scenario: Scenario, setup: ScenarioSetup, context: SpecContext) -> None:
     """A mock of something that is not there is a misspelt name, and the real thing would run."""
-    plain = {name for name, value in cast.names.items() if callable(value)}
-    known = cast.tools | plain
-    for name in play.mocks:
-        if name not in known and name not in cast.tools and not _may_be_elsewhere(name, cast):
+    plain = {name for name, value in context.names.items() if callable(value)}
+    known = context.tools | plain
+    for name in setup.mocks:
+        if name not in known and name not in context.tools and not _may_be_elsewhere(name, context):
             from difflib import get_close_matches
 
             close = get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SpecError(
                 f"{scenario.place}: {name!r} is mocked, but there is no step, tool or function of that "
-                f"name{hint}. The file has {', '.join(sorted(cast.tools)) or 'no tools'}"
+                f"name{hint}. The file has {', '.join(sorted(context.tools)) or 'no tools'}"
             )
 
 
-def _may_be_elsewhere(name: str, cast: Cast) -> bool:
+def _may_be_elsewhere(name: str, context: SpecContext) -> bool:
     """The undo of a known tool, or a tool of an agent that was imported or is not a sync function."""
-    if name.startswith("undo ") and name[5:] in cast.tools:
+    if name.startswith("undo ") and name[5:] in context.tools:
         return True
-    own = cast.names.get("__name__")
+    own = context.names.get("__name__")
     return any(
         not isinstance(spec_of(agent), AgentSpec) or agent_spec(agent).fn.__module__ != own
-        for agent in cast.agents.values()
+        for agent in context.agents.values()
     )
 
 
@@ -352,40 +352,44 @@ def fresh_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def play_scenario(scenario: Scenario, cast: Cast, live: Life = live_here) -> Verdict:
-    """Play a scenario once in its own folder, and ask its sentences."""
+def run_scenario(
+    scenario: Scenario, context: SpecContext, execute: Execute = execute_here
+) -> ScenarioResult:
+    """Execute a scenario once in its own folder, and check its expectations."""
     try:
-        play = play_of(scenario, cast)
+        setup = setup_of(scenario, context)
     except SpecError as error:
-        return Verdict(scenario, None, problem=str(error))
+        return ScenarioResult(scenario, None, problem=str(error))
     with fresh_folder() as folder:
-        stage = Stage(folder, play, live)
+        stage = Stage(folder, setup, execute)
         try:
             stage.perform()
-            outcome = outcome_of(stage, cast.tools)
+            outcome = outcome_of(stage, context.tools)
         except HoldfastError as error:
-            return Verdict(scenario, None, problem=f"{scenario.place}: {error}")
+            return ScenarioResult(scenario, None, problem=f"{scenario.place}: {error}")
         finally:
             stage.close()
     if stage.ends[-1].says == "MockMissing":
-        return Verdict(scenario, outcome, problem=f"{scenario.place}: {stage.ends[-1].message}")
+        return ScenarioResult(
+            scenario, outcome, problem=f"{scenario.place}: {stage.ends[-1].message}"
+        )
     return judge(scenario, outcome)
 
 
-def judge(scenario: Scenario, outcome: Outcome) -> Verdict:
+def judge(scenario: Scenario, outcome: Outcome) -> ScenarioResult:
     """Ask every Then."""
     for line in scenario.checks:
         try:
             line(outcome)
         except Unmet as unmet:
-            return Verdict(scenario, outcome, line, unmet.expected, unmet.actual)
+            return ScenarioResult(scenario, outcome, line, unmet.expected, unmet.actual)
         except AssertionError as error:
-            return Verdict(
+            return ScenarioResult(
                 scenario, outcome, line, line.said, str(error) or "that was not the case"
             )
         except HoldfastError as error:
-            return Verdict(scenario, outcome, line, problem=f"{line.place}: {error}")
-    return Verdict(scenario, outcome)
+            return ScenarioResult(scenario, outcome, line, problem=f"{line.place}: {error}")
+    return ScenarioResult(scenario, outcome)
 
 
 def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
@@ -398,7 +402,7 @@ def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
             return views.to_plain(views.value(store, RUN_ID, value))
 
         calls = tuple(
-            Called(
+            RecordedCall(
                 call.step, call.name, call.status, whole(call.args) or {}, whole(call.result),
                 max(1, len(call.attempts)), _error(call.error),
             )
@@ -409,7 +413,7 @@ def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
             decisions={d.name: (whole(d.choice), d.why) for d in run.decisions},
             error=_error(run.failure.error) if run.failure and run.status == "failed" else "",
             waiting_for=run.waiting_for if run.status == "waiting" else "",
-            ended=stage.ends[-1], known=tools | set(stage.play.mocks) | {c.name for c in run.calls},
+            ended=stage.ends[-1], known=tools | set(stage.setup.mocks) | {c.name for c in run.calls},
         )  # fmt: skip
     finally:
         store.close()
@@ -419,5 +423,19 @@ def _error(error: ErrorInfo | None) -> str:
     return "" if error is None else f"{error.type}: {error.message}"
 
 
-__all__ = ["Act", "Cast", "Line", "Scenario", "SpecError", "Verdict", "fresh_folder", "judge", "known_sentences",
-           "outcome_of", "play_of", "play_scenario", "read_spec", "spec_in"]  # fmt: skip
+__all__ = [
+    "Action",
+    "Scenario",
+    "ScenarioResult",
+    "SpecContext",
+    "SpecError",
+    "SpecLine",
+    "fresh_folder",
+    "judge",
+    "known_sentences",
+    "outcome_of",
+    "read_spec",
+    "run_scenario",
+    "setup_of",
+    "spec_in",
+]  # fmt: skip

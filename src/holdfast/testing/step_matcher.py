@@ -1,6 +1,6 @@
 """The sentences of a spec: what `Given the input to is "sam"` or `Then the output should be 5` means.
 
-A sentence is a function with a pattern. Some set a scene up (they are given the `Play`), the others
+A sentence is a function with a pattern. Some set a scene up (they are given the `ScenarioSetup`), the others
 ask its outcome (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
 sentences of its own:
 
@@ -27,7 +27,7 @@ from msgspec import Struct, field
 
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput
-from holdfast.testing.scenario import Ended
+from holdfast.testing.scenario import ExecutionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK: Final = "__holdfast_sentence__"
@@ -51,7 +51,7 @@ class Sentence(Struct, frozen=True):
     """A pattern and what it does."""
 
     text: str
-    on: Literal["play", "outcome"]
+    on: Literal["setup", "outcome"]
     fn: Callable[..., Any]
 
     @property
@@ -126,8 +126,8 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-def sentence(text: str, *, on: Literal["play", "outcome"] = "outcome") -> Callable[[F], F]:
-    """Make a function a sentence. `on="play"`: it sets up, for Given and When; else it asks, for Then."""
+def sentence(text: str, *, on: Literal["setup", "outcome"] = "outcome") -> Callable[[F], F]:
+    """Make a function a sentence. `on="setup"`: it sets up, for Given and When; else it asks, for Then."""
     unknown = [kind for _, kind in re.findall(r"\{(\w+):(\w+)\}", text) if kind not in _KINDS]
     if unknown:
         raise InvalidInput(f"{text!r}: {unknown[0]!r} is not one of {', '.join(_KINDS)}")
@@ -148,7 +148,7 @@ def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
 # ── its outcome ──────────────────────────────────────────────────────────────────────────
 
 
-class Called(Struct, frozen=True):
+class RecordedCall(Struct, frozen=True):
     """One call of a step or tool, as the run's log has it."""
 
     step: int
@@ -167,11 +167,11 @@ class Outcome(Struct, frozen=True):
     status: str
     result: Any
     state: dict[str, Any]
-    calls: tuple[Called, ...]
+    calls: tuple[RecordedCall, ...]
     decisions: dict[str, tuple[Any, str]]
     error: str
     waiting_for: str
-    ended: Ended
+    ended: ExecutionResult
     known: frozenset[str] = field(default_factory=frozenset)
     """The steps and tools that there are; a spec about another is a mistake in the spec."""
 
@@ -181,7 +181,7 @@ class Outcome(Struct, frozen=True):
         if not holds:
             raise Unmet(expected, actual if isinstance(actual, str) else shown(actual))
 
-    def calls_of(self, name: str) -> list[Called]:
+    def calls_of(self, name: str) -> list[RecordedCall]:
         found = [call for call in self.calls if call.name == name]
         if not found and name not in self.known:
             raise InvalidInput(f"unknown tool {name!r}; known are {', '.join(sorted(self.known))}")

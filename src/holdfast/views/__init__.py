@@ -15,14 +15,14 @@ from holdfast.views.listing import (
     every_run,
     runs,
     shown,
-    standing,
+    shown_status,
     unwatched,
 )
-from holdfast.views.log import Verdict, check, events, records, row_of, verify
+from holdfast.views.log import Verification, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import ENDED, Position, position, ranges
-from holdfast.views.search import Found, search
+from holdfast.views.search import SearchResult, search
 from holdfast.views.state import (
     artifact,
     at,
@@ -44,7 +44,6 @@ __all__ = [
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
-    "Found",
     "InboxItem",
     "InboxPage",
     "Moment",
@@ -52,8 +51,9 @@ __all__ = [
     "Outcome",
     "Position",
     "RunPage",
+    "SearchResult",
     "Through",
-    "Verdict",
+    "Verification",
     "Watch",
     "agents",
     "artifact",
@@ -85,7 +85,7 @@ __all__ = [
     "runs",
     "search",
     "shown",
-    "standing",
+    "shown_status",
     "timeline",
     "to_plain",
     "unwatched",

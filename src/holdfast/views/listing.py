@@ -38,14 +38,14 @@ class RunPage(Struct, frozen=True):
     next: int | None
 
 
-def standing(row: RunRow, now: int) -> str:
+def shown_status(row: RunRow, now: int) -> str:
     """The row's status; `interrupted` if its worker has let the lease end."""
     return "interrupted" if row.status == "running" and not is_held(row, now) else row.status
 
 
 def shown(row: RunRow, now: int) -> RunRow:
     """The row with the status that is shown."""
-    status = standing(row, now)
+    status = shown_status(row, now)
     return row if status == row.status else replace(row, status=status)
 
 

@@ -19,7 +19,7 @@ from holdfast.store.checks import check_whole
 from holdfast.store.pages import Through, in_pages
 
 
-class Verdict(Struct, frozen=True):
+class Verification(Struct, frozen=True):
     """What `verify` found."""
 
     run_id: str
@@ -118,14 +118,14 @@ def _events(
         row_of(store, run_id)
 
 
-def verify(store: Store, run_id: str, *, through: Through = iter) -> Verdict:
+def verify(store: Store, run_id: str, *, through: Through = iter) -> Verification:
     """Check the run's whole log against its hash chain, and every value stored outside it."""
     seen: list[Record] = []  # the last one that verified
     try:
         _check(store, run_id, through, seen)
     except LogDamaged as found:
-        return _verdict(run_id, seen, str(found))
-    return _verdict(run_id, seen)
+        return _verification(run_id, seen, str(found))
+    return _verification(run_id, seen)
 
 
 def check(store: Store, run_id: str, *, through: Through = iter) -> int:
@@ -148,9 +148,9 @@ def _check(store: Store, run_id: str, through: Through, seen: list[Record]) -> N
             raise damage
 
 
-def _verdict(run_id: str, seen: Sequence[Record], problem: str = "") -> Verdict:
+def _verification(run_id: str, seen: Sequence[Record], problem: str = "") -> Verification:
     events, head = (seen[-1].seq + 1, seen[-1].hash.hex()) if seen else (0, "")
-    return Verdict(run_id, not problem, events, head, problem)
+    return Verification(run_id, not problem, events, head, problem)
 
 
 def _verified(store: Store, run_id: str, through: Through, seen: list[Record]) -> Iterator[Record]:

@@ -20,8 +20,8 @@ PAGE: Final = 1000
 class Checkpoints:
     """States at some places of one run's log, without its calls: a second look at a place starts near it."""
 
-    def __init__(self, every: int = 2000, most: int = 100) -> None:
-        self._every, self._most = every, most
+    def __init__(self, every: int = 2000, limit: int = 100) -> None:
+        self._every, self._limit = every, limit
         self._kept: dict[int, tuple[Head, RunState]] = {}
 
     def before(self, seq: int) -> tuple[Head, RunState] | None:
@@ -34,7 +34,7 @@ class Checkpoints:
         if (
             head.seq % self._every == 0
             and head.seq not in self._kept
-            and len(self._kept) < self._most
+            and len(self._kept) < self._limit
         ):
             self._kept[head.seq] = (head, draft.freeze())
 

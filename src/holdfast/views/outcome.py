@@ -10,7 +10,7 @@ from holdfast.core.events import ErrorInfo, Value
 from holdfast.errors import LogDamaged
 from holdfast.store.base import TERMINAL_STATUSES, Store
 from holdfast.store.pages import newest_first
-from holdfast.views.listing import standing
+from holdfast.views.listing import shown_status
 from holdfast.views.log import row_of
 
 
@@ -41,7 +41,7 @@ def outcome(store: Store, run_id: str) -> Outcome:
     row = row_of(store, run_id)
     root = log.root_of(row.id, row.parent)
     if row.status not in TERMINAL_STATUSES:
-        shown = standing(row, store.now())
+        shown = shown_status(row, store.now())
         return Outcome(row.id, shown, root=root, waiting_for=row.waiting_for)
     last = -1
     for record in newest_first(store, run_id):

@@ -22,6 +22,7 @@ from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
 from holdfast.views.content import FIELDS, Content, read_content
 from holdfast.views.listing import SHOWN_STATUSES, shown
+from holdfast.words.waiting import is_for_people
 
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""
@@ -30,8 +31,6 @@ READ_MIN: Final = 100
 READ_SECONDS: Final = 0.12
 """So long runs are looked at for one page, if the store cannot select by all terms."""
 PAGE: Final = 500
-PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
-"""How what people are asked for starts, in `RunRow.waiting_for`."""
 _AGE: Final = r"(\d+)(m|h|d|w)"
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS: Final = (
@@ -53,7 +52,7 @@ class Term(NamedTuple):
         return self.key.partition(".")[0] in FIELDS
 
 
-class Found(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     """Runs, newest first, with the status that is shown. `next` is the cursor of the next page.
 
     `stopped`: the search looked at as many runs (`looked`) as it may and did not fill the page; `next` continues it.
@@ -120,7 +119,7 @@ def search(
     limit: int = 50,
     cursor: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Found:
+) -> SearchResult:
     """Up to `limit` runs that match, newest first."""
     terms, now = parse(text), store.now()
     check_whole("limit", limit, least=1)
@@ -132,10 +131,10 @@ def search(
     looked, is_first = 0, cursor is None
     for row in _rows(store, which, cursor, limit if not rest else PAGE):
         if len(found) == limit:
-            return Found(found, cursor, looked=looked)
+            return SearchResult(found, cursor, looked=looked)
         if looked >= READ_MAX or (rest and looked >= READ_MIN and clock() >= end):
             named = [] if found or not is_first else _named(store, terms, now)
-            return Found(found + named, cursor, stopped=True, looked=looked)
+            return SearchResult(found + named, cursor, stopped=True, looked=looked)
         seen = shown(row, now)
         if all(_matches(seen, term) != term.excludes for term in on_rows) and (
             not on_logs or _contains(store, row.id, on_logs)
@@ -143,7 +142,7 @@ def search(
             found.append(seen)
         looked += 1
         cursor = row.cursor
-    return Found(found, None, looked=looked)
+    return SearchResult(found, None, looked=looked)
 
 
 def _named(store: Store, terms: list[Term], now: int) -> list[RunRow]:
@@ -206,7 +205,7 @@ def _matches(row: RunRow, term: Term) -> bool:
 
 def _is_waiting(row: RunRow, word: str) -> bool:
     if word == "people":
-        return row.waiting_for.startswith(PEOPLE)
+        return is_for_people(row.waiting_for)
     return row.status == "waiting" and word.lower() in row.waiting_for.lower()
 
 

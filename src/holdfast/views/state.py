@@ -22,7 +22,7 @@ from holdfast.store.base import RunRow, Store
 from holdfast.store.brief import read_brief
 from holdfast.store.pages import Through, in_pages, newest_first
 from holdfast.store.process import is_held
-from holdfast.views.listing import standing
+from holdfast.views.listing import shown_status
 from holdfast.views.log import contradiction, records, row_of
 from holdfast.views.values import Change, compare
 
@@ -86,7 +86,7 @@ def folded(store: Store, run_id: str) -> RunState:
 def with_owner(state: RunState, row: RunRow, now: int) -> RunState:
     """An intent without a receipt and without a living owner is in doubt."""
     calls = state.calls if is_held(row, now) else tuple(map(_doubted, state.calls))
-    return msgspec.structs.replace(state, status=standing(row, now), calls=calls)
+    return msgspec.structs.replace(state, status=shown_status(row, now), calls=calls)
 
 
 def _doubted(call: Call) -> Call:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
-from holdfast.views.listing import standing
-from holdfast.views.search import PEOPLE
+from holdfast.views.listing import shown_status
+from holdfast.words.waiting import is_for_people, is_in_doubt
 
 MOST: Final = 1000
 """Counts stop here."""
@@ -35,9 +35,9 @@ def tally(store: Store, hours: int = 24) -> Tally:
     counts = dict.fromkeys((*_UNFINISHED, "interrupted", "people", "doubt"), 0)
     for status in _UNFINISHED:
         for row in store.runs(Filter(status=status), limit=MOST + 1):
-            counts[standing(row, now)] += 1
-            counts["people"] += row.waiting_for.startswith(PEOPLE) and status == "waiting"
-            counts["doubt"] += row.waiting_for.startswith("a decision") and status == "waiting"
+            counts[shown_status(row, now)] += 1
+            counts["people"] += status == "waiting" and is_for_people(row.waiting_for)
+            counts["doubt"] += status == "waiting" and is_in_doubt(row.waiting_for)
     width = hours * 3600 * MICROSECONDS // BINS
     since = now - BINS * width
     lately = store.runs(Filter(created_after=since), limit=MOST * 5)
@@ -97,7 +97,7 @@ def fleet(store: Store) -> Fleet:
     held: dict[str, list[RunRow]] = {}
     lost: list[RunRow] = []
     for row in store.runs(Filter(status="running"), limit=MOST):
-        if standing(row, now) == "running":
+        if shown_status(row, now) == "running":
             held.setdefault(row.owner, []).append(row)
         else:
             lost.append(row)

@@ -4,7 +4,15 @@
 """
 
 from holdfast.agents.models.anthropic import AnthropicModel, AsyncAnthropicModel
-from holdfast.agents.models.base import AsyncModel, Kept, Model, Price, Prompt, Reply, ToolRequest
+from holdfast.agents.models.base import (
+    AsyncModel,
+    Model,
+    Price,
+    Prompt,
+    ProviderBlocks,
+    Reply,
+    ToolRequest,
+)
 from holdfast.agents.models.finish import Finish, finish_of
 from holdfast.agents.models.openai import AsyncOpenAIModel, OpenAIModel
 from holdfast.agents.models.scripted import ScriptedModel, call, say
@@ -15,11 +23,11 @@ __all__ = [
     "AsyncModel",
     "AsyncOpenAIModel",
     "Finish",
-    "Kept",
     "Model",
     "OpenAIModel",
     "Price",
     "Prompt",
+    "ProviderBlocks",
     "Reply",
     "ScriptedModel",
     "ToolRequest",

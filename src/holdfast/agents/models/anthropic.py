@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Final
 
-from holdfast.agents.models.base import Kept, Price, Prompt, Reply, ToolRequest, usage_of
+from holdfast.agents.models.base import Price, Prompt, ProviderBlocks, Reply, ToolRequest, usage_of
 from holdfast.agents.models.client import AsyncClientModel, ClientModel
 from holdfast.agents.models.failures import Malformed
 from holdfast.core import dialogue, values
@@ -46,8 +46,8 @@ class AnthropicModel(ClientModel):
             request["stream"] = True
         return client.messages.create(**request)
 
-    def _whole(self, answered: Any) -> Reply:
-        return whole(answered, self.price)
+    def _read_reply(self, answered: Any) -> Reply:
+        return read_reply(answered, self.price)
 
     def _pieces(self) -> Pieces:
         return Pieces(self.price)
@@ -59,7 +59,7 @@ class AsyncAnthropicModel(AsyncClientModel, AnthropicModel):
     client_class = "AsyncAnthropic"
 
 
-def whole(message: Any, price: Price | None) -> Reply:
+def read_reply(message: Any, price: Price | None) -> Reply:
     """A reply that was not streamed."""
     try:
         if not message.stop_reason:
@@ -93,10 +93,10 @@ def _text(blocks: list[dict[str, Any]]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _kept(blocks: list[dict[str, Any]]) -> Kept | None:
+def _kept(blocks: list[dict[str, Any]]) -> ProviderBlocks | None:
     """All blocks, if some of them cannot be made again from text and tool calls."""
     plain = all(block["type"] in ("text", "tool_use") for block in blocks)
-    return None if plain else Kept("anthropic", blocks)
+    return None if plain else ProviderBlocks("anthropic", blocks)
 
 
 def _input_tokens(usage: Any) -> int:
@@ -124,7 +124,7 @@ class Pieces:
         self._finish = self._model = ""
         self._over = False
 
-    def take(self, piece: Any) -> str:
+    def feed(self, piece: Any) -> str:
         """Add a chunk; returns the text in it."""
         try:
             return self._read(piece)

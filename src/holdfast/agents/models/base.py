@@ -42,7 +42,7 @@ class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: str = "{}"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ProviderBlocks(msgspec.Struct, frozen=True):
     """Blocks of a reply that the provider wants back unchanged (signed thinking).
 
     Sent only to models of the same `format`.
@@ -67,7 +67,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many earlier messages it was not shown, because they did not fit."""
     estimated: bool = False
     """The provider reported no usage, so it was estimated."""
-    kept: Kept | None = None
+    kept: ProviderBlocks | None = None
 
 
 def cleaned(reply: Reply) -> Reply:

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidInput
 class Pieces(Protocol):
     """An answer that comes in pieces."""
 
-    def take(self, piece: Any) -> str:
+    def feed(self, piece: Any) -> str:
         """Add a chunk; returns the text in it."""
 
     def reply(self) -> Reply:
@@ -88,8 +88,8 @@ class ClientModel(ABC):
         """Send the request: an answer, a stream, or something to await for either."""
 
     @abstractmethod
-    def _whole(self, answered: Any) -> Reply:
-        """An answer that came in one piece, in our words."""
+    def _read_reply(self, answered: Any) -> Reply:
+        """The complete answer as a Reply."""
 
     @abstractmethod
     def _pieces(self) -> Pieces:
@@ -100,11 +100,11 @@ class ClientModel(ABC):
         with translated(self.provider, self.key_variable, self._api_key):
             answered = self._send(self._connected(), prompt)
             if prompt.on_text is None:
-                return self._whole(answered)
+                return self._read_reply(answered)
             pieces = self._pieces()
             with answered:
                 for piece in answered:
-                    if text := pieces.take(piece):
+                    if text := pieces.feed(piece):
                         shown(prompt.on_text, text)
             return pieces.reply()
 
@@ -129,10 +129,10 @@ class AsyncClientModel(ClientModel):
     async def _ask(self, client: Any, prompt: Prompt) -> Reply:
         answered = await self._send(client, prompt)
         if prompt.on_text is None:
-            return self._whole(answered)
+            return self._read_reply(answered)
         pieces = self._pieces()
         async with answered:
             async for piece in answered:
-                if text := pieces.take(piece):
+                if text := pieces.feed(piece):
                     shown(prompt.on_text, text)
         return pieces.reply()

@@ -46,8 +46,8 @@ class OpenAIModel(ClientModel):
             request |= {"stream": True, "stream_options": {"include_usage": True}}
         return client.chat.completions.create(**request)
 
-    def _whole(self, answered: Any) -> Reply:
-        return whole(answered, self.price)
+    def _read_reply(self, answered: Any) -> Reply:
+        return read_reply(answered, self.price)
 
     def _pieces(self) -> Pieces:
         return Pieces(self.price)
@@ -59,7 +59,7 @@ class AsyncOpenAIModel(AsyncClientModel, OpenAIModel):
     client_class = "AsyncOpenAI"
 
 
-def whole(completion: Any, price: Price | None) -> Reply:
+def read_reply(completion: Any, price: Price | None) -> Reply:
     """A reply that was not streamed."""
     try:
         choice = completion.choices[0]
@@ -98,7 +98,7 @@ class Pieces:
         self._finish = self._model = ""
         self._refused = False
 
-    def take(self, piece: Any) -> str:
+    def feed(self, piece: Any) -> str:
         """Add a chunk; returns the text in it."""
         try:
             return self._read(piece)

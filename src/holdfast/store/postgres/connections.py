@@ -43,10 +43,10 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 ANSWER_SECONDS_MAX: Final = 20.0
 """How long a statement may stay unanswered before its connection counts as dead."""
 
+_CONNECT_SECONDS: Final = 5
 # A peer that vanished without a word is noticed in seconds, not in the kernel's two hours.
 _CONNECTION_DEFAULTS: Final = {
     "application_name": "holdfast",
-    "connect_timeout": "5",
     "keepalives": "1",
     "keepalives_idle": "10",
     "keepalives_interval": "3",
@@ -167,21 +167,33 @@ def _elapsed() -> int:
 class Route:
     """Where the server is and how to get there. Shared by all links of a store."""
 
-    def __init__(self, dsn: str, *, patience: float, require_fsync: bool) -> None:
+    def __init__(
+        self, dsn: str, *, patience: float, retry_opening: bool, require_fsync: bool
+    ) -> None:
         try:
             given = conninfo_to_dict(dsn)
             [int(port or 0) for port in str(given.get("port") or "").split(",")]
+            timeout = given.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+            seconds = int(timeout or _CONNECT_SECONDS)
         except (psycopg.Error, ValueError):  # the text of either may hold the password
             raise InvalidInput(
                 "the PostgreSQL URL cannot be read; it looks like postgresql://user:password@host:5432/database"
             ) from None
         # Text travels as UTF-8, whatever the database's encoding is.
-        self._options: dict[str, Any] = {**_CONNECTION_DEFAULTS, **given, "client_encoding": "utf8"}
+        self._options: dict[str, Any] = {
+            **_CONNECTION_DEFAULTS,
+            **given,
+            "connect_timeout": seconds,
+            "client_encoding": "utf8",
+        }
         self._password = str(given.get("password") or "")
         self.user = str(given.get("user") or "")
         host, port = given.get("host") or "localhost", given.get("port") or "5432"
         self.url = f"postgresql://{host}:{port}/{given.get('dbname') or self.user}"
         self.patience = patience
+        # Before the first connection nothing was lost: a wrong address is more likely than a restart.
+        self.opening_patience = min(patience, seconds or patience) if retry_opening else 0.0
+        self.reached = False
         self.require_fsync = require_fsync
         self.clock = ServerClock()
         self.closed = threading.Event()
@@ -206,17 +218,18 @@ class Route:
                     "it. Set fsync=on; if the data may be lost, open the store with require_fsync=False"
                 )
             self.met(connection)
+            self.reached = True
         except BaseException:  # also an interrupt: no connection leaks
             connection.close()
             raise
         return connection
 
-    def describe(self, error: BaseException) -> str:
+    def describe(self, error: psycopg.Error) -> str:
         """An error's text for people: one line, with no password in it."""
         text = " ".join(str(error).split()) or type(error).__name__
         if len(self._password) > 2:
             text = text.replace(self._password, "***")
-        if "no password supplied" in text:
+        if error.pgconn is not None and error.pgconn.needs_password:
             text += (
                 ". Set PGPASSWORD, write it to ~/.pgpass, or give it with the URL in HOLDFAST_URL"
             )
@@ -310,7 +323,9 @@ class Link:
                     unsure = unsure or (sent and lost)
                     if not lost and error.sqlstate not in _RETRIED:
                         raise self._route.translated(error) from error
-                    give_up = give_up or time.monotonic() + self._route.patience
+                    route = self._route
+                    patience = route.patience if route.reached else route.opening_patience
+                    give_up = give_up or time.monotonic() + patience
                     pause = min(pause * 2, 0.5) * random.uniform(0.7, 1.3)  # noqa: S311 (only to spread)
                     if _is_hopeless(error, sent):
                         raise StoreRefused(self._route.describe(error)) from error

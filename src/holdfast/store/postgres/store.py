@@ -67,7 +67,8 @@ _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
 class PostgresStore:
     """A Store in one schema of a PostgreSQL database, made and migrated when first opened.
 
-    `patience` is how many seconds a lost connection is sought again before StoreUnavailable.
+    A lost connection is retried for `patience` seconds, then StoreUnavailable. The first connection is retried for no
+    longer than `connect_timeout` of the URL (or PGCONNECT_TIMEOUT), and not at all without `retry_opening`.
     `clock` replaces the database's clock in tests.
     """
 
@@ -79,6 +80,7 @@ class PostgresStore:
         clock: Callable[[], int] | None = None,
         pool_size: int = 5,
         patience: float = PATIENCE_SECONDS,
+        retry_opening: bool = True,
         require_fsync: bool = True,
     ) -> None:
         if not _SCHEMA_NAME.fullmatch(schema):
@@ -86,7 +88,11 @@ class PostgresStore:
                 f"{schema!r} is not a schema name: use up to 40 lower-case letters, digits and _, not starting with pg_"
             )
         self._dsn, self._clock = dsn, clock
-        self._options: dict[str, Any] = {"patience": patience, "require_fsync": require_fsync}
+        self._options: dict[str, Any] = {
+            "patience": patience,
+            "retry_opening": retry_opening,
+            "require_fsync": require_fsync,
+        }
         self._pool_size = max(1, pool_size)
         self._channel = f"{schema}_runs"
         # The one thing that cannot be a parameter; its pattern was checked above.

@@ -108,7 +108,7 @@ def appending_to_no_run_is_not_found(bench: Bench) -> None:
 
 
 def an_append_that_makes_no_sense_is_refused(bench: Bench) -> None:
-    """Gaps, keys without a record, states nobody could leave: InvalidInput, nothing is written."""
+    """Gaps, keys without a record, impossible states: InvalidInput, nothing is written."""
     bench.create(worker="w")
     before = bench.row()
     three = sealed(Head(0, bench.log()[-1].hash, 0), 3)

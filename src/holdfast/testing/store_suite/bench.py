@@ -157,8 +157,8 @@ def sealed(head: Head, count: int, *, epoch: int = 0, time: int = 0) -> list[Rec
 # Not `assert`: the suite must also say so under `python -O`.
 
 
-def expect(true: object, what: str) -> None:
-    if not true:
+def expect(condition: object, what: str) -> None:
+    if not condition:
         raise AssertionError(f"not so: {what}")
 
 

@@ -21,7 +21,7 @@ from holdfast.testing.store_suite.bench import (
 
 
 def a_new_run_is_pending_and_due_at_once(bench: Bench) -> None:
-    """A run created for nobody can be taken by any worker, at once."""
+    """A run created without an owner can be claimed by any worker at once."""
     run = NewRun("run", "agent", "digest", code_version="v7", parent="mother", priority=3)
     row, created = bench.make(run, sealed(origin("run"), 2))
 
@@ -75,7 +75,7 @@ def a_run_is_created_with_the_keys_that_its_events_hold(bench: Bench) -> None:
 
 
 def a_run_created_for_a_worker_is_its_own(bench: Bench) -> None:
-    """It has the first epoch and a lease from the beginning, and nobody else can take it."""
+    """It has the first epoch and a lease from the beginning, and no other worker can claim it."""
     row = bench.create(worker="me")
 
     same(("running", 1, "me", 1), (row.status, row.epoch, row.owner, row.claims))

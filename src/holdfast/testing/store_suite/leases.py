@@ -53,7 +53,7 @@ def an_expired_run_is_given_to_the_next(bench: Bench) -> None:
 
 
 def a_waiting_run_can_be_claimed_by_name(bench: Bench) -> None:
-    """Due or not: somebody who knows why it should continue now may take it."""
+    """Due or not: a caller that knows why it should continue now may claim it."""
     bench.create()
     bench.settle("run", "waiting", waiting_for="a person")
 
@@ -107,7 +107,7 @@ def renewing_extends_a_live_lease(bench: Bench) -> None:
 
 
 def renewing_after_the_end_is_refused(bench: Bench) -> None:
-    """Even when nobody has taken the run: another worker may be about to."""
+    """Even when no worker has claimed the run: another one may be about to."""
     bench.create(worker="w")
     bench.clock.advance(LEASE_SECONDS)
 
@@ -237,7 +237,7 @@ def a_run_that_only_shows_signs_of_life_does_not_get_on(bench: Bench) -> None:
     same(1, bench.claimed().claims)
 
 
-def a_run_that_was_given_back_is_not_counted_against(bench: Bench) -> None:
+def a_run_that_was_released_is_not_counted_against(bench: Bench) -> None:
     """Its worker lives; unless that says that it died of the run."""
     bench.create()
     for _ in range(3):

@@ -191,7 +191,7 @@ def due_runs_are_taken_in_batches_and_in_order(bench: Bench) -> None:
 
 
 def the_kinds_of_runs_that_are_to_be_done_are_known(bench: Bench) -> None:
-    """By agent and version, with the time of the next; those that wait for nobody's time are not."""
+    """By agent and version, with the time of the next; runs that do not wait for a time are not."""
     same([], bench.store.kinds())
     start = bench.clock.now()
     bench.create("a1", agent="a")

@@ -207,7 +207,7 @@ def result(store: Store, ask: Ask) -> views.Outcome:
     return views.outcome(store, ask.run_id)
 
 
-def verify(store: Store, ask: Ask) -> views.Verdict:
+def verify(store: Store, ask: Ask) -> views.Verification:
     return views.verify(store, ask.run_id)
 
 
@@ -465,11 +465,11 @@ def delete_item(store: Store, ask: Ask) -> d.ItemChanged:
 # ── administering ────────────────────────────────────────────────────────────────────────────
 
 
-def import_run(store: Store, ask: Ask) -> bundle.Imported:
+def import_run(store: Store, ask: Ask) -> bundle.ImportResult:
     return bundle.import_run(store, bundle.read(ask.lines))
 
 
-def gc(store: Store, ask: Ask) -> garbage.Collected:
+def gc(store: Store, ask: Ask) -> garbage.GcResult:
     b = ask.body
     age, snapshot_age = b.older_than, b.snapshot_age
     return garbage.gc(

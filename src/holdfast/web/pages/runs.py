@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import InvalidInput
-from holdfast.views.search import Found, search
+from holdfast.views.search import SearchResult, search
 from holdfast.views.tally import MOST, Tally
 from holdfast.web.auth import require
 from holdfast.web.pages.chart import spark_svg
@@ -40,7 +40,7 @@ async def list_runs(site: Site, request: Request) -> Response:
             lambda store: search(store, query, limit=ROWS, cursor=cursor)
         )
     except InvalidInput as error:
-        found, message = Found([], None), str(error)
+        found, message = SearchResult([], None), str(error)
     now = await site.server.call(lambda store: store.now())
     return page(
         request,

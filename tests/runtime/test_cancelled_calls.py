@@ -1,4 +1,4 @@
-"""Calls that the agent's own code stops waiting for: a time limit, a failed neighbour, a lost race.
+"""Calls that the agent's own code stops waiting for: a time limit, a failed sibling, a lost race.
 
 What the code saw then, it sees again when the run is resumed: no answer. What such a call did is not
 guessed: a tool that may have acted is in doubt.
@@ -160,7 +160,7 @@ def impatient(way: Callable[[Any], Any], slow: Any) -> Any:
 
 @pytest.mark.parametrize("slow", [slow_step, slow_keyed], ids=["step", "keyed"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_code_that_stopped_waiting_goes_on_and_is_resumed_where_it_was(
+def test_code_that_stopped_waiting_continues_and_is_resumed_where_it_was(
     home: Any, way: Any, slow: Any
 ) -> None:
     main = impatient(way, slow)
@@ -194,13 +194,13 @@ def test_a_tool_that_may_have_acted_is_in_doubt_and_the_run_waits(home: Any, way
     assert "in_doubt" == call.status
     hf.resolve("r", call.step, done="it was sent", by="ann")
     hf.signal("r", "go")
-    if way is not beaten:  # there the other one may have won: who was first is told anew
+    if way is not beaten:  # there the other one may have won: who was first is told again
         said = "too late" if way is beside_a_failure else "it was sent"
         assert hf.run(main, id="r") == [said, "fallback"]
     assert happened.count("x begins") == 1
 
 
-def test_a_check_tells_what_became_of_a_tool_that_was_cut_off(home: Any) -> None:
+def test_a_check_reports_what_happened_to_a_cancelled_tool_call(home: Any) -> None:
     main = impatient(too_late, slow_checked)
     with pytest.raises(RunWaiting, match="go"):
         home.open().run(main, id="r")
@@ -237,7 +237,7 @@ def test_a_check_that_the_code_does_not_wait_for_leaves_the_call_in_doubt(home: 
     assert happened.count("paid") == 1
 
 
-def test_a_run_that_failed_beside_it_makes_it_again_when_it_is_resumed(home: Any) -> None:
+def test_a_run_that_failed_next_to_it_repeats_the_call_when_it_is_resumed(home: Any) -> None:
     """Nothing was done after it was cut off: it is part of what failed."""
     release: list[str] = []
 
@@ -262,7 +262,7 @@ def test_a_run_that_failed_beside_it_makes_it_again_when_it_is_resumed(home: Any
     assert sorted(happened) == ["fails b", "fails b", "other a", "other a"]
 
 
-def test_a_child_run_that_nobody_waits_for_any_longer_is_cancelled(home: Any) -> None:
+def test_a_child_run_whose_parent_no_longer_waits_is_cancelled(home: Any) -> None:
     @agent(name="child")
     async def child(_: AsyncRun) -> str:
         return await slow_step("x")
@@ -311,7 +311,7 @@ def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(hom
 def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it(
     home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by the fuzzer (seed 400022): the child was executed to its end though nobody waited for it."""
+    """Found by the fuzzer (seed 400022): the child was executed to its end though no one waited for it."""
 
     @agent(name="child")
     async def child(_: AsyncRun) -> str:
@@ -330,7 +330,7 @@ def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it
     assert hf.get("r~1").cancel_requested
 
 
-def test_code_that_stops_waiting_while_its_child_is_being_cancelled_goes_on_when_replayed(
+def test_code_that_stops_waiting_while_its_child_is_being_cancelled_continues_on_replay(
     home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the fuzzer (seed 500027): the cancellation was lost, and the run hung."""
@@ -533,7 +533,7 @@ def test_a_task_that_is_given_up_after_a_recorded_call_begins_before_on_resume_t
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_replay_goes_on_where_the_code_gives_a_call_up_without_waiting_for_time(
+def test_replay_continues_where_the_code_gives_a_call_up_without_waiting_for_time(
     home: Any, way: Any
 ) -> None:
     main = impatient(way, slow_step)
@@ -562,7 +562,7 @@ WAITS: dict[str, Callable[[AsyncRun], Any]] = {
 
 
 class Paused:
-    """A wait in the process that does not end before the code has gone on."""
+    """A wait in the process that does not end before the code has continued."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -589,7 +589,7 @@ FAR: dict[str, Callable[[AsyncRun], Any]] = {
 
 
 async def beaten_and_left(far: Any) -> str:
-    """Nobody looks what became of the one that lost."""
+    """No one looks what became of the one that lost."""
     tasks = [asyncio.create_task(far("x")), asyncio.create_task(quick("winner"))]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     tasks[0].cancel()
@@ -668,7 +668,7 @@ def test_a_wait_that_the_code_gave_up_gives_no_answer_on_replay_either(
     [*((way, "timer") for way in FAR_WAYS), *((beaten, kind) for kind in FAR if kind != "timer")],
     ids=lambda x: x if isinstance(x, str) else x.__name__,
 )
-def test_a_far_wait_that_the_code_gives_up_does_not_hold_the_run(
+def test_a_long_wait_that_the_code_cancels_does_not_keep_the_run_waiting(
     home: Any, way: Any, kind: str
 ) -> None:
     @agent(name="racing")
@@ -698,7 +698,7 @@ def test_a_far_wait_that_the_code_gives_up_does_not_hold_the_run(
     assert hf.replay("r").reached_end
 
 
-def test_a_far_wait_that_nobody_gives_up_holds_the_run(home: Any) -> None:
+def test_a_long_wait_that_is_not_cancelled_keeps_the_run_waiting(home: Any) -> None:
     @agent(name="patient")
     async def main(run: AsyncRun) -> list[Any]:
         task = asyncio.create_task(run.wait_for("letter"))
@@ -717,7 +717,7 @@ def test_a_far_wait_that_nobody_gives_up_holds_the_run(home: Any) -> None:
     assert happened == ["quick one", "quick two", "quick three"]
 
 
-def test_a_limit_on_a_far_wait_is_kept_while_the_run_is_at_work(home: Any) -> None:
+def test_a_limit_on_a_long_wait_is_kept_while_the_run_is_executed(home: Any) -> None:
     @agent(name="limited")
     async def main(run: AsyncRun) -> str:
         beside = asyncio.create_task(slow_step("x"))
@@ -744,7 +744,7 @@ def test_a_limit_on_a_far_wait_is_kept_while_the_run_is_at_work(home: Any) -> No
 
 
 @pytest.mark.parametrize("kind", ["timer", "several"])
-def test_a_wait_cut_off_beside_what_failed_begins_anew_when_the_run_is_resumed(
+def test_a_wait_cancelled_next_to_a_failure_starts_over_when_the_run_is_resumed(
     home: Any, kind: str
 ) -> None:
     paused = Paused()
@@ -780,7 +780,7 @@ def test_a_wait_cut_off_beside_what_failed_begins_anew_when_the_run_is_resumed(
     assert hf.replay("r").diverged is None
 
 
-def test_a_wait_cut_off_while_it_was_being_recorded_does_not_begin(home: Any) -> None:
+def test_a_wait_cancelled_while_it_was_being_recorded_does_not_start(home: Any) -> None:
     tasks: list[asyncio.Task[Any]] = []
 
     @agent(name="cancels")
@@ -822,7 +822,7 @@ def test_a_wait_that_async_code_gave_up_is_not_what_plain_code_waits_for(home: A
         home.open().run(plain, id="r")
 
 
-def test_a_plain_replay_stops_at_a_wait_that_was_cut_off(home: Any) -> None:
+def test_a_plain_replay_stops_at_a_wait_that_was_cancelled(home: Any) -> None:
     paused = Paused()
     main = waiting(too_late, WAITS["timer"], paused)
     with pytest.raises(RunWaiting):

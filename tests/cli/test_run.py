@@ -59,7 +59,7 @@ def test_a_limit_that_does_not_exist_is_refused_before_anything_happens(shell: S
     assert not shell.db.exists()
 
 
-def test_run_without_an_id_makes_one_up_and_says_it(shell: Shell) -> None:
+def test_run_without_an_id_generates_one_and_prints_it(shell: Shell) -> None:
     found = shell.json("run", "agents.py:recap", "-p", "to=sam")
 
     assert re.fullmatch(r"recap-[0-9a-f]{12}", found["run"])
@@ -139,7 +139,7 @@ def test_what_an_agent_prints_does_not_spoil_the_json(shell: Shell) -> None:
 
 
 def test_sigterm_leaves_a_run_that_can_be_resumed(shell: Shell) -> None:
-    """As a service manager stops it: like Ctrl-C, with the command to go on."""
+    """As a service manager stops it: like Ctrl-C, with the command to continue."""
     words = [HOLDFAST, "run", "agents.py:patient", "--id", "r1", "--db", str(shell.db)]
     with Door(shell.folder / "go"):
         process = subprocess.Popen(words, cwd=shell.folder, env=environment(), text=True,
@@ -188,7 +188,9 @@ def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell
         ("leaves.py", "cannot be loaded: SystemExit: 0 (line 2)"),
     ],
 )
-def test_a_file_that_cannot_be_run_says_why(shell: Shell, target: str, said: str) -> None:
+def test_a_file_that_cannot_be_run_is_refused_with_the_reason(
+    shell: Shell, target: str, said: str
+) -> None:
     (shell.folder / "broken.py").write_text("def f(:")
     (shell.folder / "raises.py").write_text("x = 1\n1 / 0\n")
     (shell.folder / "empty.py").write_text("x = 1\n")
@@ -211,11 +213,11 @@ def test_the_same_id_with_another_input_is_refused(shell: Shell) -> None:
     assert before == shell.log("r1")
 
 
-def test_an_id_that_is_no_id_is_refused(shell: Shell) -> None:
+def test_an_invalid_id_is_refused(shell: Shell) -> None:
     assert "is not a run id" in shell.run("recap", "../x", "to=sam", code=1).stderr
 
 
-def test_a_failed_run_says_how_to_look_and_to_try_again_and_does(shell: Shell) -> None:
+def test_a_failed_run_prints_how_to_inspect_and_resume_it_and_both_work(shell: Shell) -> None:
     failed = shell.run("recap", "r1", "to=nobody", code=1)
 
     assert "r1 failed at step 2: ConnectionError: nobody is there" in failed.stderr
@@ -246,7 +248,7 @@ def test_resume_with_a_file_that_lacks_the_agent_changes_nothing(shell: Shell) -
     assert before == shell.log("r1")
 
 
-def test_a_run_left_by_a_killed_process_is_taken_up_when_its_lease_ends(shell: Shell) -> None:
+def test_a_run_left_by_a_killed_process_is_claimed_when_its_lease_ends(shell: Shell) -> None:
     """The lease is waited for, once; a call that may have happened is not repeated."""
     died = shell.process("run", "agents.py:paying", "--id", "r1", "-p", "amount=5", "--lease", "1")
     assert -signal.SIGKILL == died.returncode
@@ -280,7 +282,7 @@ def test_replay_agrees_executes_nothing_and_finds_a_change(shell: Shell) -> None
 # -- worker --------------------------------------------------------------------------------------
 
 
-def test_a_worker_executes_what_is_due_and_then_stops_if_told_once(shell: Shell) -> None:
+def test_a_worker_with_once_executes_what_is_due_and_then_stops(shell: Shell) -> None:
     shell.run("asking", "r1", code=1)
     shell.run("asking", "r2", code=1)
     shell("answer", "r1", "red", "--yes")
@@ -332,7 +334,7 @@ def test_the_verbs_are_the_same_on_postgresql_and_no_password_is_printed(
     assert not password or password not in waits.output + checked.output
 
 
-def test_a_resume_that_a_check_refuses_says_which_and_goes_on_with_override(shell: Shell) -> None:
+def test_a_resume_that_a_check_refuses_names_it_and_continues_with_override(shell: Shell) -> None:
     file = shell.folder / "versions.py"
     text = "from holdfast import agent\n@agent(version='1')\ndef asking(run):\n    return run.wait_for('go')\n"
     file.write_text(text)

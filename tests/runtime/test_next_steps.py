@@ -121,7 +121,7 @@ def added() -> int:
     return 2
 
 
-def test_the_state_of_a_diverged_run_holds_both_sides_until_it_goes_on(home: Any) -> None:
+def test_the_state_of_a_diverged_run_contains_both_sides_until_it_is_resumed(home: Any) -> None:
     @agent(name="changing")
     def before(run: Run) -> Any:
         first()

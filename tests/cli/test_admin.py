@@ -99,7 +99,7 @@ def test_an_exported_run_is_as_private_as_the_store(shell: Shell) -> None:
 
 
 def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None:
-    """Chained as it was; what lies beside the log goes along."""
+    """Chained as it was; what lies next to the log goes along."""
     shell.run("recap", "r1", "to=sam", f"notes={'x' * 100_000}")
     file, before = exported(shell, "r1"), shell.log("r1")
     shell.db = shell.folder / "other.db"

@@ -175,7 +175,7 @@ def test_what_is_not_installed_is_named_with_the_way_to_get_it(
 # ── test ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_specs_in_the_file_and_beside_it_are_played_and_a_failure_is_explained(
+def test_specs_in_the_file_and_next_to_it_are_run_and_a_failure_is_explained(
     folder: Folder,
 ) -> None:
     folder.write("recap.feature", FAILING)
@@ -286,7 +286,7 @@ def test_a_model_agent_is_tested_without_its_model_and_crashed_everywhere(folder
     ]
 
 
-def test_every_kind_of_mock_answers_as_it_says(folder: Folder) -> None:
+def test_every_kind_of_mock_answers_as_declared(folder: Folder) -> None:
     folder.write(
         "asking.py",
         '''
@@ -450,7 +450,7 @@ def logs(folder: Folder) -> Any:
         }
 
 
-def test_check_says_which_runs_would_diverge_and_at_which_step_and_changes_nothing(
+def test_check_lists_the_runs_that_would_diverge_and_the_step_and_changes_nothing(
     waiting: Folder,
 ) -> None:
     waiting.write("new.py", OLD.replace("first + 1", "first + 2").replace("return n", "raise SystemExit('executed')")
@@ -473,7 +473,7 @@ def test_check_says_which_runs_would_diverge_and_at_which_step_and_changes_nothi
     assert before == logs(waiting)
 
 
-def test_check_agrees_with_code_that_goes_on_and_finds_code_that_breaks(waiting: Folder) -> None:
+def test_check_accepts_code_that_continues_and_finds_code_that_breaks(waiting: Folder) -> None:
     waiting.write("same.py", OLD + "\n# a comment more\n")
     waiting.write("broken.py", OLD.replace("    first = look(n)", "    raise KeyError('n')"))
     waiting.write(
@@ -532,7 +532,7 @@ def test_check_reads_page_after_page_and_leaves_out_what_has_ended(
 # ── rerun ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_rerun_begins_the_code_anew_with_its_state_kept(folder: Folder) -> None:
+def test_rerun_starts_the_code_over_with_its_state_kept(folder: Folder) -> None:
     db = ["--db", str(folder.db)]
     folder.here("run", "recap.py", "--id", "r", "--param", "to=sam", *db)
     (folder.path / "sent").unlink()

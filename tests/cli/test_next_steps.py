@@ -133,7 +133,7 @@ def diverge(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> str:
     return shell("resume", "ways.py", "r1", code=1).stderr
 
 
-def test_after_a_divergence_show_says_what_to_do_about_it(
+def test_after_a_divergence_show_prints_what_to_do(
     here: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverge(here, monkeypatch)
@@ -157,7 +157,7 @@ def test_each_way_out_of_a_divergence_works_as_printed(
     if way == 0:
         monkeypatch.delenv("CHANGED")
 
-    paste(line, code=1)  # it goes on to where it waits
+    paste(line, code=1)  # it continues with where it waits
 
     here("signal", "r1", "payment", "paid")
     assert "paid" == here.json("resume", "ways.py", "r1")["result"]

@@ -56,7 +56,7 @@ def test_list_refuses_what_it_does_not_know(shell: Shell, words: list[str]) -> N
 # -- show, trace, events, diff, verify -----------------------------------------------------------
 
 
-def test_show_tells_where_a_run_is_and_what_happened(shell: Shell) -> None:
+def test_show_prints_where_a_run_is_and_what_happened(shell: Shell) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
 
     said = shell("show", "r1").stdout
@@ -66,7 +66,7 @@ def test_show_tells_where_a_run_is_and_what_happened(shell: Shell) -> None:
         assert part in said
 
 
-def test_show_tells_attempts_decisions_state_and_the_failure_with_its_input(shell: Shell) -> None:
+def test_show_prints_attempts_decisions_state_and_the_failure_with_its_input(shell: Shell) -> None:
     shell.run("recap", "r1", "to=nobody", code=1)
 
     said = shell("show", "r1").stdout
@@ -197,7 +197,7 @@ def seeking(run: Run, state: AgentState) -> AgentState:
 """
 
 
-def test_of_a_loop_show_tells_how_far_its_own_state_is_and_patch_changes_that(shell: Shell) -> None:
+def test_show_prints_the_state_of_a_loop_and_patch_changes_it(shell: Shell) -> None:
     (shell.folder / "loops.py").write_text(LOOP)
     shell("run", "loops.py", "--id", "s1", "--param", "goal=why", code=1)
     ops = '[{"op": "add", "path": "/memory/flags/-", "value": "late"}, {"op": "test", "path": "/goal", "value": "why"}]'
@@ -262,7 +262,7 @@ def test_what_a_child_waits_for_is_offered_for_the_child(shell: Shell, how: str,
     assert [] != [line for line in shell.json("show", "r1")["continue"] if line.startswith(said)]
 
 
-def test_a_run_that_only_waits_has_no_steps_and_says_until_when(shell: Shell) -> None:
+def test_show_of_a_run_that_only_waits_has_no_steps_and_prints_until_when(shell: Shell) -> None:
     (shell.folder / "napping.py").write_text(
         "from holdfast import Run, agent\n\n@agent\ndef napping(run: Run) -> str:\n"
         "    run.sleep(0.001)\n    return 'ok'\n"

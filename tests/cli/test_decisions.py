@@ -65,7 +65,7 @@ def test_approve_without_a_yes_changes_nothing(shell: Shell, input: str, said: s
     assert before == shell.log("r1")
 
 
-def test_reject_is_told_to_the_agent(shell: Shell) -> None:
+def test_a_rejection_is_passed_to_the_agent(shell: Shell) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
     assert (
         "rejected"
@@ -76,7 +76,7 @@ def test_reject_is_told_to_the_agent(shell: Shell) -> None:
     assert [] == shell.lines("sent")
 
 
-def test_a_second_decision_is_refused_and_told_the_first(shell: Shell) -> None:
+def test_a_second_decision_is_refused_and_the_error_shows_the_first(shell: Shell) -> None:
     shell.run("careful", "r1", "to=sam", code=1)
     shell("approve", "r1", "--yes", "--by", "ann")
     before = shell.log("r1")
@@ -89,7 +89,7 @@ def test_a_second_decision_is_refused_and_told_the_first(shell: Shell) -> None:
     "words",
     [
         ["approve", "r1", "--yes"], ["reject", "r1", "--yes"], ["answer", "r1", "x", "--yes"],
-        ["signal", "r1", "x"], ["pause", "r1"], ["cancel", "r1", "--yes"], ["resolve", "r1", "1", "--retry", "--yes"],
+        ["signal", "r1", "x"], ["pause", "r1"], ["cancel", "r1", "--yes"], ["cancel", "r1"], ["resolve", "r1", "1", "--retry", "--yes"],
     ],
     ids=lambda words: words[0],
 )  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_run_that_has_ended_takes_no_decisions(shell: Shell, words: list[str])
 
     result = shell(*words, code=1)
 
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("error: ")  # at once, without a question
     assert before == shell.log("r1")
 
 
@@ -111,6 +111,8 @@ def test_answer_takes_an_option_and_refuses_others(shell: Shell) -> None:
         "not one of the options: red, blue"
         in shell("answer", "r1", "green", "--yes", code=1).stderr
     )
+    unasked = shell("answer", "r1", "green", code=1).stderr
+    assert ("not one of the options" in unasked, "[y/N]" in unasked) == (True, False)
     assert before == shell.log("r1")
     assert "Which colour?" in shell("answer", "r1", "blue", input="y\n").stderr
     assert "blue\n" == shell("resume", "agents.py", "r1").stdout
@@ -217,7 +219,7 @@ def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
     assert "cancelled" == shell.json("show", "r1")["status"]
 
 
-def test_a_cancelled_run_waits_for_a_worker_and_then_says_once_that_it_was_cancelled(
+def test_a_cancelled_run_waits_for_a_worker_and_then_reports_once_that_it_was_cancelled(
     shell: Shell,
 ) -> None:
     shell.run("asking", "r1", code=1)
@@ -231,7 +233,7 @@ def test_a_cancelled_run_waits_for_a_worker_and_then_says_once_that_it_was_cance
     assert said.startswith("run r1 cancelled by ann: no need\n")
 
 
-def test_undo_takes_back_what_was_done_and_says_so_before(shell: Shell) -> None:
+def test_undo_lists_what_it_will_undo_and_then_undoes_it(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
     asked = shell("undo", "r1", input="y\n")
