@@ -878,7 +878,8 @@ MUTANTS = (
 FUZZED = tuple(
     mutant
     for mutant in MUTANTS
-    if mutant.file
+    if "task group leaves" not in mutant.name  # only asyncio's log shows it
+    and mutant.file
     in (
         "core/policy.py",
         "core/extent.py",
