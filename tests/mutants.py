@@ -878,27 +878,29 @@ MUTANTS = (
 FUZZED = tuple(
     mutant
     for mutant in MUTANTS
-    if "task group leaves" not in mutant.name  # only asyncio's log shows it
-    and mutant.file
-    in (
-        "core/policy.py",
-        "core/extent.py",
-        "core/entry.py",
-        "core/journal.py",
-        "core/match.py",
-        "core/retries.py",
-        "core/waits.py",
-        "runtime/lines/line.py",
-        "runtime/lines/leaving.py",
-        "runtime/lines/lines.py",
-        "runtime/lines/parking.py",
-        "runtime/lines/timeouts.py",
-        "runtime/lines/turns.py",
-        "runtime/call/suspend.py",
-        "runtime/call/task_factory.py",
-        "runtime/exec/undo.py",
-        "runtime/log/writer.py",
-        "store/fence.py",
+    if (
+        "task group leaves" not in mutant.name  # only asyncio's log shows it
+        and mutant.file
+        in (
+            "core/policy.py",
+            "core/extent.py",
+            "core/entry.py",
+            "core/journal.py",
+            "core/match.py",
+            "core/retries.py",
+            "core/waits.py",
+            "runtime/lines/line.py",
+            "runtime/lines/leaving.py",
+            "runtime/lines/lines.py",
+            "runtime/lines/parking.py",
+            "runtime/lines/timeouts.py",
+            "runtime/lines/turns.py",
+            "runtime/call/suspend.py",
+            "runtime/call/task_factory.py",
+            "runtime/exec/undo.py",
+            "runtime/log/writer.py",
+            "store/fence.py",
+        )
     )
     or "woken" in mutant.name
     or "wake" in mutant.name

@@ -31,7 +31,7 @@ from holdfast.execution import perform_async
 from holdfast.gc import GcResult
 from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
 from holdfast.runtime.exec.actions import Actions
-from holdfast.runtime.exec.dry_run import Replayed
+from holdfast.runtime.exec.dry_run import ReplayResult
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.runtime.exec.threads import in_thread, uninterrupted, until_done
 from holdfast.runtime.exec.worker import Report, Worker
@@ -492,7 +492,7 @@ class AsyncHoldfast:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return await self._read(Holdfast.verify, run_id)
 
-    async def replay(self, run_id: str) -> Replayed:
+    async def replay(self, run_id: str) -> ReplayResult:
         """Run the code against the log, without executing any tool or writing anything."""
         return await self._read(Holdfast.replay, run_id)
 

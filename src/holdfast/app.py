@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # imported where they are used: most processes only run agent
     from holdfast.doctor import Diagnosis
     from holdfast.dry_fork import DryStep
     from holdfast.gc import GcResult
-    from holdfast.runtime.exec.dry_run import Replayed
+    from holdfast.runtime.exec.dry_run import ReplayResult
     from holdfast.runtime.exec.worker import Report, Worker
 
 P = ParamSpec("P")
@@ -393,7 +393,7 @@ class Holdfast:
         """Check the run's whole log against its hash chain, and every value stored outside it."""
         return views.verify(self.store, run_id)
 
-    def replay(self, run_id: str) -> Replayed:
+    def replay(self, run_id: str) -> ReplayResult:
         """Run the code against the log, without executing any tool or writing anything."""
         row = views.row_of(self.store, run_id)
         from holdfast.runtime.exec.dry_run import replay

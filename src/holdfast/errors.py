@@ -58,7 +58,7 @@ HoldfastError                        something Holdfast refuses or cannot do
 
 NotRecorded (UserWarning)            a plain call, perhaps in a thread that an agent started by itself
 
-Signal (BaseException)               not errors: they unwind an agent, and `except Exception` does not catch them
+Unwind (BaseException)               not errors: they unwind an agent, and `except Exception` does not catch them
 ├── Suspend                          the run is suspended until something arrives
 ├── Stop                             the run ends here: deadline, budget or cancellation
 └── Abandon                          this worker must stop executing the run (carries the error)
@@ -628,11 +628,11 @@ class NotRecorded(UserWarning):
 # ── signals ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Signal(BaseException):
+class Unwind(BaseException):
     """Unwinds an agent. Not an `Exception`, so that `except Exception` in a tool does not catch it."""
 
 
-class Suspend(Signal):
+class Suspend(Unwind):
     """The run has to wait, and is suspended until then."""
 
     def __init__(
@@ -648,7 +648,7 @@ class Suspend(Signal):
         super().__init__(waiting_for)
 
 
-class Abandon(Signal):
+class Abandon(Unwind):
     """This worker must not continue with the run: its lease is lost, its code diverged, its store failed."""
 
     def __init__(self, cause: HoldfastError) -> None:
@@ -656,7 +656,7 @@ class Abandon(Signal):
         super().__init__(str(cause))
 
 
-class Stop(Signal):
+class Stop(Unwind):
     """The run ends here: deadline, budget or cancellation."""
 
     def __init__(self, reason: str, message: str) -> None:

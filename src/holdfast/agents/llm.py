@@ -295,25 +295,25 @@ class LLMAgent:
 
         return ask
 
-    def _fitted(self, run: RunBase) -> dialogue.Fitted:
+    def _fitted(self, run: RunBase) -> dialogue.TruncatedDialogue:
         said = [_with_state(message, run) for message in run.messages.all()]
         return dialogue.fit(
             said, self._max_tokens, keep_last=self._keep_last, counter=self._counter
         )
 
-    def _prompt(self, shown: dialogue.Fitted, turn: int) -> Prompt:
+    def _prompt(self, shown: dialogue.TruncatedDialogue, turn: int) -> Prompt:
         tools = tuple(use.schema for use in self._tools.values())
         on_text = self._on_text
         shows = None if on_text is None else lambda piece: on_text(clean(piece))
         return Prompt(shown.messages, tools, turn, shows)
 
-    def _checked(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
+    def _checked(self, reply: Reply, shown: dialogue.TruncatedDialogue) -> Reply:
         """The reply as it is recorded. One that is not complete fails the step, so a resume asks again."""
         counted = self._counted(reply, shown)
         check_complete(counted)
         return counted
 
-    def _counted(self, reply: Reply, shown: dialogue.Fitted) -> Reply:
+    def _counted(self, reply: Reply, shown: dialogue.TruncatedDialogue) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
             raise InvalidInput(f"{self._model!r} must return a Reply, not {reply!r}")

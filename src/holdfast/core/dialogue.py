@@ -142,7 +142,7 @@ class _Ids:
 # ── cutting to fit ───────────────────────────────────────────────────────────────────────────
 
 
-class Fitted(Struct, frozen=True):
+class TruncatedDialogue(Struct, frozen=True):
     """What is shown of a dialogue, how long it is, and how many of its messages are not shown."""
 
     messages: tuple[Message, ...]
@@ -156,7 +156,7 @@ def fit(
     *,
     keep_last: int = KEEP_LAST,
     counter: TokenCounter = ESTIMATE,
-) -> Fitted:
+) -> TruncatedDialogue:
     """The dialogue, without its oldest turns if it is too long.
 
     Always kept: system messages, the first thing that the user said, and the last `keep_last` turns (or,
@@ -173,7 +173,7 @@ def fit(
     kept = _kept(all_turns, costs, max_tokens, keep_last)
     shown = tuple(m for i, turn in enumerate(all_turns) if i in kept for m in turn.messages)
     in_all = sum(len(turn.messages) for turn in all_turns)
-    return Fitted(shown, sum(costs[i] for i in kept), in_all - len(shown))
+    return TruncatedDialogue(shown, sum(costs[i] for i in kept), in_all - len(shown))
 
 
 def _kept(

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from holdfast.errors import CallFailed, Signal
+from holdfast.errors import CallFailed, Unwind
 from holdfast.runtime.log.branches import CURRENT, Branch
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def map_in_threads(fn: Callable[[U], T], work: Sequence[tuple[Branch, U]], threa
     ) as pool:
         futures = [pool.submit(copy_context().run, one, branch, item) for branch, item in work]
     errors = [x for x in (future.exception() for future in futures) if x is not None]
-    signals = [x for x in errors if isinstance(x, Signal)]
+    signals = [x for x in errors if isinstance(x, Unwind)]
     for error in (*signals, *errors):
         if isinstance(error, CallFailed):
             error.also = tuple(

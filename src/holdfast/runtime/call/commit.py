@@ -24,8 +24,8 @@ from holdfast.errors import (
     KeyTaken,
     LeaseLost,
     LogRegressed,
-    Signal,
     Suspend,
+    Unwind,
     Woken,
 )
 from holdfast.runtime.call.operations import (
@@ -134,7 +134,7 @@ def _refuse(
     """Events could not be written: tell the caller, or stop the run."""
     if isinstance(error, LeaseLost | LogRegressed) and evidence is not None:
         yield from _leave_evidence(evidence, events[-1])
-    if isinstance(error, Signal | KeyTaken | Woken):
+    if isinstance(error, Unwind | KeyTaken | Woken):
         raise error
     if not isinstance(error, HoldfastError):
         raise error

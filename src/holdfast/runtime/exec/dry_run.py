@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.declare.call_spec import CallSpec
 
 
-class Replayed(Struct, frozen=True):
+class ReplayResult(Struct, frozen=True):
     """How far the code agrees with the log."""
 
     run_id: str
@@ -44,7 +44,7 @@ class EndOfLog(HoldfastError):
     """The code has come to the end of what is recorded; from here on it would execute."""
 
 
-def replay(store: Store, row: RunRow, spec: AgentSpec) -> Replayed:
+def replay(store: Store, row: RunRow, spec: AgentSpec) -> ReplayResult:
     """Run the code of a run up to the end of its log."""
     return _replayed(_session(store, row, spec), spec)
 
@@ -73,19 +73,19 @@ def _session(store: Store, row: RunRow, spec: AgentSpec) -> Session:
     return session
 
 
-def _replayed(session: Session, spec: AgentSpec) -> Replayed:
+def _replayed(session: Session, spec: AgentSpec) -> ReplayResult:
     root = Branch(session)
     flow = _replay(session, spec, root)
     if spec.is_async:
         import asyncio
 
-        async def awaited() -> Replayed:
+        async def awaited() -> ReplayResult:
             with branching_tasks(root):
-                result: Replayed = await drive_async(flow)
+                result: ReplayResult = await drive_async(flow)
                 return result
 
         return asyncio.run(awaited())
-    done: Replayed = drive(flow)
+    done: ReplayResult = drive(flow)
     return done
 
 
@@ -110,28 +110,28 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
         failed = f"{type(error).__qualname__}: {error}"
         left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
         if left:  # it had come further before: the failure is the new code's
-            return Replayed(
+            return ReplayResult(
                 session.run_id,
                 steps,
                 False,
                 _early(session, left[0], f"the agent fails with {failed}"),
             )
-        return Replayed(session.run_id, steps, True, failed=failed)
+        return ReplayResult(session.run_id, steps, True, failed=failed)
     if session.stopped is not None:  # the code caught it and continued
         return _stopped(session, steps, session.stopped)
     left = session.journal.unasked()
     if left:
-        return Replayed(
+        return ReplayResult(
             session.run_id, steps, False, _early(session, left[0], "the end of the agent")
         )
-    return Replayed(session.run_id, steps, True, None, raw)
+    return ReplayResult(session.run_id, steps, True, None, raw)
 
 
-def _stopped(session: Session, steps: int, signal: BaseException | None) -> Replayed:
+def _stopped(session: Session, steps: int, signal: BaseException | None) -> ReplayResult:
     """It came to the end of what can be replayed, or the code asks for something else."""
     diverged = signal.cause if isinstance(signal, Abandon) else None
     found = diverged if isinstance(diverged, Diverged) else None
-    return Replayed(session.run_id, steps, False, found)
+    return ReplayResult(session.run_id, steps, False, found)
 
 
 def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from holdfast.core.policy import microseconds
-from holdfast.errors import NotDurable, Signal
+from holdfast.errors import NotDurable, Unwind
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.task_factory import branching_tasks
@@ -202,7 +202,7 @@ def _wants_the_process_to_end(error: BaseException) -> bool:
     """Whether the run's code asks for the end of its worker, which a person or a loop did not."""
     import asyncio
 
-    ours = (Exception, Signal, KeyboardInterrupt, asyncio.CancelledError)
+    ours = (Exception, Unwind, KeyboardInterrupt, asyncio.CancelledError)
     return not isinstance(error, ours)
 
 

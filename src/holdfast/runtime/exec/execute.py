@@ -25,10 +25,10 @@ from holdfast.errors import (
     NotStorable,
     RunFailed,
     RunWaiting,
-    Signal,
     Stop,
     StoreError,
     Suspend,
+    Unwind,
 )
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.gate import cancellation, gate, is_overdue
@@ -92,9 +92,9 @@ def body_of(spec: AgentSpec, root: Branch) -> Callable[..., Any]:
     return run_with_tasks(fn, root) if spec.is_async else fn
 
 
-def find_signal(error: BaseException) -> Signal | None:
+def find_signal(error: BaseException) -> Unwind | None:
     """The signal inside an exception, which a task group may have wrapped."""
-    if isinstance(error, Signal):
+    if isinstance(error, Unwind):
         return error
     if isinstance(error, BaseExceptionGroup):
         return next((s for s in map(find_signal, error.exceptions) if s is not None), None)

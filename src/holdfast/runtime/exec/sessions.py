@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 
 from holdfast.core import events as e
-from holdfast.errors import Abandon, HoldfastError, LogDamaged, Signal, StoreError
+from holdfast.errors import Abandon, HoldfastError, LogDamaged, StoreError, Unwind
 from holdfast.runtime.call import checkpoints
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
@@ -71,7 +71,7 @@ class Sessions:
         if session.settled:
             return
         if session.has_news:
-            with contextlib.suppress(HoldfastError, Signal):
+            with contextlib.suppress(HoldfastError, Unwind):
                 session.discard_notes()
                 drive(commit(session, []))
         with contextlib.suppress(StoreError):  # then the lease expires

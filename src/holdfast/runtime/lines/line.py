@@ -64,7 +64,7 @@ class LineOwner(Protocol):
     def settle(self, hops: int) -> None: ...
 
 
-class Doing(enum.Enum):
+class LineState(enum.Enum):
     """What a line is doing."""
 
     RUNNING = "running the agent's code"
@@ -108,7 +108,7 @@ class Line(Coroutine[Any, Any, Any]):
 
     def __init__(self, lines: LineOwner, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro, self.lines = coro, lines
-        self.state = Doing.OUTSIDE
+        self.state = LineState.OUTSIDE
         self.in_call = False
         """Whether it is inside a call or wait of Holdfast: then no code of the agent runs in it."""
         self.cancel_due = False
@@ -166,7 +166,7 @@ class Line(Coroutine[Any, Any, Any]):
             # Out of a thread that had to wait: the task stays until the run is suspended.
             self._finished = signal
             lines.has_unwound = True
-            self._blocked(Doing.PARKED)
+            self._blocked(LineState.PARKED)
             awaited = lines.loop.create_future()
             awaited._asyncio_future_blocking = True
             return awaited
@@ -180,40 +180,40 @@ class Line(Coroutine[Any, Any, Any]):
             self._deliver_cancellation()
         if not self.in_call:
             self._blocked(self._classify(awaited))
-        elif self.state is Doing.RUNNING:
-            self._blocked(Doing.CALLING)
+        elif self.state is LineState.RUNNING:
+            self._blocked(LineState.CALLING)
         return awaited
 
     def runs(self) -> None:
         """From here on the agent's code runs in this line."""
-        if self.state not in (Doing.RUNNING, Doing.ENDED):
-            self.state = Doing.RUNNING
+        if self.state not in (LineState.RUNNING, LineState.ENDED):
+            self.state = LineState.RUNNING
             self.lines.running += 1
             self.lines.moves += 1
 
-    def does(self, what: Doing) -> None:
+    def does(self, what: LineState) -> None:
         """Inside a call: what it is waiting for next."""
-        if self.state is Doing.RUNNING:
+        if self.state is LineState.RUNNING:
             self.lines.running -= 1
         self.state = what
         self.lines.settle(HOPS["call"])
         if self.lines.is_over:
             self.lines.leaving.notify()
 
-    def _blocked(self, how: Doing) -> None:
-        if self.state is Doing.RUNNING:
+    def _blocked(self, how: LineState) -> None:
+        if self.state is LineState.RUNNING:
             self.lines.running -= 1
         self.state = how
-        self.lines.settle(HOPS["call" if how is Doing.CALLING else "await"])
+        self.lines.settle(HOPS["call" if how is LineState.CALLING else "await"])
         if self.lines.is_over:
             self.lines.leaving.notify()
 
     def _end(self) -> None:
-        if self.state is Doing.ENDED:
+        if self.state is LineState.ENDED:
             return
-        if self.state is Doing.RUNNING:
+        if self.state is LineState.RUNNING:
             self.lines.running -= 1
-        self.state = Doing.ENDED
+        self.state = LineState.ENDED
         self.lines.members.discard(self)
         self.lines.settle(HOPS["end"])
         if self.lines.is_over:
@@ -226,14 +226,14 @@ class Line(Coroutine[Any, Any, Any]):
             self.task.uncancel()
             self.task.cancel()
 
-    def _classify(self, awaited: Any) -> Doing:
+    def _classify(self, awaited: Any) -> LineState:
         if isinstance(awaited, asyncio.Task):
-            return Doing.JOINING if self.lines.owns(awaited) else Doing.OUTSIDE
+            return LineState.JOINING if self.lines.owns(awaited) else LineState.OUTSIDE
         children = getattr(awaited, "_children", None)  # of asyncio.gather
         if children is not None:
             ours = all(child.done() or self.lines.owns(child) for child in children)
-            return Doing.JOINING if ours else Doing.OUTSIDE
-        return Doing.JOINING if self._awaiting in _JOINS else Doing.OUTSIDE
+            return LineState.JOINING if ours else LineState.OUTSIDE
+        return LineState.JOINING if self._awaiting in _JOINS else LineState.OUTSIDE
 
     @property
     def _awaiting(self) -> str:

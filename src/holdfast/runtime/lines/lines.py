@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from holdfast.core.entry import Place
 from holdfast.core.policy import MICROSECONDS
-from holdfast.errors import Abandon, CallFailed, HoldfastError, Signal, Suspend
+from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend, Unwind
 from holdfast.runtime.lines.leaving import Leaving, LeavingRun
-from holdfast.runtime.lines.line import HOPS, Doing, Line, LineBranch
+from holdfast.runtime.lines.line import HOPS, Line, LineBranch, LineState
 from holdfast.runtime.lines.parking import Parking, ParkingRun
 from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun
 from holdfast.runtime.lines.turns import Turns, TurnsRun
@@ -182,7 +182,7 @@ class Lines:
             return
         try:
             self._advance()
-        except Signal as signal:  # raised to no caller: without this the lines would wait forever
+        except Unwind as signal:  # raised to no caller: without this the lines would wait forever
             self.session.lose(signal)
         except HoldfastError as error:
             self.session.lose(Abandon(error))
@@ -198,11 +198,11 @@ class Lines:
 
     @property
     def is_calling(self) -> bool:
-        return any(line.state is Doing.CALLING for line in self.members)
+        return any(line.state is LineState.CALLING for line in self.members)
 
     @property
     def awaits_the_unknown(self) -> bool:
-        return any(line.state is Doing.OUTSIDE for line in self.members)
+        return any(line.state is LineState.OUTSIDE for line in self.members)
 
     def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None:
         """Do this if no line has moved for a while."""

@@ -16,7 +16,7 @@ from holdfast.core.journal import Journal
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.lines.line import Doing, Line
+from holdfast.runtime.lines.line import Line, LineState
 from holdfast.store.base import Store
 
 
@@ -57,7 +57,7 @@ class Parking:
             while True:
                 waiter = self.parked[wait.place] = self._lines.loop.create_future()
                 if line is not None:
-                    line.does(Doing.PARKED)
+                    line.does(LineState.PARKED)
                 try:
                     await waiter
                     break
@@ -73,8 +73,8 @@ class Parking:
             if self._lines.suspension is None:
                 session.waits.pop(wait.place, None)
                 session.suspensions.pop(wait.place, None)
-            if line is not None and line.state is Doing.PARKED:
-                line.state = Doing.CALLING
+            if line is not None and line.state is LineState.PARKED:
+                line.state = LineState.CALLING
         if line is not None and is_cancelled:
             line.cancel_due = True
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from holdfast.core.entry import Place
 from holdfast.core.journal import Journal
 from holdfast.errors import HoldfastError
-from holdfast.runtime.lines.line import Doing, Line
+from holdfast.runtime.lines.line import Line, LineState
 from holdfast.runtime.lines.unasked import Unasked
 
 
@@ -205,7 +205,7 @@ class Turns:
         assert line is not None
         while not (turn.granted or self._lines.is_over):
             turn.waiter = self._lines.loop.create_future()
-            line.does(Doing.ASKING)
+            line.does(LineState.ASKING)
             try:
                 await turn.waiter
             except asyncio.CancelledError as cancelled:
@@ -216,7 +216,7 @@ class Turns:
                 else:
                     is_cancelled = True
             finally:
-                line.state = Doing.CALLING if line.state is Doing.ASKING else line.state
+                line.state = LineState.CALLING if line.state is LineState.ASKING else line.state
         if turn.given_up is not None:
             raise turn.given_up
         line.cancel_due = line.cancel_due or is_cancelled
@@ -225,7 +225,7 @@ class Turns:
 
     def _may_continue(self, turn: Turn) -> bool:
         """Whether the first of the outcomes that were written here may be handed over now."""
-        mine = turn.line is not None and turn.line.state is Doing.RUNNING
+        mine = turn.line is not None and turn.line.state is LineState.RUNNING
         if self._lines.running > mine or self._lines.has_hops or turn.seq is None:
             return False
         recorded = self.next_recorded()

@@ -34,8 +34,8 @@ from holdfast.errors import (
     Conflict,
     HoldfastError,
     KeyTaken,
-    Signal,
     StoreError,
+    Unwind,
     Woken,
 )
 from holdfast.store.base import Append, RowChange, Store
@@ -98,7 +98,7 @@ class Commit(msgspec.Struct, eq=False):
     is_outcome: bool = False
     """The agent's code is given what these events record: it gets its turn in the order of the log."""
     recheck: Callable[[Any], None] | None = None
-    """Asked with the session before the batch is sent again. If it raises a Signal, the batch fails with that."""
+    """Asked with the session before the batch is sent again. If it raises an Unwind, the batch fails with that."""
     rebuilds: bool = True
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
 
@@ -304,7 +304,7 @@ class LogWriter:
         try:
             if batch.commit.recheck is not None:
                 batch.commit.recheck(self._session)
-        except (Signal, StoreError) as error:
+        except (Unwind, StoreError) as error:
             self._fail(batch, error)
 
     def _fail(self, batch: Batch, error: BaseException) -> None:
