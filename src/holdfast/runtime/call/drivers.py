@@ -345,7 +345,8 @@ async def _read_async(effect: Read, cancelled: list[asyncio.CancelledError]) -> 
     import asyncio
 
     # Not a task: the tasks of an agent are branches of its run.
-    work = asyncio.get_running_loop().run_in_executor(None, effect.read)
+    threads = effect.session.config.threads
+    work = asyncio.get_running_loop().run_in_executor(threads, effect.read)
     while not work.done():
         try:
             await asyncio.wait((work,))

@@ -177,6 +177,7 @@ class Engine:
             calls_of=self.children.calls_of,
             undo_of_child=self.children.undo_of,
             end_children=self.children.end,
+            threads=self.threads,
         )
         session = Session(
             self.store,

@@ -45,6 +45,8 @@ from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:  # only runs of async agents have lines
+    from concurrent.futures import Executor
+
     from holdfast.runtime.lines.lines import Lines
     from holdfast.runtime.lines.turns import Turn
 
@@ -69,6 +71,8 @@ class RunConfig(Struct, frozen=True):
     """How to undo a child run of the agent with this name."""
     end_children: Callable[[str, e.CancelRequested], None] | None = None
     """Called with the id of a run that is cancelled, or fails by its deadline or budget."""
+    threads: Executor | None = None
+    """Where an async run reads the store; None: in the event loop's own threads."""
 
 
 class Session:
