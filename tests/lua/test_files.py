@@ -9,13 +9,13 @@ from pathlib import Path
 import lupa.lua54
 import pytest
 
-from holdfast.cli.test import found
+from holdfast.cli.test import find_tests
 from holdfast.errors import InvalidInput
 from holdfast.lua import load_program
 from holdfast.lua.ops import Ops
 from holdfast.lua.validate import problems_of
 from holdfast.lua.vm import Limits, Vm
-from holdfast.testing.spec import play_scenario
+from holdfast.testing.spec import run_scenario
 from support.slim import Slim
 
 FILES = Path(__file__).parent / "files"
@@ -247,10 +247,10 @@ def test_the_files_use_every_global_that_the_language_defines() -> None:
 
 @pytest.mark.parametrize("path", RIGHT, ids=name_of)
 def test_a_file_passes_its_specs_and_is_valid(path: Path) -> None:
-    file = found(str(path), mock=True)
+    file = find_tests(str(path), mock=True)
 
     for scenario in file.scenarios:
-        verdict = play_scenario(scenario, file.cast)
+        verdict = run_scenario(scenario, file.context)
         assert verdict.ok, (verdict.problem, verdict.failed, verdict.expected, verdict.actual)
     assert [] == problems_of(path)
 

@@ -123,7 +123,7 @@ def test_an_async_method_is_awaited(home: Any) -> None:
 def test_a_model_is_given_a_bound_method(home: Any) -> None:
     shop = Shop("x")
     use = tool_use(shop.pay)
-    assert "Pay somebody." == use.schema.description
+    assert "Pay someone." == use.schema.description
     assert ["cents"] == list(use.schema.parameters["properties"])
     main = LLMAgent("m", model=ScriptedModel(call("pay", cents=5), "Done."), tools=[shop.pay])
 

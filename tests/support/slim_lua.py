@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.cli.test import found
+from holdfast.cli.test import find_tests
 from holdfast.testing.crash import explore
-from holdfast.testing.spec import judge, play_of
+from holdfast.testing.spec import judge, setup_of
 
 
 def explored(path: str) -> list[dict[str, Any]]:
     """Of each scenario, what the explorer reports when the process is killed at every boundary."""
-    file = found(path, mock=True)
+    file = find_tests(path, mock=True)
     reports = []
     for scenario in file.scenarios:
 
@@ -19,6 +19,6 @@ def explored(path: str) -> list[dict[str, Any]]:
             verdict = judge(scenario, outcome)
             return "" if verdict.ok else f"{verdict.failed}: {verdict.actual}"
 
-        report = explore(play_of(scenario, file.cast), check=check, tools=file.cast.tools)
+        report = explore(setup_of(scenario, file.context), check=check, tools=file.context.tools)
         reports.append({"ok": report.ok, "boundaries": report.boundaries, "report": str(report)})
     return reports
