@@ -45,6 +45,9 @@ from support.waiting import eventually
 from support.workers import STORES, url_of
 
 IS_SLOW = False
+NAMES_TIMEOUTS = pytest.mark.skipif(
+    sys.version_info < (3, 11, 3), reason="asyncio does not tell a task that a timeout was entered"
+)
 SHORT = Options(patience_seconds=0.05)
 
 
@@ -284,6 +287,7 @@ def killed_before_its_second_attempt(store: Store) -> None:
     store.create(Creation(new, records, worker="of another process", lease_us=1)).wait()
 
 
+@NAMES_TIMEOUTS
 def test_a_timeout_that_is_recorded_before_an_outcome_fires_before_it_on_replay(url: str) -> None:
     """Seed 910001: in a run with one line, a result was given to the code before the timeout had fired again."""
 
@@ -388,9 +392,7 @@ async def slow_on_its_way(run: AsyncRun) -> str:
     return came
 
 
-@pytest.mark.skipif(
-    sys.version_info < (3, 11, 3), reason="asyncio does not tell a task that a timeout was entered"
-)
+@NAMES_TIMEOUTS
 def test_of_two_timeouts_the_same_one_fires_on_replay(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ from holdfast import (
 from holdfast.core import events as e
 from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.log.branches import current_branch
+from holdfast.store.base import TERMINAL_STATUSES
+from support.waiting import eventually
 from support.workers import STORES, url_of
 
 HOUR = 3600.0
@@ -84,7 +86,13 @@ def result_of(hf: Holdfast, agent: Any) -> Any:
     """What the run ends with. If it was suspended, a worker has to find it due."""
     with contextlib.suppress(RunWaiting):
         hf.run(agent, id="r")
-    hf.worker().run(once=True)
+
+    def has_ended() -> bool:
+        hf.worker().run(once=True)
+        return hf.handle("r").status in TERMINAL_STATUSES
+
+    # Not at once: what is due now by our clock may not be so yet by that of a busy server.
+    eventually(has_ended, "the end of the run")
     return hf.result("r", timeout=1)
 
 

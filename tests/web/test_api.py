@@ -225,6 +225,7 @@ def test_a_stream_resumes_after_the_last_event_and_ends_with_the_run(
     first = json.loads(sent[0]["data"])
     assert ("run_created", "job") == (first["kind"], first["data"]["agent"])
     assert 422 == client.get(f"{API}/runs/a/stream", headers={"last-event-id": "x"}).status_code
+    assert 422 == client.get(f"{API}/runs/a/stream?after={2**63}").status_code
 
 
 def test_artifacts_are_downloads_with_ranges(hf: Holdfast, client: TestClient) -> None:

@@ -52,12 +52,13 @@ async def stream(request: Request, streams: Streams, after: int) -> Response:
     server, run_id = server_of(request), request.path_params["run_id"]
     after = resumed(request.headers.get("last-event-id", ""), after)
     await server.call(lambda store: views.row_of(store, run_id))
+    reader = await server.call(lambda store: EventReader(store, run_id, after=after))
     who = principal_of(request)
     streams.enter(who.name)
 
     async def send() -> AsyncIterator[bytes]:
         try:
-            async for part in _messages(request, server, run_id, after):
+            async for part in _messages(request, server, reader):
                 yield part
         finally:
             streams.leave(who.name)
@@ -74,11 +75,9 @@ def resumed(last_event_id: str, after: int) -> int:
     return int(last_event_id)
 
 
-async def _messages(
-    request: Request, server: Server, run_id: str, after: int
-) -> AsyncIterator[bytes]:
+async def _messages(request: Request, server: Server, reader: EventReader) -> AsyncIterator[bytes]:
+    run_id = request.path_params["run_id"]
     yield b"retry: %d\n\n" % RETRY_MILLISECONDS
-    reader = await server.call(lambda store: EventReader(store, run_id, after=after))
     while True:
         try:
             found = await server.call(lambda _: reader.read())
