@@ -660,6 +660,13 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),
     Mutant(
+        "a cancellation that a call swallows is lost",
+        "runtime/call/drivers.py::_invoke_to_its_end",
+        "if task is not None and is_swallowed and task.cancelling() > before:",
+        "if False:",
+        ("tests/fuzz/test_found.py", "-k", "swallows and sqlite"),
+    ),
+    Mutant(
         "a recorded timeout of a lone line is not waited for",
         "runtime/lines/lines.py::Lines.is_in_order",
         " and not self.session.journal.timeouts",

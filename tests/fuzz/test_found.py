@@ -303,6 +303,37 @@ def test_a_timeout_that_is_recorded_before_an_outcome_fires_before_it_on_replay(
         assert (True, None) == (again.reached_end, again.diverged)
 
 
+@step
+async def swallows_its_cancellation() -> str:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "late"
+    return "never"
+
+
+@agent
+async def loses_a_race(run: AsyncRun) -> int:
+    async def lose() -> None:
+        await swallows_its_cancellation()
+        await asyncio.gather(awaited(1), awaited(3))
+
+    loser = asyncio.create_task(lose())
+    await awaited(0)
+    loser.cancel()
+    await asyncio.wait((loser,))
+    return await awaited(2)
+
+
+def test_a_cancellation_that_a_call_swallows_reaches_the_code_at_its_next_await(url: str) -> None:
+    """Seed 920357: a child run that failed at that moment did. A replay delivered it, the first execution did not."""
+    with Holdfast(url) as hf:
+        assert 2 == hf.run(loses_a_race, id="r")
+        again = hf.replay("r")
+
+    assert (True, None) == (again.reached_end, again.diverged)
+
+
 def check_that_finds(key: str) -> str:
     return f"found {key.partition(':')[0]}"
 

@@ -107,7 +107,7 @@ async def drive_async(flow: Flow[T]) -> T:
                 case _ if cancelled and not _is_held(effect):
                     raise _cut_or_cancelled(cancelled.pop())
                 case _:
-                    answer = await _perform_async(effect)
+                    answer = await _perform_async(effect, cancelled)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
@@ -302,7 +302,9 @@ def _within(seconds: float, effect: Invoke) -> Any:
 # ── awaiting ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _perform_async(effect: Invoke | Sleep | Park | Begin | Replay) -> Any:
+async def _perform_async(
+    effect: Invoke | Sleep | Park | Begin | Replay, cancelled: list[asyncio.CancelledError]
+) -> Any:
     import asyncio
 
     if isinstance(effect, Invoke) and not isinstance(effect.where, Inside):
@@ -315,7 +317,7 @@ async def _perform_async(effect: Invoke | Sleep | Park | Begin | Replay) -> Any:
         return None
     try:
         if isinstance(effect, Invoke):
-            return await invoke_async(effect)
+            return await _invoke_to_its_end(effect, cancelled)
         if isinstance(effect, Begin):
             if lines is not None:
                 await lines.turns.begin(effect.attempted)
@@ -327,9 +329,27 @@ async def _perform_async(effect: Invoke | Sleep | Park | Begin | Replay) -> Any:
             await lines.parking.park(effect.wait, effect.signal)
         else:
             await _pause(session, effect.seconds)
-    except asyncio.CancelledError as cancelled:
-        raise classify_cancellation(session, cancelled) from None
+    except asyncio.CancelledError as cut:
+        raise classify_cancellation(session, cut) from None
     return None
+
+
+async def _invoke_to_its_end(effect: Invoke, cancelled: list[asyncio.CancelledError]) -> Any:
+    """A function that returns or fails although it was cancelled has swallowed that. Its outcome is recorded, and the
+    code is cancelled at its next await: so it is on replay, where nothing shows what the function did."""
+    import asyncio
+
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    is_swallowed = True
+    try:
+        return await invoke_async(effect)
+    except asyncio.CancelledError:
+        is_swallowed = False
+        raise
+    finally:
+        if task is not None and is_swallowed and task.cancelling() > before:
+            cancelled.append(asyncio.CancelledError())
 
 
 def _lines(session: Session) -> Lines | None:
