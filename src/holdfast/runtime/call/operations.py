@@ -138,7 +138,7 @@ class CodeRequest(msgspec.Struct, eq=False):
     @property
     def name(self) -> str:
         """What it is known by, when new steps are accepted."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of request has its own
 
     @property
     def is_insertable(self) -> bool:
@@ -147,7 +147,7 @@ class CodeRequest(msgspec.Struct, eq=False):
 
     def is_recorded_in(self, entry: Entry, number: int, lineage: ForkAncestry) -> bool:
         """Whether this entry is of the same request."""
-        raise NotImplementedError
+        raise NotImplementedError  # likewise
 
 
 class CallRequest(CodeRequest):
