@@ -660,6 +660,13 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),
     Mutant(
+        "what a lone line did in branches later is a divergence before its timeout has fired again",
+        "runtime/call/match.py::check_all_replayed",
+        "lines.is_in_order",
+        "lines.is_alone",
+        ("tests/fuzz/test_found.py", "-k", "branches_follow and sqlite"),
+    ),
+    Mutant(
         "a cancellation that a call swallows is lost",
         "runtime/call/drivers.py::_invoke_to_its_end",
         "if task is not None and is_swallowed and task.cancelling() > before:",

@@ -303,6 +303,41 @@ def test_a_timeout_that_is_recorded_before_an_outcome_fires_before_it_on_replay(
         assert (True, None) == (again.reached_end, again.diverged)
 
 
+@agent
+async def cut_before_it_waits(run: AsyncRun) -> list[int]:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await awaited(0)
+            await run.sleep(5)
+    await awaited(1)
+    return await asyncio.gather(awaited(2), awaited(3))
+
+
+@NAMES_TIMEOUTS
+def test_a_timeout_that_fired_before_a_wait_began_fires_there_again_although_branches_follow(
+    url: str,
+) -> None:
+    """Seed 940003: the wait was new, and what its run did in branches later was taken for a divergence."""
+
+    def done(index: int, n: int, branch: str = "") -> e.CallSucceeded:
+        args, result = e.Value(json=Raw(b'{"n":%d}' % n)), e.Value(json=Raw(b"%d" % n))
+        call = {"index": index, "step": n + 1, "name": "awaited", "branch": branch}
+        return e.CallSucceeded(**call, args=args, result=result)
+
+    events = [
+        e.RunCreated(run_id="r", agent="cut_before_it_waits", input=e.Value(json=Raw(b"{}"))),
+        done(0, 0),
+        e.TimeoutFired(index=2, within_us=50_000, entered_at=0, number=1),
+        done(2, 1),
+        done(0, 2, "3-1"),
+    ]
+    with Holdfast(url) as hf:
+        _, records = log.seal(log.origin("r"), events, epoch=1, time=hf.store.now())
+        new = NewRun("r", "cut_before_it_waits", digest(b"{}"), "")
+        hf.store.create(Creation(new, records, worker="of another process", lease_us=1)).wait()
+        assert [2, 3] == hf.run(cut_before_it_waits, id="r")
+
+
 @step
 async def swallows_its_cancellation() -> str:
     try:

@@ -78,7 +78,7 @@ def check_all_replayed(branch: Branch, attempted: object) -> None:
     if not journal.entries:
         return
     branch, lines = branch.line, branch.session.lines
-    if not branch.path and (lines is None or lines.is_alone):
+    if not branch.path and (lines is None or lines.is_in_order):
         for (path, index), entry in journal.unasked():
             if not BranchPath(path).is_main:
                 recorded = recorded_text(entry, branch.session.unwrap)
