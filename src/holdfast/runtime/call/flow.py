@@ -143,8 +143,9 @@ def _begin(request: CallRequest, entry: Entry | None) -> Flow[None]:
     try:
         yield Begin(request.session, request)
     except CutOff as cut:
-        cut.began = entry is not None and entry.open_attempt
-        if entry is not None and cut.began:  # in another process: it may have happened
+        # An earlier attempt may have happened.
+        cut.began = entry is not None and bool(entry.attempts)
+        if entry is not None and entry.open_attempt:  # in another process
             settled = yield from given_up(request, entry.intent, entry.attempts, str(cut))
             if settled is not None:
                 raise LookAgain from None
