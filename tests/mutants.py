@@ -660,6 +660,13 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),
     Mutant(
+        "a call is not done because its last attempt did not begin",
+        "runtime/call/flow.py::_begin",
+        "cut.began = entry is not None and bool(entry.attempts)",
+        "cut.began = entry is not None and entry.open_attempt",
+        ("tests/fuzz/test_found.py", "-k", "before_its_run_failed and sqlite"),
+    ),
+    Mutant(
         "what a lone line did in branches later is a divergence before its timeout has fired again",
         "runtime/call/match.py::check_all_replayed",
         "lines.is_in_order",

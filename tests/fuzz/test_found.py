@@ -124,6 +124,40 @@ def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it
     assert (1, [""]) == (len(acted), [x.error.effect for x in failures])
 
 
+def test_a_call_that_happened_before_its_run_failed_is_not_recorded_as_not_done_when_it_is_given_up(
+    url: str,
+) -> None:
+    """Its first attempt acted and was cancelled; the run was resumed, and cancels the second before it begins."""
+    acted, has_acted = [], asyncio.Event()
+
+    @tool
+    async def pay(idempotency_key: str = "") -> None:
+        acted.append(idempotency_key)
+        has_acted.set()
+        await asyncio.Event().wait()
+
+    @step
+    async def until_paid() -> None:
+        await has_acted.wait()
+
+    @agent
+    async def impatient(run: AsyncRun) -> None:
+        task = asyncio.ensure_future(pay())
+        await asyncio.gather(until_paid())
+        task.cancel()
+        await asyncio.wait((task,))
+        raise RuntimeError("every time")
+
+    with Holdfast(url, agents=[impatient]) as hf:
+        with pytest.raises(RunFailed):
+            hf.run(impatient, id="r")
+        with pytest.raises(RunFailed):
+            hf.resume("r")
+        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailed)]
+
+    assert (1, ["", ""]) == (len(acted), [x.error.effect for x in failures])
+
+
 def test_a_cancelled_run_with_branches_is_undone_by_a_process_that_did_not_book(url: str) -> None:
     """A branch that has to stop keeps the others from reaching the calls that are to be undone."""
     world = []
