@@ -660,6 +660,27 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),
     Mutant(
+        "a late run that waits for a decision is due",
+        "runtime/call/suspend.py::suspend",
+        "() if session.ending else ends(session)",
+        "ends(session)",
+        ("tests/fuzz/test_found.py", "-k", "before_it_is_undone_is_not_due"),
+    ),
+    Mutant(
+        "no check is asked before a run is undone",
+        "runtime/exec/undo.py::_ask_check",
+        "spec.effect != Effect.CHECKED",
+        "spec.effect == Effect.CHECKED",
+        ("tests/fuzz/test_found.py", "-k", "asks_the_check"),
+    ),
+    Mutant(
+        "a run lost while it is suspended to be undone ends with a signal of the runtime",
+        "runtime/exec/execute.py::_ended_otherwise",
+        "    except Abandon as abandon:\n",
+        "    except () as abandon:\n",
+        ("tests/fuzz/test_found.py", "-k", "suspended_to_be_undone"),
+    ),
+    Mutant(
         "a call is not done because its last attempt did not begin",
         "runtime/call/flow.py::_begin",
         "cut.began = entry is not None and bool(entry.attempts)",

@@ -114,7 +114,30 @@ def undone_in_reverse(x: Evidence) -> None:
     assert set(undone) <= wanted | children, f"{undone} were undone, not only {wanted | children}"
 
 
-OWN = (undone_in_reverse, one_terminal_event, branches_are_in_order, decisions_hold)
+CLAIMED_MAX = 10
+"""So often in a row a run may be claimed only to find that it is waiting for the same people."""
+
+
+def suspended_runs_rest(x: Evidence) -> None:
+    """20: a run that is waiting for people is not claimed again and again: they could not decide about it."""
+    waits, claims = None, 0
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.RunClaimed):
+            continue
+        is_waiting = isinstance(event, e.RunSuspended) and event.wake_at is None
+        if not is_waiting or event.waits != waits:
+            claims = 0
+        waits, claims = event.waits if is_waiting else None, claims + 1
+        assert claims <= CLAIMED_MAX, f"claimed {claims} times for nothing, by event {record.seq}"
+
+
+OWN = (
+    undone_in_reverse,
+    one_terminal_event,
+    branches_are_in_order,
+    decisions_hold,
+    suspended_runs_rest,
+)
 
 
 class Violation(NamedTuple):

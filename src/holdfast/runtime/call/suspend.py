@@ -35,7 +35,8 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
         paused = session.journal.life.paused is not None
         now = session.store.now()
         is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
-        times = [t for t in (*_wake_times(session, why), *ends(session)) if t is not None]
+        limits = () if session.ending else ends(session)  # which have done their work by then
+        times = [t for t in (*_wake_times(session, why), *limits) if t is not None]
         if is_over:
             times.append(now)
         due_at = None if paused else min(times, default=None)

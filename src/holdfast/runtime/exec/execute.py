@@ -169,13 +169,22 @@ def _settle(
 
 
 def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
-    """Settle a run whose code did not return. Taking back what it did may have to wait, or fail."""
+    """Settle a run whose code did not return. The run may be lost while that is recorded."""
+    try:
+        yield from _undone_or_waiting(session, spec, error)
+    except Abandon as abandon:
+        try:
+            yield from _abandoned(session, abandon.cause)
+        except Abandon as lost:
+            raise lost.cause from None
+
+
+def _undone_or_waiting(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
+    """Undoing what the run did may have to wait, or fail."""
     try:
         yield from _unwound(session, spec, error)
     except Suspend as doubt:
         yield from _suspended(session, doubt)
-    except Abandon as abandon:
-        yield from _abandoned(session, abandon.cause)
     except CallFailed as undo:
         yield from _settle_failure(session, undo)
 
