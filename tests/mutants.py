@@ -413,14 +413,14 @@ MUTANTS = (
     ),
     Mutant(
         "a decision is written after another event than the one it was based on",
-        "store/outside.py::act",
+        "store/outside.py::update_run",
         "key, before=head.hash)",
         "key)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a run that ended while somebody decided is written to",
-        "store/outside.py::act",
+        "store/outside.py::update_run",
         "        records = reads(store, run_id)\n        row = store.get(run_id)",
         "        row = store.get(run_id)\n        records = reads(store, run_id)",
         ("tests/runtime/test_decisions.py",),
@@ -825,8 +825,8 @@ MUTANTS = (
     Mutant(
         "a patch that is sent again is recorded again",
         "control/patch.py::patch",
-        "Act([event], key=claimed)",
-        "Act([event])",
+        "RunUpdate([event], key=claimed)",
+        "RunUpdate([event])",
         ("tests/mcp_server/test_tools.py",),
     ),
     Mutant(

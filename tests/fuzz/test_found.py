@@ -184,7 +184,7 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
                 result=e.Value(json=Raw(b'"paid"')),
                 by="ann",
             )
-            control.act(hf.store, "r", lambda *_: control.Act([event]))
+            control.update_run(hf.store, "r", lambda *_: control.RunUpdate([event]))
 
     with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
         hf.run(paying, id="r")

@@ -45,7 +45,7 @@ from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.base import RowChange
-from holdfast.store.outside import Act, act
+from holdfast.store.outside import RunUpdate, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
@@ -162,9 +162,13 @@ def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
         error=receipt.error if isinstance(receipt, e.CallFailed) else None,
     )
     inside = Inside(request.spec.name, request.spec.effect, session.run_id)
-    what = {"store": session.store, "run_id": session.run_id, "decide": lambda *_: Act([said])}
+    what = {
+        "store": session.store,
+        "run_id": session.run_id,
+        "decide": lambda *_: RunUpdate([said]),
+    }
     with contextlib.suppress(HoldfastError):
-        yield Invoke(session, act, what, inside, False)
+        yield Invoke(session, update_run, what, inside, False)
 
 
 def catch_up(session: Session) -> Flow[None]:
