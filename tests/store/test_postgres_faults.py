@@ -39,7 +39,7 @@ from holdfast.errors import (
     UnsafeStore,
 )
 from holdfast.store import sql
-from holdfast.store.base import Append, Creation, NewRun, RowChange, Wanted
+from holdfast.store.base import Append, ClaimFilter, Creation, NewRun, RowChange
 from holdfast.store.postgres import PostgresStore, connections, timeline
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
@@ -289,7 +289,7 @@ def test_opening_a_store_while_its_server_restarts_succeeds_or_raises_store_unav
                 store = PostgresStore(dsn, patience=patience)
                 try:
                     store.renew([("nobody", 1)], lease_us=1)
-                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("nobody")])
+                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("nobody")])
                 finally:
                     store.close()
                 opened += 1

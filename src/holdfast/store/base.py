@@ -166,7 +166,7 @@ class Filter(NamedTuple):
     parent: str = ""
 
 
-class Wanted(NamedTuple):
+class ClaimFilter(NamedTuple):
     """Runs that a worker may claim: of one agent, started with one version of its code.
 
     `max_running` is how many runs of the agent may be in progress at once, over all workers and versions.
@@ -416,11 +416,11 @@ class Store(Protocol):
         ...
 
     def claim(
-        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+        self, run_id: str, *, worker: str, lease_us: int, quota: ClaimFilter | None = None
     ) -> RunRow | None:
         """Claim a run that has no live owner and has not ended, due or not; None if impossible.
 
-        With `within`, which names the run's agent, only if fewer than its `max_running` are in progress.
+        With `quota`, which names the run's agent, only if fewer than its `max_running` are in progress.
         """
         ...
 
@@ -430,7 +430,7 @@ class Store(Protocol):
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[Wanted] | None = None,
+        wanted: Sequence[ClaimFilter] | None = None,
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         """Claim runs that are due: new, woken, or left by a worker whose lease expired.
@@ -479,7 +479,7 @@ class Store(Protocol):
 
     def wait_due(
         self,
-        wanted: Sequence[Wanted] | None = None,
+        wanted: Sequence[ClaimFilter] | None = None,
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,

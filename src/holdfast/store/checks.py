@@ -16,11 +16,11 @@ from holdfast.store.base import (
     PRIORITIES,
     UNCLAIMABLE_STATUSES,
     Append,
+    ClaimFilter,
     Creation,
     Filter,
     RegisteredAgent,
     RowChange,
-    Wanted,
 )
 
 
@@ -85,7 +85,7 @@ def check_priority(priority: object) -> int:
     )
 
 
-def check_wanted(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+def check_wanted(wanted: Sequence[ClaimFilter]) -> Sequence[ClaimFilter]:
     """What a worker asks for, or InvalidInput for text that no run can have."""
     for one in wanted:
         check_text("agent", one.agent)
