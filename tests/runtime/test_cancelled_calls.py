@@ -177,7 +177,7 @@ def test_code_that_stopped_waiting_continues_and_is_resumed_where_it_was(
     assert hf.run(main, id="r") == ["too late", "fallback"]
     assert happened == before  # neither is made again
     call = next(c for c in hf.get("r").calls if c.name == slow.__name__)
-    assert ("failed", "CutOff") == (call.status, call.error and call.error.type)
+    assert ("failed", "Cancelled") == (call.status, call.error and call.error.type)
     assert hf.verify("r").ok
 
 

@@ -25,7 +25,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime.call import durations
-from holdfast.runtime.call.cancelled import record_cut
+from holdfast.runtime.call.cancelled import record_cancelled
 from holdfast.runtime.call.commit import commit, is_due, park, wait_until
 from holdfast.runtime.call.gate import end_by_deadline, gate_again
 from holdfast.runtime.call.intent import record_intent
@@ -33,11 +33,11 @@ from holdfast.runtime.call.limits import within_limits
 from holdfast.runtime.call.match import replay
 from holdfast.runtime.call.operations import (
     CallRequest,
-    CutOff,
     Flow,
     HandOver,
     Invoke,
     Never,
+    TaskCancelled,
     TimeUp,
 )
 from holdfast.runtime.call.results import (
@@ -157,13 +157,13 @@ def _attempt(
         if settled is not None:
             return (yield from replay(request, settled))
         return (yield from _failed(request, error, number, step, started, tries))
-    except CutOff as cut:
+    except TaskCancelled as cut:
         cut.began = cut.began or _may_have_happened(request, number)
         if cut.began:
             settled = yield from given_up(request, intent, number, str(cut))
             if settled is not None:
                 return (yield from replay(request, settled))
-        yield from record_cut(request, cut, number, step, started)
+        yield from record_cancelled(request, cut, number, step, started)
     result, receipt, blobs = receipt_of(request, raw, number, step, started)
     yield from _record_receipt(request, receipt, blobs)
     if receipt.unavailable:

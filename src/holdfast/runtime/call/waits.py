@@ -22,7 +22,15 @@ from holdfast.runtime.call.cancelled import forks_above
 from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
-from holdfast.runtime.call.operations import Begin, CodeRequest, CutOff, Flow, Park, Replay, Sleep
+from holdfast.runtime.call.operations import (
+    Begin,
+    CodeRequest,
+    Flow,
+    Park,
+    Replay,
+    Sleep,
+    TaskCancelled,
+)
 from holdfast.runtime.call.requests import Request
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
@@ -82,7 +90,7 @@ def _may_begin(
     """Wait until the wait may start. If the code gives it up before, one that had started is over."""
     try:
         yield Begin(session, attempted)
-    except CutOff as cut:
+    except TaskCancelled as cut:
         if begun:
             yield from _give_up(session, places, [_entry(session, at) for at in places])
         raise cut.cancelled from None
@@ -131,7 +139,7 @@ def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
                 yield Park(session, wait, _suspended(request, until))
             else:
                 yield Sleep(session, max(0, left) / MICROSECONDS)
-        except CutOff as cut:
+        except TaskCancelled as cut:
             yield from _give_up(session, places, entries)
             raise cut.cancelled from None
         session.check_lease()
