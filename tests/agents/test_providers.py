@@ -185,8 +185,8 @@ def test_the_wait_that_a_provider_asks_for_is_kept(
     model, name = model_of(kind, provider)
     provider.fail(name, "429")
     hf.run(agent_of(model), "Full", id="r")
-    failed = next(x for _, x in hf.events("r") if isinstance(x, e.CallFailed))
-    at = next(r.time for r, x in hf.events("r") if isinstance(x, e.CallFailed))
+    failed = next(x for _, x in hf.events("r") if isinstance(x, e.CallFailure))
+    at = next(r.time for r, x in hf.events("r") if isinstance(x, e.CallFailure))
 
     assert failed.retry_at is not None
     assert 7_000_000 == failed.retry_at - at

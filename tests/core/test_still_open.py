@@ -45,7 +45,7 @@ OPENING: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(lambda at, **rest: e.CallSucceeded(**step_of(at), **rest), AT, **RECEIPTS, result=st.just(inline(1))),
     st.builds(
-        lambda at, **rest: e.CallFailed(**step_of(at), **rest), AT, **RECEIPTS, error=st.just(ErrorInfo("OSError", "no")),
+        lambda at, **rest: e.CallFailure(**step_of(at), **rest), AT, **RECEIPTS, error=st.just(ErrorInfo("OSError", "no")),
         retry_at=st.none() | st.just(99),
     ),
     st.builds(lambda at: e.CallDoubted(**step_of(at), name="send"), AT),
@@ -58,7 +58,7 @@ OPENING: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.ApprovalDecided, **PLACES, approved=st.booleans()),
     st.builds(e.AnswerGiven, **PLACES, value=st.just(inline(1))),
     st.builds(e.RunClaimed, worker=KEYS),
-    st.builds(e.RunFailed, error=st.just(ErrorInfo("OSError", "no"))),
+    st.builds(e.RunFailure, error=st.just(ErrorInfo("OSError", "no"))),
     st.builds(e.RunReopened),
     st.builds(e.StateChanged, op=st.just("set"), key=KEYS, value=st.just(inline(1))),
 )  # fmt: skip

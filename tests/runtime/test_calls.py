@@ -1407,7 +1407,7 @@ def test_every_run_that_ends_has_one_terminal_event_at_its_end(home: Any) -> Non
         hf.run(bad, id="bad")
 
     assert isinstance(hf.events("good")[-1][1], e.RunCompleted)
-    assert isinstance(hf.events("bad")[-1][1], e.RunFailed)
+    assert isinstance(hf.events("bad")[-1][1], e.RunFailure)
 
 
 def test_resume_tries_every_branch_that_failed_again(home: Any) -> None:

@@ -305,7 +305,7 @@ def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(hom
     assert "again" in happened
     hf = home.open(child)
     assert hf.get("r~1").cancel_requested
-    assert 1 == sum(isinstance(x, e.CallFailed) for _, x in hf.events("r"))
+    assert 1 == sum(isinstance(x, e.CallFailure) for _, x in hf.events("r"))
 
 
 def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it(
@@ -480,7 +480,7 @@ def test_ending_the_run_from_outside_is_not_recorded_as_the_code_s_doing(home: A
 
     assert home.open().run(main, id="r") == ["a"]
     assert happened == ["a", "a"]
-    assert not [x for _, x in home.open().events("r") if isinstance(x, e.CallFailed)]
+    assert not [x for _, x in home.open().events("r") if isinstance(x, e.CallFailure)]
 
 
 def test_a_cancellation_that_a_tool_makes_itself_is_its_failure(home: Any) -> None:

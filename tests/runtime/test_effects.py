@@ -1143,7 +1143,7 @@ def test_a_timeout_of_a_keyed_tool_is_a_failure_that_is_retried_with_the_same_ke
 
     hf = home.open()
     assert hf.run(main, id="r") == "sent"
-    failures = of_kind(hf, "r", e.CallFailed)  # more than one, if a thread was slow to start
+    failures = of_kind(hf, "r", e.CallFailure)  # more than one, if a thread was slow to start
     assert {"TimeoutError"} == {failed.error.type for failed in failures}
     assert len(keys) >= 2 and {keys[0]} == set(keys)
 
@@ -1265,7 +1265,7 @@ def test_ctrl_c_inside_a_tool_is_not_recorded_as_failed(
         hf.run(main, id="r")
     pressed.clear()
 
-    assert of_kind(hf, "r", e.CallFailed) == []
+    assert of_kind(hf, "r", e.CallFailure) == []
     assert call_of(hf, "r").status == "in_doubt"
     with pytest.raises(RunWaiting, match="may or may not"):
         home.open().run(main, id="r")  # and the lease was released
@@ -1336,7 +1336,7 @@ def test_sigterm_inside_a_tool_is_not_recorded_as_failed(tmp_path: Path) -> None
     process.communicate(timeout=120)
 
     with Holdfast(path) as hf:
-        assert of_kind(hf, "r", e.CallFailed) == []
+        assert of_kind(hf, "r", e.CallFailure) == []
         assert [c.status for c in hf.get("r").calls] in (
             ["in_doubt"],
             ["running"],

@@ -353,7 +353,7 @@ def test_cancel_ends_the_run_at_its_next_call(home: Any) -> None:
 
     assert ran == ["a"]
     assert hf.get("r").status == "cancelled"
-    (ended,) = of_kind(hf, "r", e.RunCancelled)
+    (ended,) = of_kind(hf, "r", e.RunCancellation)
     assert (ended.by, ended.why) == ("ann", "changed my mind")
     with pytest.raises(RunCancelled):
         hf.run(main, id="r")

@@ -28,8 +28,8 @@ SECOND = 1_000_000
 patient = Retry(attempts=3, initial=600, max_delay=3600, jitter=0)
 
 
-def failures(hf: Holdfast, run_id: str = "r") -> list[e.CallFailed]:
-    return [x for _, x in hf.events(run_id) if isinstance(x, e.CallFailed)]
+def failures(hf: Holdfast, run_id: str = "r") -> list[e.CallFailure]:
+    return [x for _, x in hf.events(run_id) if isinstance(x, e.CallFailure)]
 
 
 def flaky_agent(

@@ -65,4 +65,4 @@ def _unfinished_children(store: Store, run_id: str) -> list[RunRow]:
 
 def _failed_by_limit(store: Store, run_id: str) -> bool:
     last = log.read_event(run_id, next(iter(newest_first(store, run_id))))
-    return isinstance(last, e.RunFailed) and last.reason in REASONS
+    return isinstance(last, e.RunFailure) and last.reason in REASONS

@@ -20,7 +20,7 @@ from holdfast.core.log import Record, read_event
 UNSETTLED: Final = ("running", "in_doubt")
 """A call with such a status may or may not have happened, once no worker executes it."""
 
-_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailed.stored_as}
+_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailure.stored_as}
 Found = Callable[[Record], bool]
 
 
@@ -67,7 +67,7 @@ def tells_of_call(call: int | str) -> Found:
         if record.kind not in _CALLS:
             return False
         event = record.event
-        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed)
+        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure)
         return call in (event.step, f"{event.branch}#{event.index}")
 
     return found

@@ -28,8 +28,8 @@ REASONS: Final = ("deadline", "budget")
 
 _ENDS: Final = {
     e.RunCompleted.stored_as,
-    e.RunFailed.stored_as,
-    e.RunCancelled.stored_as,
+    e.RunFailure.stored_as,
+    e.RunCancellation.stored_as,
     e.RunRestarted.stored_as,
 }
 
@@ -78,7 +78,7 @@ def request(store: Store, run_id: str, cancellation: e.CancelRequested) -> bool:
         if not unfinished or (known is not None and (cancellation.reason or not known.reason)):
             return RunUpdate()
         if is_recorded(store, row):  # no worker would carry it out
-            ended = e.RunCancelled(by=cancellation.by, why=cancellation.why)
+            ended = e.RunCancellation(by=cancellation.by, why=cancellation.why)
             return RunUpdate([cancellation, ended], RowChange("cancelled"))
         if row.status in ("paused", "quarantined"):
             reopened = e.RunReopened(by=cancellation.by, why="to cancel it")
@@ -122,9 +122,9 @@ def _ended_by(run_id: str, newest: list[Record]) -> e.CancelRequested | None:
     for record in newest:
         if record.kind in _ENDS:
             event = log.read_event(run_id, record)
-            if isinstance(event, e.RunCancelled):
+            if isinstance(event, e.RunCancellation):
                 return e.CancelRequested(by=event.by, why=event.why)
-            if isinstance(event, e.RunFailed) and event.reason in REASONS:
+            if isinstance(event, e.RunFailure) and event.reason in REASONS:
                 return e.CancelRequested(why=event.error.message, reason=event.reason)
             return None
         if record.kind == e.RunReopened.stored_as:

@@ -78,14 +78,14 @@ def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | Non
         )
         gate_again(request)
     outcome = yield from _limited(request, number, step, approval, tries)
-    if isinstance(outcome, e.CallFailed):
+    if isinstance(outcome, e.CallFailure):
         return (yield from _tried(request, outcome, number, tries))
     return outcome
 
 
 def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow[Any]:
     """What came of an attempt, and of those that follow it if it failed and others are due."""
-    while isinstance(outcome, e.CallFailed):
+    while isinstance(outcome, e.CallFailure):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
             request.session, request.place, outcome.retry_at, WaitingFor("retry", request.spec.name)
@@ -309,7 +309,7 @@ def _hold_receipt(
 
 def _failed(
     request: CallRequest, error: Exception, number: int, step: int, started: int, tries: int
-) -> Flow[e.CallFailed]:
+) -> Flow[e.CallFailure]:
     """Record the failure; return it if another attempt is due, raise it if not."""
     spec, session = request.spec, request.session
     if isinstance(error, StoreError):

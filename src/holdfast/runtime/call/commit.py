@@ -144,7 +144,7 @@ def _refuse(
 def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
     """We lost the run while the call was in progress; what we know may help the person who decides."""
     session = request.session
-    if not request.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
+    if not request.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailure):
         return
     done = isinstance(receipt, e.CallSucceeded)
     key = request.own_key or f"{session.run_id}:{receipt.step}:{request.spec.name}:{request.digest}"
@@ -159,7 +159,7 @@ def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
         result=receipt.result
         if isinstance(receipt, e.CallSucceeded) and not receipt.result.blob
         else None,
-        error=receipt.error if isinstance(receipt, e.CallFailed) else None,
+        error=receipt.error if isinstance(receipt, e.CallFailure) else None,
     )
     inside = Inside(request.spec.name, request.spec.effect, session.run_id)
     what = {

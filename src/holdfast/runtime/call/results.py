@@ -93,10 +93,10 @@ def failed_receipt(
     cut: bool = False,
     usage: Usage | None = None,
     forks_above: tuple[int, ...] = (),
-) -> e.CallFailed:
+) -> e.CallFailure:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
     args, digest = (None, "") if has_intent else kept_args(request)
-    return e.CallFailed(
+    return e.CallFailure(
         branch=request.branch.path,
         index=request.index,
         forks=request.forks,

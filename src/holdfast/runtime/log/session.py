@@ -150,7 +150,7 @@ class Session:
                 feed_answered(self.journal, event)
                 if event.usage is not None:
                     self.view.usage_is_at(event, seq)
-            elif isinstance(event, e.CallFailed) and event.retry_at is None:
+            elif isinstance(event, e.CallFailure) and event.retry_at is None:
                 feed_answered(self.journal, event)
             elif isinstance(event, e.IterationEnded):
                 iterated(self.journal, seq, event)
