@@ -393,7 +393,7 @@ MUTANTS = (
         "        elif message.role != Role.TOOL and",
         "        if message.tool_calls:\n"
         "            asked, *said = _exchange(message, _answers(given[i + 1 :]), ids).messages\n"
-        "            found += [Turn((asked,)), *(Turn((answer,)) for answer in said)]\n"
+        "            found += [MessageGroup((asked,)), *(MessageGroup((answer,)) for answer in said)]\n"
         "        elif message.role != Role.TOOL and",
         ("tests/agents/test_dialogue.py",),
     ),
@@ -406,7 +406,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream that breaks off is taken for the whole answer",
-        "agents/models/openai.py::Pieces.reply",
+        "agents/models/openai.py::OpenAIStream.reply",
         "if not self._finish:",
         "if False:",
         ("tests/agents/test_providers.py", "-k", "tried_again_by_the_log"),
@@ -868,7 +868,7 @@ MUTANTS = (
     ),
     Mutant(
         "web: a link signs in twice",
-        "web/sessions.py::Sessions.follow",
+        "web/sessions.py::WebSessions.follow",
         "self._links.pop(",
         "self._links.get(",
         ("tests/web/test_signing_in.py::test_sessions_and_links_expire_and_links_work_once",),

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast import Holdfast, RunFailed
 from holdfast.lua import load_program
-from holdfast.lua.vm import Limits
+from holdfast.lua.vm import LuaLimits
 
-SMALL = Limits(instructions=3_000_000, memory=16 << 20, seconds=5.0)
+SMALL = LuaLimits(instructions=3_000_000, memory=16 << 20, seconds=5.0)
 
 # Each is an expression; it must be false or nil, or raise an error that can be caught.
 CLOSED = """

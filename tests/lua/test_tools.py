@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, InvalidInput, RunFailed, tool
 from holdfast.lua import load_program, procedure
 from holdfast.lua.validate import problems_of
-from holdfast.lua.vm import Limits
+from holdfast.lua.vm import LuaLimits
 
 
 def written(folder: Path, source: str) -> Path:
@@ -31,7 +31,7 @@ def test_each_call_of_a_tool_has_the_whole_instruction_limit(tmp_path: Path) -> 
         Procedure { input = {}, function() local n = 0 for i = 1, 5 do n = n + spin({}) end return n end }
         """,
     )
-    limits = Limits(instructions=1_000_000)
+    limits = LuaLimits(instructions=1_000_000)
 
     with Holdfast(tmp_path / "h.db") as hf:
         assert 5 == hf.run(procedure(path, limits=limits), id="r")

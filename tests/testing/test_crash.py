@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.testing import CrashReport, Outcome
 from holdfast.testing.crash import Fault
-from holdfast.testing.scenario import Answer
+from holdfast.testing.scenario import Reaction
 from support.slim import Slim
 
 MAIL = {"smtp_send": {"returns": "accepted"}}
@@ -27,7 +27,7 @@ def explored(slim: Slim) -> Explored:
     """Lets the explorer loose on an agent, from a process that forks more cheaply than this one."""
 
     def explored(
-        agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Answer, ...] = (),
+        agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Reaction, ...] = (),
         may_doubt: tuple[str, ...] = (), **input: Any,
     ) -> CrashReport:  # fmt: skip
         found = slim.call(
@@ -104,7 +104,7 @@ def test_an_undeclared_effect_is_reported_where_it_happens(
     assert f"appends to {tmp_path / 'lines'}" in fault.says
 
 
-PEOPLE = (Answer("approval", True), Answer("answer", "red"), Answer("signal", 5, "payment"))
+PEOPLE = (Reaction("approval", True), Reaction("answer", "red"), Reaction("signal", 5, "payment"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, RunWaiting
 from holdfast.web import server as listening
 from holdfast.web.app import create_app
-from holdfast.web.context import Limits
+from holdfast.web.context import ClientLimits
 from support.web import TOKENS, credentials, patient, serving
 
 HEADERS = {"authorization": f"Bearer {TOKENS['operator']}"}
@@ -23,7 +23,7 @@ HEADERS = {"authorization": f"Bearer {TOKENS['operator']}"}
 def url(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(listening, "HEADER_SECONDS", 0.5)
     monkeypatch.setattr(listening, "CONNECTIONS_PER_PEER", 20)
-    limits = Limits(body_seconds=0.5, streams_per_user=2)
+    limits = ClientLimits(body_seconds=0.5, streams_per_user=2)
     with serving(create_app(hf, credentials=credentials(), limits=limits)) as found:
         yield found
 

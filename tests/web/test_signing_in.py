@@ -15,10 +15,10 @@ from starlette.testclient import TestClient
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.web.app import create_app
-from holdfast.web.context import Limits, Server, TrustedProxy
+from holdfast.web.context import ClientLimits, Server, TrustedProxy
 from holdfast.web.credentials import Credentials
 from holdfast.web.rates import Rates
-from holdfast.web.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
+from holdfast.web.sessions import LINK_SECONDS, SESSION_SECONDS, WebSessions
 from support.web import TOKENS, credentials
 
 
@@ -108,7 +108,7 @@ def test_a_session_ends_with_its_credential_and_has_its_role_now(
 
 def test_sessions_and_links_expire_and_links_work_once() -> None:
     now = [0.0]
-    sessions = Sessions(lambda: now[0])
+    sessions = WebSessions(lambda: now[0])
     cookie, link, late = sessions.open("ann", "viewer", "x"), *(sessions.link("ann", "admin") for _ in "12")  # fmt: skip
     assert sessions.follow(link) is not None
     assert sessions.follow(link) is None
@@ -144,11 +144,11 @@ def test_a_proxys_header_counts_only_from_its_address(hf: Holdfast) -> None:
 
 
 def test_rates_are_limited_per_client_and_for_signing_in(hf: Holdfast) -> None:
-    with browser(hf, limits=Limits(requests_per_second=0.01, requests_burst=3)) as client:
+    with browser(hf, limits=ClientLimits(requests_per_second=0.01, requests_burst=3)) as client:
         codes = [client.get("/healthz") for _ in range(5)]
         assert [200, 200, 200, 429, 429] == [found.status_code for found in codes]
         assert int(codes[-1].headers["retry-after"]) >= 1
-    with browser(hf, limits=Limits(signins_per_minute=2)) as client:
+    with browser(hf, limits=ClientLimits(signins_per_minute=2)) as client:
         wrong = [client.post("/login", data={"token": "x"}).status_code for _ in range(4)]
         assert [401, 401, 429, 429] == wrong
 

@@ -293,7 +293,7 @@ class Agents(Protocol):
         ...
 
 
-class Limits(Protocol):
+class SharedLimits(Protocol):
     """Limits across all workers of a store, by the store's clock."""
 
     def take_turn(
@@ -365,7 +365,7 @@ class Store(Protocol):
     def schedules(self) -> Schedules: ...
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> SharedLimits: ...
 
     @property
     def snapshots(self) -> Snapshots: ...

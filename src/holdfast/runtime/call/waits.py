@@ -31,7 +31,7 @@ from holdfast.runtime.call.operations import (
     Sleep,
     TaskCancelled,
 )
-from holdfast.runtime.call.requests import Request
+from holdfast.runtime.call.requests import WaitCondition
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
@@ -41,7 +41,7 @@ from holdfast.words.waiting import suspended
 class WaitRequest(CodeRequest):
     """A wait for the first of several, as it was asked for."""
 
-    requests: Sequence[Request]
+    requests: Sequence[WaitCondition]
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class WaitRequest(CodeRequest):
         return "wait for " + " or ".join(f"{x.wait} {x.name!r}" for x in self.requests)
 
 
-def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow[tuple[int, e.WaitEnded]]:
+def wait_first(branch: Branch, requests: Sequence[WaitCondition]) -> Flow[tuple[int, e.WaitEnded]]:
     """Wait for the first of several; returns its number and its end. The others end with it, as lost.
 
     All start in one commit and all end in one, so the log never holds half of a choice.

@@ -75,7 +75,7 @@ class SQLiteSchedules:
 
 
 class SQLiteLimits:
-    """See `base.Limits`."""
+    """See `base.SharedLimits`."""
 
     def __init__(self, connections: Connections, now: Callable[[], int]) -> None:
         self._transaction, self._now = connections.transaction, now
