@@ -834,7 +834,7 @@ MUTANTS = (
         "web/auth.py::require",
         "    roles.check_allowed(who.name, who.role, verb)\n",
         "",
-        ("tests/web/test_access.py::test_a_role_that_may_not_is_refused_whatever_it_sends",),
+        ("tests/web/test_access.py::test_a_role_without_permission_is_refused_for_every_request",),
     ),
     Mutant(
         "web: a read-only server lets changes pass",
@@ -855,7 +855,7 @@ MUTANTS = (
         "web/auth.py::_by_proxy",
         " or peer[0] not in proxy.addresses",
         "",
-        ("tests/web/test_signing_in.py::test_a_proxys_header_counts_only_from_its_address",),
+        ("tests/web/test_signing_in.py::test_the_header_of_a_proxy_is_used_only_from_its_address",),
     ),
     Mutant(
         "web: a session outlives its credential",
@@ -863,7 +863,7 @@ MUTANTS = (
         "if credential is None or credential.digest != session.credential:",
         "if credential is None:",
         (
-            "tests/web/test_signing_in.py::test_a_session_ends_with_its_credential_and_has_its_role_now",
+            "tests/web/test_signing_in.py::test_a_session_ends_with_its_credential_and_has_the_credentials_current_role",
         ),
     ),
     Mutant(

@@ -124,7 +124,7 @@ ANSWER = "Disks: a is full; b is full; cleaned 7."
 
 @each_model
 @streaming_or_not
-def test_an_agent_comes_to_its_answer_through_tools(
+def test_an_agent_reaches_its_answer_through_tools(
     kind: str, streaming: bool, provider: Provider, hf: Holdfast
 ) -> None:
     model, name = model_of(kind, provider, price=Price(input=1.0, output=10.0))
@@ -193,7 +193,7 @@ def test_the_wait_that_a_provider_asks_for_is_kept(
 
 
 @each_client
-def test_a_provider_that_stays_away_fails_the_run_and_resume_asks_again(
+def test_an_unavailable_provider_fails_the_run_and_resume_retries(
     kind: str, provider: Provider, hf: Holdfast
 ) -> None:
     model, name = model_of(kind, provider)

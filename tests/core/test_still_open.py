@@ -141,7 +141,7 @@ def test_one_request_looked_up_by_name_equals_that_of_the_whole_log(
                 assert known is not None and known.status == call.status
 
 
-def test_no_more_is_taken_than_what_is_open_takes() -> None:
+def test_reading_what_is_open_reads_no_more_than_that() -> None:
     """A hundred calls that are over, one that is open, and what came since."""
     begun = e.CallStarted(
         index=100, step=101, name="s", effect="once", key="k", digest="d", args=inline({})

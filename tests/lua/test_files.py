@@ -272,7 +272,7 @@ def test_a_file_that_is_killed_at_every_boundary_ends_the_same(path: Path, slim:
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=name_of)
-def test_what_is_not_supported_is_refused_by_name_with_its_line(path: Path) -> None:
+def test_an_unsupported_option_is_refused_with_its_name_and_line(path: Path) -> None:
     line, says = re.match(r"-- refused: (\d+): (.*)", path.read_text()).groups()  # type: ignore[union-attr]
 
     with pytest.raises(InvalidInput) as caught:

@@ -100,7 +100,7 @@ def test_a_tool_called_in_a_thread_that_the_agent_started_by_itself_warns(home: 
     assert "a" == send("a")  # no run is under way
 
 
-def test_outside_a_run_a_tools_own_exception_comes_through() -> None:
+def test_outside_a_run_a_tools_own_exception_is_raised() -> None:
     @tool(retry=Retry(attempts=5))
     def broken() -> None:
         raise KeyError("mine")

@@ -368,7 +368,7 @@ def test_code_that_stops_waiting_while_its_child_is_being_cancelled_continues_on
     assert "went on" == hf.run(main, id="r")
 
 
-def test_code_that_stops_waiting_while_a_doubt_is_being_recorded_waits_for_the_decision(
+def test_code_cancelled_while_a_doubt_is_being_recorded_is_suspended_until_the_decision(
     home: Any,
 ) -> None:
     """Found by the fuzzer (seed 500039): the call was recorded as given up, though it may have happened."""

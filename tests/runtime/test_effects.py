@@ -380,7 +380,7 @@ def checked_agent(check: Any, ran: list[str]) -> Any:
     return main
 
 
-def test_a_check_that_finds_the_call_gives_its_result_and_nothing_runs_again(home: Any) -> None:
+def test_a_check_that_finds_the_call_returns_its_result_and_nothing_runs_again(home: Any) -> None:
     ran: list[str] = []
     asked: list[str] = []
 
@@ -790,7 +790,7 @@ def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(
     assert [c.name for c in hf.get("r").in_doubt] == ["pay"]
 
 
-def test_resolve_done_gives_the_code_that_result(home: Any) -> None:
+def test_resolve_done_returns_that_result_to_the_code(home: Any) -> None:
     ran: list[int] = []
     main = paying_agent(ran)
     home.crash(main, "r", "after pay")
@@ -842,7 +842,7 @@ def test_resolve_failed_raises_at_the_call_and_resume_tries_it_again(home: Any) 
     assert hf.resume("r") == {"paid": 5}
 
 
-def test_resolve_retry_makes_the_call_once_more(home: Any) -> None:
+def test_resolve_retry_makes_the_call_again(home: Any) -> None:
     ran: list[int] = []
     main = paying_agent(ran)
     home.crash(main, "r", "before pay")

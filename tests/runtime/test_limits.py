@@ -299,7 +299,7 @@ def test_max_wall_time_counts_from_the_start_even_while_the_run_is_suspended(
         home.open().run(main, id="r")
 
 
-def test_max_wall_time_ends_a_waiting_run_by_itself(home: Any, clock: Any) -> None:
+def test_max_wall_time_ends_a_waiting_run(home: Any, clock: Any) -> None:
     hf = waiting_run(home, budget=Budget(max_wall_time=60))
     clock.advance(61)
     hf.worker().run(once=True)

@@ -231,7 +231,7 @@ def test_claims_and_leases_survive_fast_restarts(
     assert sorted(set(epochs)) == epochs
 
 
-def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
+def test_an_unavailable_server_is_named_and_reconnected_automatically(
     killable_postgres: PostgresServer, opened: Open
 ) -> None:
     """Patience has an end; the store does not have to be opened again."""
@@ -766,9 +766,7 @@ def test_an_event_from_outside_wakes_a_waiter_in_another_process(
 
 
 @pytest.mark.usefixtures("no_polling")
-def test_a_new_or_released_run_wakes_a_worker_that_waits_for_work(
-    postgres_dsn: str, opened: Open
-) -> None:
+def test_a_new_or_released_run_wakes_an_idle_worker(postgres_dsn: str, opened: Open) -> None:
     """Of another process (NOTIFY) and of the same one."""
     near, far = opened(postgres_dsn), opened(postgres_dsn)
     Log(near)

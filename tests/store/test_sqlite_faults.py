@@ -729,7 +729,7 @@ def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) ->
     assert at > 50
 
 
-def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, path: Path) -> None:
+def test_an_interrupt_ends_a_wait_for_other_processes(store: SQLiteStore, path: Path) -> None:
     """The main thread waits behind a commit; Ctrl-C frees it, and the commit continues."""
     mine, other = Log(store), Log(store, "b")
     begun = threading.Event()

@@ -43,7 +43,7 @@ def sign_in(client: TestClient, role: str = "operator") -> str:
     return server_of(client).sessions.csrf(cookie)
 
 
-def test_a_page_leads_to_the_sign_in_and_back(hf: Holdfast) -> None:
+def test_a_page_redirects_to_the_sign_in_and_back(hf: Holdfast) -> None:
     with browser(hf) as client:
         found = client.get("/?x=1")
         assert (303, "/login?next=%2F%3Fx%3D1") == (found.status_code, found.headers["location"])
@@ -59,7 +59,7 @@ def test_a_page_leads_to_the_sign_in_and_back(hf: Holdfast) -> None:
 @pytest.mark.parametrize(
     "target", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
 )  # fmt: skip
-def test_signing_in_never_leads_to_another_site(hf: Holdfast, target: str) -> None:
+def test_signing_in_never_redirects_to_another_site(hf: Holdfast, target: str) -> None:
     with browser(hf) as client:
         found = client.post("/login", params={"next": target}, data={"token": TOKENS["viewer"]})
         assert "/" == found.headers["location"]
@@ -92,7 +92,7 @@ def test_a_form_without_the_sessions_token_is_refused(hf: Holdfast) -> None:
         assert 303 == client.get("/").status_code
 
 
-def test_a_session_ends_with_its_credential_and_has_its_role_now(
+def test_a_session_ends_with_its_credential_and_has_the_credentials_current_role(
     hf: Holdfast, tmp_path: Path
 ) -> None:
     known = Credentials(tmp_path / "credentials.json")
@@ -120,7 +120,7 @@ def test_sessions_and_links_expire_and_links_work_once() -> None:
     assert sessions.find(cookie) is None
 
 
-def test_a_proxys_header_counts_only_from_its_address(hf: Holdfast) -> None:
+def test_the_header_of_a_proxy_is_used_only_from_its_address(hf: Holdfast) -> None:
     header = {"x-user": "ann"}
     with browser(hf, proxy=TrustedProxy("x-user", frozenset({"testclient"}))) as client:
         found = client.get("/api/v1/whoami", headers=header).json()
