@@ -134,7 +134,7 @@ MUTANTS = (
         ("tests/runtime/test_divergence.py", "-k", "accept"),
     ),
     Mutant(
-        "a call that the code cut off is answered when it is replayed",
+        "a call that the code cancelled is answered when it is replayed",
         "core/entry.py::Entry.is_cut_off",
         "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
         "return False",
@@ -386,7 +386,7 @@ MUTANTS = (
         ("tests/agents/test_checkpoints.py", "-k", "intent or model_agent"),
     ),
     Mutant(
-        "a tool call may be cut off from its answer",
+        "a tool call may be separated from its answer",
         "core/dialogue.py::turns",
         "        if message.tool_calls:\n"
         "            found.append(_exchange(message, _answers(given[i + 1 :]), ids))\n"

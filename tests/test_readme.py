@@ -50,7 +50,7 @@ def test_every_verb_of_the_command_line_is_named() -> None:
 
 
 def drawing() -> ModuleType:
-    """docs/pictures/draw.py, which is no module of ours."""
+    """docs/pictures/draw.py, which is not a module of the package."""
     path = ROOT / "docs" / "pictures" / "draw.py"
     spec = importlib.util.spec_from_file_location("draw", path)
     assert spec is not None and spec.loader is not None

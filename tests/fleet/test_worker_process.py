@@ -1,5 +1,5 @@
 """Workers as processes of their own, on both stores: they take what is due, in files and modules; and
-when they are told to stop they release what is under way, so that others continue at once.
+when they are stopped they release their runs, so that others continue at once.
 """
 
 from __future__ import annotations

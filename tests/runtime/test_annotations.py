@@ -1,4 +1,4 @@
-"""What a parameter's annotation says is told to a model and checked before anything happens."""
+"""A parameter's annotation is part of the model's schema, and is checked before anything happens."""
 
 from __future__ import annotations
 

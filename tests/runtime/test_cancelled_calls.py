@@ -238,7 +238,7 @@ def test_a_check_that_the_code_does_not_wait_for_leaves_the_call_in_doubt(home: 
 
 
 def test_a_run_that_failed_next_to_it_repeats_the_call_when_it_is_resumed(home: Any) -> None:
-    """Nothing was done after it was cut off: it is part of what failed."""
+    """Nothing was done after it was cancelled: it is part of what failed."""
     release: list[str] = []
 
     @step
@@ -797,7 +797,7 @@ def test_a_wait_cancelled_while_it_was_being_recorded_does_not_start(home: Any) 
             tasks[0].cancel()
 
     def never(_: float) -> None:
-        raise AssertionError("it was cut off before")
+        raise AssertionError("it was cancelled before")
 
     with pytest.raises(RunWaiting, match="go"):
         home.open(boundary=cancel, sleep=never).run(main, id="r")

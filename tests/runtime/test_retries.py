@@ -152,7 +152,7 @@ def test_a_restart_neither_forgets_attempts_nor_shortens_the_wait(home: Any, clo
     main = flaky_agent(times, clock, patient)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
-    for _ in range(3):  # who asks meanwhile is told to wait
+    for _ in range(3):  # a caller meanwhile gets RunWaiting
         clock.advance(100)
         with pytest.raises(RunWaiting):
             home.open().run(main, id="r")

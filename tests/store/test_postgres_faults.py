@@ -250,7 +250,7 @@ def test_an_unavailable_server_is_named_and_reconnected_automatically(
 
 
 class _Echo(socketserver.BaseRequestHandler):
-    """Someone who is no PostgreSQL."""
+    """A server that does not speak the protocol of PostgreSQL."""
 
     def handle(self) -> None:
         while said := self.request.recv(1000):

@@ -67,7 +67,7 @@ def test_a_kill_during_the_first_open_leaves_no_schema_or_the_whole_schema(slim:
     (whole,) = found["whole"]
     left = [tuple(schema) for schema in found["left"]]
 
-    assert [whole] * len(left) == found["mended"]
+    assert [whole] * len(left) == found["repaired"]
     assert {(), tuple(whole)} == set(left)
     assert left == sorted(left, key=len)
 

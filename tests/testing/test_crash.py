@@ -211,7 +211,7 @@ def test_input_may_be_given_by_position(crash_everywhere: Callable[..., CrashRep
 def test_a_stub_that_is_mocked_has_no_fault_whether_it_is_async_or_not(
     stub: str, kind: str, crash_everywhere: Callable[..., CrashReport]
 ) -> None:
-    """A sketch takes a key and does nothing with it: that is no fault, because it is not the real tool."""
+    """A sketch takes a key and does nothing with it: that is not a fault, because it is not the real tool."""
     agent, name = (
         (stubs.sending, stub) if kind == "sync" else (stubs.sending_async, f"{stub}_async")
     )

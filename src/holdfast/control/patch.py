@@ -112,7 +112,7 @@ def _patch_event(
 def _try_out(state: RunState, ops: Any) -> None:
     """InvalidInput, with nothing written, if a JSON Patch does not apply to what the run knows now."""
     if state.is_loop and state.loop is None:
-        raise NotNow(f"run {state.id!r} has not started, so there is no state to patch")
+        raise NotNow(f"run {state.id!r} has not started, so it has no state to patch")
     try:
         if state.is_loop:
             loop_state.check_operations(state.loop, state.queued, ops)

@@ -1,7 +1,7 @@
 """A dialogue in front of a model: complete, cut to fit, in the shape that a provider accepts.
 
-Providers refuse a tool answer without its call, and a call without its answer. So a dialogue is read in
-*turns*: a message, or a tool call together with all its answers. Turns are kept or left out whole.
+Providers refuse a tool result without its call, and a call without its result. So a dialogue is read in
+groups: a message, or a tool call together with all its results. A group is kept or dropped as a whole.
 
 Pure: messages in, plain JSON out. Talking to a provider is `holdfast.agents.models`.
 """

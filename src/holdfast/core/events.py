@@ -6,8 +6,8 @@ A run's log is a sequence of these. Three families:
 - what its code asked for, in the order of its branch: calls (intent, receipt) and waits;
 - what its code and the people around it noted: state, stage, decisions, facts, messages, signals ….
 
-This module says what the facts *are*. What they add up to is `fold.py`; how they are chained and
-checked is `log.py`; how code that runs again is matched with them is `journal.py`.
+This module defines the facts. `fold.py` folds them into a state, `log.py` chains and checks them,
+and `journal.py` matches replayed code with them.
 
 The position of a fact: `branch` names the branch of execution within the run ("" is the main one),
 `index` is the position of a call or wait within its branch, and `after` is, for other facts, how many

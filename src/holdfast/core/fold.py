@@ -1,4 +1,4 @@
-"""What a run's events add up to: `fold`.
+"""Fold a run's events into its state: `fold`.
 
 State is never stored as the truth; it is this fold of the log, and a snapshot is only its cache. The
 fold is pure, total (every event it is given has a meaning, none raises) and its result immutable, so

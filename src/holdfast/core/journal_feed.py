@@ -220,7 +220,7 @@ def _restart(journal: Journal, seq: int) -> None:
 def feed_own(journal: Journal, seq: int, time: int, epoch: int, event: Event) -> None:
     """Take in an event that was written here. The end of a wait is delivered to the code by its writer."""
     if isinstance(event, e.TimeoutFired):
-        return  # the code has been told
+        return  # the code has its outcome
     feed(journal, seq, time, epoch, event)
     if isinstance(event, e.WaitEnded):
         journal.outcomes.pop()

@@ -1,9 +1,8 @@
 """What is still open in a run, found from the end of its log: requests, and calls without a receipt.
 
 When a run is suspended, its worker knows the whole log and records since when anything is open
-(`RunSuspended.open_since`), and a restart leaves nothing open. So of what is open, the fold of the log from
-there on gives the same as the fold of all of it, for what is open. It does not for anything else: to know what
-a run did, or knows, folds everything.
+(`RunSuspended.open_since`), and a restart leaves nothing open. So for open requests and calls, the fold of the log from
+there on equals the fold of the whole log. For everything else that a run did or knows, fold the whole log.
 
 Pure: records come in newest first, from the caller.
 """

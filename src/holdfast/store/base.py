@@ -333,7 +333,7 @@ class Snapshots(Protocol):
 
 
 class Ticket(Protocol[W_co]):
-    """Something on its way to the store. One caller waits for it or awaits it; then it is durable, or was refused.
+    """A write that was submitted to the store. One caller waits for it or awaits it; then it is durable, or was refused.
 
     A task that is cancelled while it awaits one gets the cancellation when the ticket is settled.
     """

@@ -1,6 +1,6 @@
-"""What every store refuses to be given, before anything happens.
+"""Validation of arguments, the same for every store, before anything happens.
 
-Databases differ in what they take, and a value that one of them chokes on would fail every other
+Databases differ in what they accept, and a value that one of them rejects would fail every other
 append in its batch. So all stores refuse the same things.
 
 Not here: what a run's log refuses because of its state (`fence.py`).

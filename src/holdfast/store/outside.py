@@ -1,10 +1,10 @@
 """The one way to write to a run's log from outside its session: decide on the run as it is now, and record the
-decision if it still is. People do this (`control`), and so do runs with their children and with what they lost.
+decision if it still is. People do this (`control`), and so do runs that cancel their children or record evidence after they lost their lease.
 
-What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far
-back as anything is open. So it costs no more the longer the run has lived.
+How much of the log is read depends on the decision (`Reads`): mostly the last event, or as far back as anything is
+open. So it does not cost more for a long log.
 
-Not here: what is decided.
+Not here: the decisions.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _child(
     watch(journal)
     try:
         ended = execute_here(stage, agent, how, boundary)
-    except BaseException:  # noqa: BLE001 - told to the parent, which ends the exploration
+    except BaseException:  # noqa: BLE001 - sent to the parent, which ends the exploration
         ended = ExecutionResult("broke", traceback.format_exc())
     journal.add("end", says=ended.says, message=ended.message, details=dict(ended.details))
 

@@ -1,6 +1,6 @@
 """What one server is: its store, its credentials, and what it allows. Handlers find it at `request.app.state.server`.
 
-The store is opened on first use: an application that is mounted in another one is not told when that starts.
+The store is opened on first use: an application that is mounted in another one is not notified when that starts.
 """
 
 from __future__ import annotations

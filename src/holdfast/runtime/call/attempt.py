@@ -100,7 +100,7 @@ def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow[
 def _limited(
     request: CallRequest, number: int, step: int, approval: int | None, tries: int
 ) -> Flow[Any]:
-    """An attempt, when there is room for it."""
+    """An attempt, once the limits of its tool allow it."""
     if not request.spec.is_limited:
         return _attempt(request, number, step, approval, tries)
     return within_limits(request, number, partial(_attempt, request, number, step, approval, tries))

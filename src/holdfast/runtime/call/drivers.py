@@ -409,7 +409,7 @@ def classify_cancellation(session: Session, cancelled: asyncio.CancelledError) -
 
 @cache
 def _uncancelled() -> type[asyncio.Future[None]]:
-    """A future. A task that is cancelled while it awaits one is told when the future is done."""
+    """A future. A task that is cancelled while it awaits one gets the cancellation when the future is done."""
     import asyncio
 
     class Uncancelled(asyncio.Future[None]):

@@ -1,7 +1,7 @@
 """A call with an intent and no receipt: find out, repeat, or wait for a person.
 
 What the tool declared decides. Nothing here guesses: without a declaration that makes it safe, the run
-waits, and shows the call as in doubt.
+is suspended, and the call is shown as in doubt.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def result_lost(request: CallRequest, why: str, step: int) -> CallFailed:
 
 
 def secrets_of(request: CallRequest) -> set[str]:
-    """What must not be told: declared names, and values of secret types wherever they are."""
+    """What must not be recorded or shown: declared names, and values of secret types wherever they are."""
     session = request.session
     session.secrets.update(secrets_in(list(request.bound.values())))
     return session.secrets

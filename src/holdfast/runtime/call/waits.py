@@ -1,4 +1,4 @@
-"""Waits: for a time, a signal, a person. Each is two events, and between them the run costs a row.
+"""Waits: for a time, a signal, a person. Each is two events; between them, a suspended run costs only its row.
 
 A wait has a place in its branch like a call. What ends it is found in the log: a signal that came
 (even before the wait started), a decision, or time by the store's clock.

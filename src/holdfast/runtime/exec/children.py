@@ -118,11 +118,11 @@ class Children:
 
     @contextlib.contextmanager
     def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[ClaimFilter | None]:
-        """The room that a child of a limited agent (`max_running`) has while it executes in its parent's call.
+        """The quota under which a child of a limited agent (`max_running`) executes in its parent's call.
 
-        It needs a seat of its own. But the nearest run above it of the same agent, which waits for it, lends
+        It needs a seat of its own. But the nearest run above it of the same agent, which is waiting for it, lends
         its seat to one child at a time: so an agent that calls itself makes progress with `max_running=1`. A child
-        that finds no room is left to workers, and its parent is suspended, which frees the parent's seat.
+        that gets no seat is left to workers, and its parent is suspended, which frees the parent's seat.
         """
         if spec.max_running is None:
             yield None

@@ -178,7 +178,7 @@ class Claims:
                 room = WaitingFor("room", spec.name, limit=spec.max_running or 0)
                 raise run_waiting(row.id, room)
             owner = now.owner if now else "another worker"
-            raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
+            raise run_busy(row.id, owner, f"hf.result({row.id!r}) blocks until it ends")
         return ClaimedRun(claimed, spec, requested_at)
 
     def claim_due(
@@ -201,7 +201,7 @@ class Claims:
         return [ClaimedRun(row, agents[row.agent], requested_at, unchecked=True) for row in rows]
 
     def claim_within_limits(self, row: RunRow, spec: AgentSpec) -> ClaimedRun | None:
-        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
+        """Claim a run as a worker would: within the limits of its agent. None if that is impossible."""
         quota = ClaimFilter(spec.name, spec.version, spec.max_running)
         with contextlib.suppress(RunWaiting):
             return replace(self.claim(row, spec, quota), unchecked=True)

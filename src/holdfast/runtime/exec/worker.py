@@ -140,14 +140,14 @@ class Worker:
     # ── one iteration ────────────────────────────────────────────────────────────────────
 
     def _iterate(self, *, once: bool) -> bool:
-        """Claim what there is room for, or wait; False if there is nothing to wait for."""
+        """Claim as many runs as there are free slots, or wait; False if there is nothing to wait for."""
         self._recover()
         self._release_dead()
         self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
         room = self._concurrency - busy
-        if room <= 0:  # schedules are still due, and others may have room for their runs
+        if room <= 0:  # schedules are still due, and other workers may have free slots
             until_fire = self._fire_at - elapsed()
             self._wait_here(until_fire, lambda: len(self._busy) < self._concurrency)
             return True

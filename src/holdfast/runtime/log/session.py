@@ -277,8 +277,8 @@ class Session:
         return signal
 
     def lose(self, signal: BaseException) -> None:
-        """This process no longer owns the run. Code that awaits something other than a call is not told: it is
-        ended when the calls under way have come to their end. From any thread."""
+        """This process no longer owns the run. Code that awaits something other than a call is not interrupted: it is
+        ended when the calls in progress have ended. Callable from any thread."""
         self.stop(signal)
         self.lost = signal
         if self.lines is not None:

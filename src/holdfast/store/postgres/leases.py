@@ -1,4 +1,4 @@
-"""Claims and leases in PostgreSQL. A claim whose answer was lost is found again by its token.
+"""Claims and leases in PostgreSQL. A claim whose response was lost is found again by its token.
 
 Leases are renewed over a connection of their own, so that nothing else in this process can delay that.
 """

@@ -1,10 +1,10 @@
 """What a fleet shares in PostgreSQL next to its runs: registered agents, schedules and limits.
 
-Those who count and then take lock the limit's name first, in the same transaction, by an advisory lock
-that ends with it (so it works behind a transaction pooler). What was tried and not answered may be tried
-again: at worst a turn is lost, never one too many used.
+A transaction that counts before it takes a seat or turn locks the limit's name first, with an advisory lock
+that ends with it (so it works behind a transaction pooler). An attempt without a response may be
+repeated: at worst a turn is lost, and a limit is never exceeded.
 
-Not here: when a schedule is due (`core/cron.py`), who waits how for a limit (`runtime`).
+Not here: when a schedule is due (`core/cron.py`), how callers wait for a limit (`runtime`).
 """
 
 from __future__ import annotations

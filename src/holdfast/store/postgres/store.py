@@ -3,8 +3,8 @@
 Leases and timers go by the database's clock. One connection is kept for appends and one for leases,
 so that nothing else in this process can hold them up.
 
-Every method is safe against a lost answer: what may have been committed is looked up before it is
-tried again, or is tried in a way that cannot count twice.
+Every method is safe if a response is lost: a change that may have been committed is looked up before it is
+repeated, or is repeated in a way that has no second effect.
 
 Not here: new runs (`create.py`), appends (`appends.py`), claims and leases (`leases.py`), how the server is reached and its errors
 (`connections.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules and limits (`schedules.py`).

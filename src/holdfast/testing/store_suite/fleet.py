@@ -64,7 +64,7 @@ def a_due_schedule_is_advanced_by_one_worker(bench: Bench) -> None:
 
 
 def a_rate_is_kept_in_every_window(bench: Bench) -> None:
-    """At most `count` start within `per`; who comes later is told when, in the order of coming."""
+    """At most `count` start within `per`; later callers get the time of their turn, in the order of arrival."""
     took = partial(
         bench.store.limits.take_turn, "mail", count=2, per_us=10 * MICROSECONDS, slack_us=0
     )

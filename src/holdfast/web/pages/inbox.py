@@ -125,7 +125,9 @@ async def edit(site: Site, request: Request) -> Response:
     require(request, "approve")
     found, _, _ = await _find(site, request)
     if found.wait is None or not found.wait.tool or not isinstance(found.asked, dict):
-        raise NotFound("only the arguments of a tool call that waits for approval can be edited")
+        raise NotFound(
+            "only the arguments of a tool call that is waiting for approval can be edited"
+        )
     form = await form_of(request) if request.method == "POST" else {}
     shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.asked)}
     args, message = found.asked, ""
