@@ -537,7 +537,7 @@ def test_a_scripted_answer_that_was_cut_short_fails_like_a_real_one(hf: Holdfast
     ],
 )
 def test_a_lone_surrogate_in_a_models_text_is_replaced(hf: Holdfast, said: str, kept: str) -> None:
-    """Cut off in the middle of a character by a token limit: the run continues."""
+    """Truncated in the middle of a character by a token limit: the run continues."""
     seen: list[str] = []
     bot = devops(say(said, call("look")), said, on_text=seen.append)
 
